@@ -1,0 +1,30 @@
+"""Named random streams: every draw has a name, and the name alone decides it.
+
+A stream is a 64-bit keyed hash of (seed, *name). There is nothing to save and nothing to restore, and a draw is the
+same in one process, in ten workers and on a phone, in whatever order things happen.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+Name = str | int
+
+
+def key(seed: int, *name: Name) -> int:
+    """The 64-bit key of a stream, e.g. ``key(seed, client, round, "batches")``."""
+    text = "/".join(f"{type(part).__name__[0]}{part}" for part in name)  # 1 and "1" are different names
+    return int.from_bytes(blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest(), "little")
+
+
+def generator(seed: int, *name: Name) -> torch.Generator:
+    """A fresh torch generator (CPU) of that name."""
+    return torch.Generator().manual_seed(key(seed, *name))
+
+
+def rng(seed: int, *name: Name) -> np.random.Generator:
+    """A fresh numpy generator of that name."""
+    return np.random.Generator(np.random.PCG64(key(seed, *name)))
