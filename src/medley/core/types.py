@@ -1,19 +1,19 @@
 """Array vocabulary. Shapes are checked at run time in the tests only."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-Vec = Float[Tensor, " d"]
-"""A model, a gradient, a direction."""
+Vec = Float[Tensor, "*k d"]
+"""A model, a gradient, a direction, a displacement; for a crew of k clients one row each."""
 
-Mat = Float[Tensor, "a d"]
-"""One vector per active client."""
+Num = float | Float[Tensor, "k 1"]
+"""A number of one client, or a column of them for a crew."""
 
-PerClient = Float[Tensor, " a"]
-"""One number per active client."""
-
-MatOrColumn = Float[Tensor, "a #d"]
-"""A diagonal per client, or one scalar per client."""
-
-Rows = Int[Tensor, " n"]
+Index = Int[Tensor, " n"]
 """Indices of training rows."""
+
+Rows = Index | slice | None
+"""Which of a client's rows: by index, a slice, or all of them."""
+
+Data = Shaped[Tensor, "n ..."]
+"""Inputs or labels, one row a sample."""

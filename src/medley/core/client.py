@@ -1,0 +1,138 @@
+"""The client as a method sees it: its data, its memory, its means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+import torch
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from . import streams
+from .pace import Optimizer, Pace
+from .problem import Correction, LocalLoss, Objective
+from .types import Num, Vec
+
+
+@dataclass
+class Nothing:
+    """The memory of a client that keeps nothing between calls."""
+
+
+M = TypeVar("M", default=Nothing)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far a local descent went.
+
+    ``step`` is the displacement y − x [d] (downhill), ``T`` the simulated time Σ lr × the step's weight, ``steps`` the
+    number of optimizer steps. Under momentum ρ a gradient's weight is Σ of its ρ-powers still to come, so that T is
+    FedNova's lr·‖a‖₁; see the engine for the general recursion.
+    """
+
+    step: Vec
+    T: Num
+    steps: Num
+
+
+class Engine(Protocol):
+    """Runs local descents. What it is asked for is drawn before it starts; it draws nothing."""
+
+    name: str
+
+    def descend(
+        self,
+        me: Client[Any],
+        x: Vec,
+        *,
+        scale: float,
+        pull: tuple[Num | Vec, Vec] | None,
+        shift: Vec | None,
+        loss: LocalLoss | None,
+        correct: Correction | None,
+        optimizer: Optimizer,
+    ) -> Window:
+        """See `Client.descend`."""
+        ...
+
+
+@dataclass
+class Client(Generic[M]):
+    """One client in one call. Only ``memory`` outlives the call."""
+
+    id: int
+    p: float
+    """Its share p_i of all clients' data; Σ p_i = 1 over the whole population."""
+    problem: Objective
+    pace: Pace
+    engine: Engine
+    seed: int = 0
+    round: int = 0
+    replay: Any = None
+    memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A fresh stream named (seed, client, round, purpose)."""
+        return streams.generator(self.seed, self.id, self.round, purpose)
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether a step takes all rows."""
+        return self.pace.batch is None or self.pace.batch >= self.problem.n
+
+    @property
+    def steps(self) -> int:
+        """How many optimizer steps this round's pace comes to."""
+        if self.pace.steps is not None:
+            return self.pace.steps
+        return self.pace.epochs * (1 if self.full_batch else -(-self.problem.n // (self.pace.batch or 1)))
+
+    def orders(self, purpose: str = "batches") -> Iterator[Tensor]:
+        """Endless shuffled passes over this client's rows, int64 [n] each."""
+        rng = self.rng(purpose)
+        while True:
+            yield torch.randperm(self.problem.n, generator=rng)
+
+    def batches(self, purpose: str = "batches") -> Iterator[Tensor | None]:
+        """Row indices of this round's mini-batches, `steps` of them; None stands for all rows."""
+        left = self.steps
+        if self.full_batch:
+            yield from [None] * left
+            return
+        for order in self.orders(purpose):
+            for rows in torch.split(order, self.pace.batch or 1)[:left]:
+                yield rows
+                left -= 1
+            if left == 0:
+                return
+
+    def descend(
+        self,
+        x: Vec,
+        scale: float = 1.0,
+        pull: tuple[Num | Vec, Vec] | None = None,
+        shift: Vec | None = None,
+        loss: LocalLoss | None = None,
+        correct: Correction | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> Window:
+        """Run this round's pace of x ← x − lr·(scale·∇f(x; batch) + mu·(x − anchor) + shift) from x.
+
+        ``pull=(mu, anchor)``, mu a number or a vector. ``shift`` is a vector added to every gradient. ``loss`` takes the
+        place of the problem's loss, ``correct`` maps (x, gradient, rows) to the direction used instead of the gradient.
+        Weight decay belongs to the gradient, and clipping bounds it before scale, shift and pull. Momentum runs over
+        scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all three in.
+        """
+        return self.engine.descend(
+            self,
+            x,
+            scale=scale,
+            pull=pull,
+            shift=shift,
+            loss=loss,
+            correct=correct,
+            optimizer=optimizer or self.pace.optimizer,
+        )

@@ -1,0 +1,137 @@
+"""What a method may ask of a client's data: a differentiable objective on a flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .types import Data, Rows, Vec
+
+
+class Batch(Protocol):
+    """One forward pass, for a method's own local loss. Gradients flow from every tensor to x."""
+
+    @property
+    def x(self) -> Vec:
+        """The parameters [d]."""
+        ...
+
+    @property
+    def y(self) -> Data:
+        """Labels or targets [b]."""
+        ...
+
+    @property
+    def outputs(self) -> Float[Tensor, "b *o"]:
+        """What the model says: logits, margins or predictions."""
+        ...
+
+    @property
+    def features(self) -> Float[Tensor, "b f"]:
+        """The inputs of the last linear layer."""
+        ...
+
+    @property
+    def bias(self) -> Float[Tensor, " o"] | None:
+        """The last linear layer's bias, which is part of the outputs."""
+        ...
+
+    @property
+    def rows(self) -> Rows:
+        """Which of the client's rows these are."""
+        ...
+
+    def loss(self, outputs: Tensor | None = None) -> Float[Tensor, ""]:
+        """The problem's own mean loss of these rows, of other outputs if given; without the regulariser."""
+        ...
+
+
+LocalLoss = Callable[[Batch], Tensor]
+"""A method's own local loss (a 0-d tensor); it takes the place of the problem's, the regulariser stays."""
+
+Correction = Callable[[Vec, Vec, Rows], Vec]
+"""(x, gradient, rows) -> the direction to use in the gradient's place."""
+
+
+class Objective(Protocol):
+    """f_i: the mean loss over one client's ``n`` rows plus the problem's regulariser, on a flat x of length ``d``.
+
+    ``work`` counts row gradients since it was last set to 0: n for a gradient, n/3 for a loss, 2n for a Hessian-vector
+    product, d·n for a Hessian.
+    """
+
+    n: int
+    d: int
+    work: float
+
+    def loss(self, x: Vec, rows: Rows = None) -> float:
+        """f_i(x) on these rows."""
+        ...
+
+    def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
+        """∇f_i(x) on these rows. With ``copy=False`` the next call may overwrite what was returned."""
+        ...
+
+    def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
+        """∇²f_i(x) v."""
+        ...
+
+    def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
+        """∇²f_i(x), dense."""
+        ...
+
+    def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
+        """What the model says of these rows (no gradient)."""
+        ...
+
+    def features(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The inputs of the last linear layer (no gradient)."""
+        ...
+
+    def counts(self) -> Int[Tensor, " c"]:
+        """How many rows of each class."""
+        ...
+
+    def workspace(self, x: Vec) -> Vec:
+        """A vector equal to x that a descent may overwrite; valid until the next call on any client of this problem."""
+        ...
+
+    def take(self, order: Tensor) -> Objective:
+        """The same objective with its rows in this order: slices of it are mini-batches without another gather."""
+        ...
+
+
+class Problem(Protocol):
+    """The model and its loss; binds to data, one client's rows at a time."""
+
+    d: int
+    dtype: torch.dtype
+    gives: frozenset[str]
+
+    def bind(self, X: Data, y: Data) -> Objective:
+        """f_i of these rows."""
+        ...
+
+    def initial(self, generator: torch.Generator) -> Vec:
+        """x₀ [d]."""
+        ...
+
+    def buffers(self) -> State | None:
+        """Model state that is not part of x (BatchNorm statistics), or None where there is none."""
+        ...
+
+    def load_buffers(self, state: State) -> None:
+        """Set that state; the next forward passes use it."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Plain settings for the record."""
+        ...
+
+
+State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
+"""Buffers: all floating-point ones in a row, all integer ones in a row."""

@@ -1,0 +1,194 @@
+"""The clients' side of every transport: serve a request, keep a memory in two phases."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import streams, tree
+from .algorithm import Algorithm
+from .client import Client
+from .errors import ClientFailed, Diverged, MedleyError, WireError
+from .message import Packed, nbytes
+from .problem import Problem, State
+from .transport import BlockReply, Exchange, Receipt, Tag
+from .wire import Codec, Plain
+
+
+@dataclass
+class Memories:
+    """Clients' memories, committed in two phases.
+
+    What a call changes is pending until the server's next request to that client acknowledges it; a request that
+    acknowledges an earlier version rolls the later one back. So a lost reply changes nothing, and a repeated request is
+    answered by the same computation from the same memory and the same named streams: the same reply, with nothing
+    cached. The last two versions are kept, so that a resumed server can name the one it means.
+    """
+
+    versions: dict[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
+
+    def get(self, client: int, acked: Tag | None) -> Any:
+        """The acknowledged memory, or None before the first. Raises WireError when this site hasn't got it."""
+        kept = [v for v in self.versions.get(client, []) if v[0] == acked]
+        if acked is not None and not kept:
+            have = [tag for tag, _ in self.versions.get(client, [])]
+            raise WireError(
+                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, but "
+                f"it holds {have or 'nothing'}; was it restarted without its memory, or is the checkpoint another run's?"
+            )
+        self.versions[client] = kept
+        return kept[0][1] if kept else None
+
+    def put(self, client: int, tag: Tag, memory: Any) -> None:
+        """A pending version beside the acknowledged one."""
+        self.versions.setdefault(client, []).append((tag, memory))
+
+
+def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
+    """``total`` + ``weight``·``packed``, in place where there is a total already. bools cannot be summed."""
+    if total is None:
+        total = {}
+        for name, v in packed.items():
+            if isinstance(v, bool):
+                raise MedleyError(f"{name!r} is a bool and has no mean; read these replies with .each()")
+            total[name] = None if v is None else v * weight
+        return total
+    for name, v in packed.items():
+        into = total[name]
+        if (into is None) != (v is None):
+            raise WireError(f"{name!r} came from some clients and not from others: read these replies with .each()")
+        if isinstance(into, Tensor):
+            assert isinstance(v, Tensor)
+            if into.shape != v.shape:
+                raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
+            into.add_(v, alpha=weight)
+        elif into is not None:
+            assert not isinstance(v, Tensor | None)
+            total[name] = into + v * weight
+    return total
+
+
+@dataclass
+class Site:
+    """Everybody on the clients' side of one run: who they are, what they run, what they remember."""
+
+    algorithm: Algorithm[Any, Any]
+    problem: Problem
+    client: Callable[[int, int], Client[Any]]
+    """(id, round) -> the client, without its memory."""
+    seed: int = 0
+    codec: Codec = field(default_factory=Plain)
+    memories: Memories = field(default_factory=Memories)
+    device: str = "cpu"
+
+    def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[BlockReply, dict[int, Any]]:
+        """Run one block; the same here and in any worker. Returns the reply and the pending memories."""
+        reply, pending = BlockReply(block), {}
+        work = self.algorithm.works[exchange.method]
+        dtype = self.problem.dtype
+        common = work.common.unpack(self.codec.decode(exchange.common, dtype))
+        for i in exchange.blocks[block]:
+            own = None
+            if work.each is not None:
+                own = work.each.unpack(self.codec.decode(exchange.each[i], dtype))
+            packed, buffers, rows, pending[i] = self.serve(exchange, i, common, own, memories.get(i))
+            encoded = self.codec.encode(packed)
+            up = nbytes(encoded) + (sum(t.numel() * t.element_size() for t in buffers) if buffers else 0)
+            reply.receipts.append(Receipt(i, up, 0, rows))
+            packed = self.codec.decode(encoded, dtype)
+            fold_reply(reply, exchange, i, packed, buffers)
+        return reply, pending
+
+    def serve(
+        self, exchange: Exchange, i: int, common: Any, own: Any, memory: Any
+    ) -> tuple[Packed, State | None, float, Any]:
+        """One client's answer, its buffers if they changed, its work in row gradients, and its memory after it."""
+        method, where = exchange.method, {"client": i, "round": exchange.round, "method": exchange.method}
+        me = self.client(i, exchange.round)
+        if self.algorithm.remembers:
+            if memory is None:
+                memory = self.algorithm.remember(torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device))
+            me.memory = tree.copy(memory)
+        given = [*_tensors(memory, common, own)]
+        me.problem.work = 0.0
+        if exchange.buffers is not None:
+            self.problem.load_buffers(exchange.buffers)
+        try:
+            with self._noise(i, exchange):
+                answer = getattr(self.algorithm, method)(me, common, *([] if own is None else [own]))
+        except MedleyError:
+            raise
+        except Exception as e:
+            raise ClientFailed(**where, traceback=traceback.format_exc()) from e
+        for name, t, version in given:
+            if t._version != version:
+                raise MedleyError(
+                    f"{self.algorithm.name}.{method} changed {name} in place (client {i}, round {exchange.round}); what a "
+                    "client is given or remembers changes by assignment only: write m.c = m.c + step"
+                )
+        packed: Packed = answer.pack()
+        for name, v in packed.items():
+            if isinstance(v, Tensor) and v.is_floating_point() and not _finite(v):
+                raise Diverged(
+                    f"client {i} sent numbers that are not finite ({name!r} of {self.algorithm.name}.{method}, round "
+                    f"{exchange.round}): the run diverges; try a smaller lr"
+                )
+        buffers = self.problem.buffers() if exchange.buffers is not None else None
+        if buffers is not None and exchange.buffers is not None and _same(buffers, exchange.buffers):
+            buffers = None
+        return packed, buffers, me.problem.work, me.memory
+
+    def _noise(self, i: int, exchange: Exchange) -> Any:
+        """Dropout and its like draw from torch's global stream: give it a name for the length of the call."""
+        return _Noise(streams.key(self.seed, i, exchange.round, exchange.number, "noise"), "noise" in self.problem.gives)
+
+
+def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, buffers: State | None) -> None:
+    """Add client i's answer to its block; clients must come in ascending id."""
+    if exchange.weights is None:
+        reply.replies[i] = packed
+    else:
+        reply.folded = accumulate(reply.folded, packed, exchange.weights[i])
+    if buffers is not None:
+        floats, ints = buffers[0] * exchange.p[i], buffers[1]
+        reply.buffers = (floats, ints) if reply.buffers is None else (reply.buffers[0].add_(floats), reply.buffers[1])
+
+
+class _Noise:
+    """torch's global stream under a given name, put back as it was; free of cost where nothing draws from it."""
+
+    def __init__(self, key: int, on: bool) -> None:
+        self.key, self.on = key, on
+
+    def __enter__(self) -> None:
+        if self.on:
+            self.before = torch.random.get_rng_state()
+            torch.manual_seed(self.key)
+
+    def __exit__(self, *_: object) -> None:
+        if self.on:
+            torch.random.set_rng_state(self.before)
+
+
+def _finite(t: Tensor) -> bool:
+    # One pass for the sum; only an overflow of finite numbers needs the second look.
+    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
+
+
+def _same(a: State, b: State) -> bool:
+    return all(torch.equal(s, t) for s, t in zip(a, b, strict=True))
+
+
+def _tensors(memory: Any, *messages: Any) -> Iterable[tuple[str, Tensor, int]]:
+    for name, t in tree.tensors(memory, "memory"):
+        yield name, t, t._version
+    for m in messages:
+        if m is not None:
+            for name, v in vars(m).items():
+                if isinstance(v, Tensor):
+                    yield f"the message's {name}", v, v._version
