@@ -1,0 +1,43 @@
+"""Readers and synthetic families; they know nothing of clients."""
+
+from medley.datasets.dataset import Dataset
+from medley.datasets.hub import hub
+from medley.datasets.images import cifar10, cifar100, fashion_mnist, mnist, tiny_imagenet50
+from medley.datasets.synthetic import gaussian_classes
+from medley.datasets.tables import (
+    a9a,
+    breast_cancer,
+    csv,
+    diabetes,
+    digits,
+    msd_years,
+    npz,
+    online_news,
+    parquet,
+    svmlight,
+    w8a,
+)
+from medley.datasets.text import sentiment140
+
+__all__ = [
+    "Dataset",
+    "a9a",
+    "breast_cancer",
+    "cifar10",
+    "cifar100",
+    "csv",
+    "diabetes",
+    "digits",
+    "fashion_mnist",
+    "gaussian_classes",
+    "hub",
+    "mnist",
+    "msd_years",
+    "npz",
+    "online_news",
+    "parquet",
+    "sentiment140",
+    "svmlight",
+    "tiny_imagenet50",
+    "w8a",
+]

@@ -1,0 +1,192 @@
+"""What every reader returns: rows, targets, a test set, and the keys by which rows belong together in nature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from medley.core import streams
+from medley.core.errors import BadData, RecipeError
+
+Features = Float[Tensor, "n ..."]
+Targets = Int[Tensor, " n"] | Float[Tensor, "n ..."]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set in memory, not yet divided among clients.
+
+    ``y`` holds int64 labels 0..``classes``-1, or float32 values where ``classes`` is None. ``keys`` holds one value per
+    training row under each name (a user, a year, a coarse label): the clients that nature gave. ``labels`` names the
+    classes where the source does. Raises ``BadData`` where lengths, labels or numbers do not fit.
+    """
+
+    X: Features
+    y: Targets
+    X_test: Features | None = None
+    y_test: Targets | None = None
+    classes: int | None = None
+    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+    name: str = "data"
+    labels: tuple[str, ...] = ()
+    X_validation: Features | None = None
+    y_validation: Targets | None = None
+
+    def __post_init__(self) -> None:
+        self._check(self.X, self.y, "training")
+        for X, y, part in (
+            (self.X_test, self.y_test, "test"),
+            (self.X_validation, self.y_validation, "validation"),
+        ):
+            if X is not None and y is not None:
+                self._check(X, y, part)
+                if X.shape[1:] != self.X.shape[1:]:
+                    raise BadData(
+                        f"{self.name}: a {part} row has shape {tuple(X.shape[1:])}, "
+                        f"a training row {tuple(self.X.shape[1:])}; both need the same columns in the same order."
+                    )
+            elif X is not None or y is not None:
+                raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
+        for key, values in self.keys.items():
+            if len(values) != len(self.X):
+                raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
+        if self.labels and len(self.labels) != self.classes:
+            raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
+
+    def _check(self, X: Tensor, y: Tensor, part: str) -> None:
+        if len(X) != len(y) or not len(X):
+            raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
+        if X.ndim < 2:
+            raise BadData(f"{self.name}: {part} X has shape {tuple(X.shape)}; rows are needed, [n, features] or more.")
+        _finite(X, f"{self.name}: {part} X")
+        if self.classes is None:
+            if not y.is_floating_point():
+                raise BadData(f"{self.name}: {part} y holds integers; give `classes=`, or floats for regression.")
+            _finite(y, f"{self.name}: {part} y")
+            return
+        if y.dtype != torch.int64:
+            raise BadData(f"{self.name}: {part} y holds {y.dtype}; class labels must be int64.")
+        outside = (y < 0) | (y >= self.classes)
+        if outside.any():
+            row = int(outside.nonzero()[0, 0])
+            raise BadData(
+                f"{self.name}: {part} y[{row}] = {int(y[row])} is no label of 0..{self.classes - 1}.", row=row
+            )
+
+    def split(self, test: float = 0.2, validation: float = 0.0, seed: int = 0) -> Dataset:
+        """Carve a test set (where there is none) and then a validation set out of the training rows.
+
+        Both are fractions of the rows at hand, drawn uniformly from the streams (seed, "split", …); a test set that is
+        already there stays. Rows keep their order. Raises ``RecipeError`` if a fraction leaves a part empty.
+        """
+        out = self
+        if self.X_test is None and test:
+            rest, drawn = out._carve(test, seed, "test")
+            out = replace(out._rows(rest), X_test=out.X[drawn], y_test=out.y[drawn])
+        if validation:
+            if self.X_validation is not None:
+                raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
+            rest, drawn = out._carve(validation, seed, "validation")
+            out = replace(out._rows(rest), X_validation=out.X[drawn], y_validation=out.y[drawn])
+        return out
+
+    def _carve(self, fraction: float, seed: int, part: str) -> tuple[Tensor, Tensor]:
+        n = len(self.X)
+        m = round(fraction * n)
+        if not 0 < m < n:
+            raise RecipeError(
+                f"{self.name}.split({part}={fraction}) takes {m} of {n} rows; choose a fraction in (0, 1) "
+                "that leaves something on both sides.",
+                part,
+            )
+        order = torch.from_numpy(streams.rng(seed, "split", part).permutation(n))
+        return order[m:].sort().values, order[:m].sort().values
+
+    def _rows(self, rows: Tensor) -> Dataset:
+        index = rows.numpy()
+        return replace(self, X=self.X[rows], y=self.y[rows], keys={k: v[index] for k, v in self.keys.items()})
+
+    def take(self, n_train: int | None = None, n_test: int | None = None, seed: int = 0) -> Dataset:
+        """Keep that many training and test rows, drawn uniformly without replacement; None keeps all."""
+        out = self
+        if n_train is not None:
+            out = out._rows(_draw(n_train, len(self.X), seed, "train", self.name))
+        if n_test is not None:
+            if self.X_test is None or self.y_test is None:
+                raise RecipeError(
+                    f"{self.name}.take(n_test={n_test}): there is no test set; call .split() first.", "n_test"
+                )
+            rows = _draw(n_test, len(self.X_test), seed, "test", self.name)
+            out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows])
+        return out
+
+    def flatten(self) -> Dataset:
+        """Rows as flat vectors: X becomes [n, features]."""
+        return self._map(lambda X: X.flatten(1))
+
+    def pool(self, factor: int) -> Dataset:
+        """Mean-pool images [n, channels, h, w] over ``factor`` × ``factor`` squares, e.g. 28×28 to 14×14."""
+        if self.X.ndim != 4:
+            raise RecipeError(f"{self.name}.pool(): X is {tuple(self.X.shape)}, not [n, channels, height, width].")
+        h, w = self.X.shape[2:]
+        if factor < 1 or h % factor or w % factor:
+            raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
+        return self._map(lambda X: F.avg_pool2d(X, factor))
+
+    def standardise(self) -> Dataset:
+        """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
+
+        The statistics are per feature of [n, features], per channel of images [n, channels, h, w]; a constant feature
+        is only centred.
+        """
+        over = [0, *range(2, self.X.ndim)]
+        per_mean = self.X[:, :1].numel()
+        mean = _total(self.X, lambda b: b.sum(over, keepdim=True)) / per_mean
+        variance = _total(self.X, lambda b: (b - mean).square().sum(over, keepdim=True)) / per_mean
+        # Below this, what looks like spread is the rounding of float32.
+        constant = variance.sqrt() <= 1e-6 * mean.abs()
+        sd = torch.where(constant, 1.0, variance.sqrt())
+        return self._map(lambda X: torch.cat([((b.double() - mean) / sd).float() for b in _blocks(X)]))
+
+    def _map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
+        return replace(
+            self,
+            X=f(self.X),
+            X_test=None if self.X_test is None else f(self.X_test),
+            X_validation=None if self.X_validation is None else f(self.X_validation),
+        )
+
+
+def _blocks(X: Tensor) -> Sequence[Tensor]:
+    # About 2 MB each in float64: larger ones go back to the system every time, and page faults dominate.
+    return torch.split(X, max(1, 2**18 // max(1, X[0].numel())))
+
+
+def _total(X: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.stack([f(block.double()) for block in _blocks(X)]).sum(0)
+
+
+def _draw(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
+    if not 0 < m <= n:
+        raise RecipeError(f"{name}.take(n_{part}={m}): it has {n} {part} rows.", f"n_{part}")
+    return torch.from_numpy(np.sort(streams.rng(seed, "take", part).permutation(n)[:m]))
+
+
+def _finite(values: Tensor, what: str) -> None:
+    # A float64 sum of float32 numbers cannot overflow, so it is finite iff they all are; it needs no mask in memory.
+    if bool(_total(values, torch.sum).isfinite()):
+        return
+    at = (~values.isfinite()).nonzero()[0].tolist()
+    row, column = at[0], (at[1] if len(at) > 1 else None)
+    where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
+    raise BadData(
+        f"{what} holds {float(values[tuple(at)])} at {where} (counted from 0); drop the row or fill it in.",
+        row=row,
+        column=column,
+    )

@@ -1,0 +1,75 @@
+"""Data sets of the Hugging Face hub; the one module that imports ``datasets``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medley.core.errors import BadData, RecipeError
+from medley.datasets.dataset import Dataset
+
+
+def hub(
+    name: str,
+    features: str | Sequence[str],
+    target: str = "label",
+    train: str = "train",
+    test: str | None = "test",
+    keys: Sequence[str] = (),
+    config: str | None = None,
+    revision: str | None = None,
+    regression: bool = False,
+) -> Dataset:
+    """A data set of the Hugging Face hub, from its local cache or downloaded; ``pip install 'medley[hub]'``.
+
+    ``features`` is one column (images, which become [n, channels, h, w] in [0, 1], or vectors), or several numeric
+    ones. Labels must be 0..C-1. Raises ``RecipeError`` for a column or split that is not there, ``BadData`` for images
+    of unequal size.
+    """
+    call = f"datasets.hub({name!r})"
+    try:
+        import datasets
+    except ImportError:
+        raise RecipeError(f"{call} needs Hugging Face's datasets: pip install 'medley[hub]'.") from None
+    splits = datasets.load_dataset(name, config, revision=revision)
+    for split in (train, test):
+        if split is not None and split not in splits:
+            raise RecipeError.unknown(split, splits.keys(), f"{call}: the data set")
+    wanted = [features] if isinstance(features, str) else list(features)
+    for column in (*wanted, target, *keys):
+        if column not in splits[train].column_names:
+            raise RecipeError.unknown(column, splits[train].column_names, f"{call}: split {train!r}")
+    y = torch.as_tensor(np.asarray(splits[train][target]))
+    held: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    if test is not None:
+        y_test = torch.as_tensor(np.asarray(splits[test][target]))
+        held = (_features(splits[test], wanted, call), y_test.float() if regression else y_test.long())
+    return Dataset(
+        _features(splits[train], wanted, call),
+        y.float() if regression else y.long(),
+        held[0],
+        held[1],
+        None if regression else int(y.max()) + 1,
+        keys={key: np.asarray(splits[train][key]) for key in keys},
+        name=name,
+    )
+
+
+def _features(split: Any, columns: list[str], call: str) -> Tensor:
+    if len(columns) > 1:
+        return torch.as_tensor(np.stack([np.asarray(split[c], np.float32) for c in columns], axis=1))
+    rows = [np.asarray(value) for value in split[columns[0]]]
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise BadData(
+            f"{call}: column {columns[0]!r} holds rows of shapes {sorted(shapes)[:3]}; they must all be equal."
+        )
+    X = np.stack(rows)
+    if X.dtype != np.uint8:
+        return torch.as_tensor(X.astype(np.float32)).reshape(len(X), *(X.shape[1:] or (1,)))
+    grey = X.ndim == 3
+    return torch.as_tensor((X[:, None] if grey else X.transpose(0, 3, 1, 2)).astype(np.float32)).div_(255)

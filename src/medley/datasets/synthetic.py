@@ -1,0 +1,27 @@
+"""Data that needs no file."""
+
+from __future__ import annotations
+
+import torch
+
+from medley.core import streams
+from medley.core.errors import RecipeError
+from medley.datasets.dataset import Dataset
+
+
+def gaussian_classes(
+    n: int = 60_000, features: int = 784, classes: int = 10, seed: int = 0, test: int = 10_000, separation: float = 4.0
+) -> Dataset:
+    """``n`` training and ``test`` test rows of unit Gaussians around one random centre per class.
+
+    Two centres lie ``separation`` standard deviations apart in the root mean square, so that the best classifier of two
+    classes at distance s errs with probability Φ(-s/2). Labels are uniform and independent.
+    """
+    if min(n, features, classes) < 1 or test < 0:
+        raise RecipeError(f"datasets.gaussian_classes(n={n}, features={features}, classes={classes}, test={test}).")
+    g = streams.generator(seed, "gaussian_classes")
+    centres = torch.randn(classes, features, generator=g) * (separation / (2 * features) ** 0.5)
+    y = torch.randint(classes, (n + test,), generator=g)
+    X = torch.randn(n + test, features, generator=g).add_(centres[y])
+    held = (X[n:], y[n:]) if test else (None, None)
+    return Dataset(X[:n], y[:n], held[0], held[1], classes, name="gaussian_classes")

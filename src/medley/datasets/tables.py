@@ -1,0 +1,321 @@
+"""Tables: what ships with scikit-learn, svmlight, CSV, npz and Parquet files, and two published regressions."""
+
+from __future__ import annotations
+
+import csv as csvfile
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import datasets as embedded
+from torch import Tensor
+
+from medley.core.errors import BadData, RecipeError
+from medley.datasets.dataset import Dataset
+from medley.datasets.files import Place, find, read_npz
+
+
+def digits(test: float = 0.2, seed: int = 0) -> Dataset:
+    """1,797 handwritten digits, 8×8 as 64 features in [0, 1], shipped with scikit-learn (Alpaydin, Kaynak, 1998)."""
+    X, y = embedded.load_digits(return_X_y=True)
+    data = Dataset(_float(X / 16), torch.from_numpy(y.astype(np.int64)), classes=10, name="digits")
+    return data.split(test, seed=seed)
+
+
+def breast_cancer(test: float = 0.2, seed: int = 0) -> Dataset:
+    """569 tumours with 30 features in their own units, malignant (0) or benign (1), shipped with scikit-learn."""
+    bunch = embedded.load_breast_cancer()
+    y = torch.from_numpy(bunch.target.astype(np.int64))
+    labels = tuple(map(str, bunch.target_names))
+    return Dataset(_float(bunch.data), y, classes=2, name="breast_cancer", labels=labels).split(test, seed=seed)
+
+
+def diabetes(test: float = 0.2, seed: int = 0) -> Dataset:
+    """442 patients with 10 scaled features and the disease's progression, 25 to 346, shipped with scikit-learn."""
+    X, y = embedded.load_diabetes(return_X_y=True)
+    return Dataset(_float(X), _float(y), name="diabetes").split(test, seed=seed)
+
+
+def svmlight(path: Place, folder: Place | None = None, regression: bool = False) -> Dataset:
+    """A file in svmlight's format, made dense; ``path`` is a path, or a name such as ``"w8a"``.
+
+    A name is looked for under ``libsvm`` or in the folder itself. A file beside it with ``.t`` appended becomes the
+    test set. Labels are renumbered 0..C-1 in ascending order, so -1 and +1 become 0 and 1; ``regression`` keeps them as
+    values. Raises ``BadData`` if the file is missing or not in that format.
+    """
+    call = f"datasets.svmlight({str(path)!r})"
+    train = _locate(path, folder, ("libsvm",), call)
+    test = train.with_name(train.name + ".t")
+    files = [train, test] if test.is_file() else [train]
+    try:
+        # Read together, so that both get the same columns though the last ones may be absent from one of them.
+        out = embedded.load_svmlight_files([str(f) for f in files], dtype=np.float32)
+    except (ValueError, OSError, EOFError) as error:
+        raise BadData(f"{call}: {train} is not in svmlight's format, `label index:value …` ({error}).") from None
+    parts = [(X.toarray(), y) for X, y in zip(out[::2], out[1::2], strict=True)]
+    return _table(*parts[0], train.name, call, regression, test=parts[1] if len(parts) > 1 else None)
+
+
+def w8a(folder: Place | None = None) -> Dataset:
+    """w8a: 49,749 web pages with 300 binary features, few of them positive; from LIBSVM's collection (Platt, 1998)."""
+    return svmlight("w8a", folder)
+
+
+def a9a(folder: Place | None = None) -> Dataset:
+    """a9a: 32,561 adults with 123 binary features and their income class; from LIBSVM's collection (Platt, 1998)."""
+    return svmlight("a9a", folder)
+
+
+def csv(
+    path: Place,
+    target: str,
+    keys: Sequence[str] = (),
+    regression: bool = False,
+    delimiter: str = ",",
+    folder: Place | None = None,
+) -> Dataset:
+    """A CSV file with a header line; every column but ``target`` and ``keys`` is a numeric feature.
+
+    Classes are renumbered 0..C-1 in ascending order (numbers by value, anything else as text); ``keys`` become natural
+    client keys. Raises ``RecipeError`` for a column that is not there; ``BadData`` with row (counted from 0 below the
+    header) and column for a cell that is empty, no number, NaN or infinite, and for a row of another length.
+    """
+    call = f"datasets.csv({str(path)!r})"
+    file = _locate(path, folder, (), call)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
+            header = next(lines, [])
+            named, numeric = _columns(header, target, keys, call)
+            numbers, text = array("d"), [list[str]() for _ in named]
+            rows = 0
+            for row, cells in enumerate(line for line in lines if line):
+                if len(cells) != len(header):
+                    message = (
+                        f"{call}: row {row} has {len(cells)} cells, the header {len(header)} (line {lines.line_num})."
+                    )
+                    raise BadData(message, row=row)
+                try:
+                    numbers.extend([float(cells[j]) for j in numeric])
+                except ValueError:
+                    bad = next(j for j in numeric if not _number(cells[j]))
+                    raise _bad_cell(call, cells[bad], row, bad, header) from None
+                for values, j in zip(text, named.values(), strict=True):
+                    values.append(cells[j])
+                rows += 1
+    except (UnicodeDecodeError, csvfile.Error) as error:
+        raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}).") from None
+    X = np.frombuffer(numbers, np.float64).reshape(rows, len(numeric))
+    _refuse_nonfinite(X, numeric, header, call)
+    columns = {name: _plain(values) for name, values in zip(named, text, strict=True)}
+    if regression:
+        if columns[target].dtype.kind not in "if":
+            row = next(i for i, cell in enumerate(columns[target]) if not _number(str(cell)))
+            raise _bad_cell(call, str(columns[target][row]), row, named[target], header)
+        _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
+    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
+
+
+def npz(
+    path: Place,
+    X: str = "X",
+    y: str = "y",
+    X_test: str | None = None,
+    y_test: str | None = None,
+    keys: Sequence[str] = (),
+    regression: bool = False,
+    folder: Place | None = None,
+) -> Dataset:
+    """Arrays of an npz file by their names in it: features, targets, a test set if named, and client keys.
+
+    Nothing is unpickled. Classes are renumbered 0..C-1 in ascending order. Raises ``RecipeError`` for a name that the
+    file has not, ``BadData`` for a damaged file or one of Python objects.
+    """
+    call = f"datasets.npz({str(path)!r})"
+    file = _locate(path, folder, (), call)
+    got = read_npz(file, [n for n in (X, y, X_test, y_test, *keys) if n is not None], call)
+    if (X_test is None) != (y_test is None):
+        raise RecipeError(f"{call}: give both X_test= and y_test=, or neither.", "X_test")
+    test = (got[X_test], got[y_test]) if X_test is not None and y_test is not None else None
+    return _table(got[X], got[y], file.stem, call, regression, {k: got[k] for k in keys}, test)
+
+
+def parquet(
+    path: Place, target: str, keys: Sequence[str] = (), regression: bool = False, folder: Place | None = None
+) -> Dataset:
+    """A Parquet file of numeric columns, ``target`` and ``keys``, as ``csv`` reads them.
+
+    Needs pyarrow: ``pip install 'medley[parquet]'``. Raises as ``csv`` does.
+    """
+    call = f"datasets.parquet({str(path)!r})"
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet as pq
+    except ImportError:
+        raise RecipeError(f"{call} needs pyarrow: pip install 'medley[parquet]'.") from None
+    file = _locate(path, folder, (), call)
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
+    header = list(table.column_names)
+    named, numeric = _columns(header, target, keys, call)
+    for j in range(len(header)):
+        column = table.column(j)
+        if column.null_count:
+            row = column.is_null().to_pylist().index(True)
+            raise _bad_cell(call, "null", row, j, header)
+        kind = column.type
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if not number and (j in numeric or (regression and header[j] == target)):
+            raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; name it in keys=.", column=j)
+    values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
+    X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
+    _refuse_nonfinite(X, numeric, header, call)
+    columns = {name: _plain(table.column(j).to_pylist()) for name, j in named.items()}
+    if regression:
+        _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
+    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
+
+
+def online_news(folder: Place | None = None) -> Dataset:
+    """Online News Popularity: 9,874 articles with 59 features in their own units; y is the log of the shares.
+
+    From ``online_news_subset.npz`` (``x``, ``shares``, ``columns``); no test set. ``keys["channel"]`` is the section
+    that an article appeared in, ``keys["weekday"]`` its day (Fernandes, Vinagre, Cortez, 2015).
+    """
+    call = "datasets.online_news()"
+    (file,) = find(call, ["online_news_subset.npz"], folder)
+    got = read_npz(file, ["x", "shares", "columns"], call)
+    if (got["shares"] <= 0).any():
+        row = int(np.argmax(got["shares"] <= 0))
+        raise BadData(f"{call}: row {row} has {got['shares'][row]} shares; the logarithm needs at least 1.", row=row)
+    names = got["columns"].tolist()
+    keys = {key: _one_hot(got["x"], names, prefix) for key, prefix in KEYS.items()}
+    return Dataset(_float(got["x"]), _float(np.log(got["shares"])), keys=keys, name="online_news")
+
+
+KEYS = {"channel": "data_channel_is_", "weekday": "weekday_is_"}
+
+
+def msd_years(folder: Place | None = None) -> Dataset:
+    """Million Song subset: 4,680 songs with 54 timbre features in their own units; y is the year, 1926 to 2010.
+
+    From ``msd_year_subset.npz`` (``x``, ``y``); no test set. ``keys["year"]`` makes every year a client
+    (Bertin-Mahieux et al., 2011).
+    """
+    call = "datasets.msd_years()"
+    (file,) = find(call, ["msd_year_subset.npz"], folder)
+    got = read_npz(file, ["x", "y"], call)
+    return Dataset(_float(got["x"]), _float(got["y"]), keys={"year": got["y"].astype(np.int64)}, name="msd_years")
+
+
+def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:
+    columns = [j for j, name in enumerate(names) if name.startswith(prefix)]
+    # Articles outside the listed channels have zeros throughout.
+    kinds = np.array([*(names[j].removeprefix(prefix) for j in columns), "other"])
+    flags = x[:, columns] > 0.5
+    return kinds[np.where(flags.any(1), flags.argmax(1), len(columns))]
+
+
+def _locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) -> Path:
+    if folder is None and (given := Path(path).expanduser()).is_file():
+        return given
+    return find(call, [str(path)], folder, inside)[0]
+
+
+def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> tuple[dict[str, int], list[int]]:
+    """The positions of target and keys by name, and those of the features."""
+    if len(set(header)) != len(header):
+        twice = next(h for h in header if header.count(h) > 1)
+        raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice))
+    for name in (target, *keys):
+        if name not in header:
+            raise RecipeError.unknown(name, header, f"{call}: the header")
+    if target in keys:
+        raise RecipeError(f"{call}: {target!r} cannot be both target and key.", "keys")
+    named = {name: header.index(name) for name in (target, *keys)}
+    return named, [j for j in range(len(header)) if j not in named.values()]
+
+
+def _table(
+    X: np.ndarray,
+    y: np.ndarray,
+    name: str,
+    call: str,
+    regression: bool,
+    keys: Mapping[str, np.ndarray] | None = None,
+    test: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Dataset:
+    """A Dataset of raw arrays: features to float32, labels to 0..C-1 unless they are values."""
+    for array_ in (X, y, *(test or ())):
+        if array_.dtype.kind not in "biufU" or (array_.dtype.kind == "U" and (array_ is X or regression)):
+            raise BadData(f"{call}: it holds {array_.dtype} where numbers are needed.")
+    if not len(X) or not math.prod(X.shape[1:]):
+        raise BadData(
+            f"{call}: there are {len(X)} rows of {math.prod(X.shape[1:])} features; at least one of each is needed."
+        )
+    X_test = None if test is None else _float(test[0])
+    if regression:
+        y_test = None if test is None else _float(test[1])
+        return Dataset(_float(X), _float(y), X_test, y_test, keys=keys or {}, name=name)
+    parts = [y] if test is None else [y, test[1]]
+    for part in parts:
+        if part.dtype.kind == "f" and (part != np.round(part)).any():
+            row = int(np.argmax(part != np.round(part)))
+            raise BadData(
+                f"{call}: target {part[row]} in row {row} is no class; pass regression=True for values.", row=row
+            )
+    kinds = np.unique(np.concatenate(parts))
+    codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
+    labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
+    y_test = None if test is None else codes[1]
+    return Dataset(_float(X), codes[0], X_test, y_test, len(kinds), keys or {}, name, labels)
+
+
+def _plain(values: Sequence[Any]) -> np.ndarray:
+    """A column as whole numbers if all of it is, else as numbers, else as text."""
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array([_exact(v, kind) for v in values], kind)
+        except (ValueError, OverflowError):
+            continue
+    return np.array([str(v) for v in values])
+
+
+def _exact(value: Any, kind: type) -> Any:
+    if kind is np.int64 and isinstance(value, float):
+        raise ValueError
+    return int(value) if kind is np.int64 else float(value)
+
+
+def _number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _bad_cell(call: str, cell: str, row: int, column: int, header: list[str]) -> BadData:
+    return BadData(
+        f"{call}: row {row}, column {header[column]!r} holds {cell!r}, which is no finite number; "
+        "fill it in, drop the row, or name the column in keys=.",
+        row=row,
+        column=column,
+    )
+
+
+def _refuse_nonfinite(X: np.ndarray, numeric: list[int], header: list[str], call: str) -> None:
+    # Checked here and not left to Dataset, which knows no column names; beyond float32 is as good as infinite.
+    bad = ~(np.abs(X) <= np.finfo(np.float32).max)
+    if bad.any():
+        row, j = (int(i) for i in np.argwhere(bad)[0])
+        raise _bad_cell(call, str(X[row, j]), row, numeric[j], header)
+
+
+def _float(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))

@@ -1,0 +1,58 @@
+"""Text, as vectors."""
+
+from __future__ import annotations
+
+import lzma
+
+import numpy as np
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from torch import Tensor
+
+from medley.core.errors import BadData
+from medley.datasets.dataset import Dataset
+from medley.datasets.files import Place, find, read_npz
+
+
+def sentiment140(features: int = 2000, folder: Place | None = None) -> Dataset:
+    """Sentiment140 subset: 27,689 tweets, negative (0) or positive (1), and 359 labelled by hand as the test set.
+
+    X holds the tf-idf of the ``features`` commonest words and word pairs of the training rows, dense [n, features].
+    From ``sentiment140_subset.npz``: ``y``, ``user``, ``seconds_since_20090401``, ``text_xz`` (lines, packed with xz),
+    ``y_test``, ``text_test_xz``. Hand-labelled neutral tweets (2) are left out, as training has none.
+    ``keys["user"]`` is the writer, ``keys["second"]`` the time since 1 April 2009 (Go, Bhayani, Huang, 2009).
+    """
+    call = "datasets.sentiment140()"
+    (file,) = find(call, ["sentiment140_subset.npz"], folder)
+    got = read_npz(file, ["y", "user", "seconds_since_20090401", "text_xz", "y_test", "text_test_xz"], call)
+    text = _lines(got["text_xz"], len(got["y"]), call)
+    polar = got["y_test"] < 2
+    lines = _lines(got["text_test_xz"], len(polar), call)
+    text_test = [line for line, keep in zip(lines, polar, strict=True) if keep]
+    words = TfidfVectorizer(max_features=features, ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+    X = torch.from_numpy(words.fit_transform(text).toarray())
+    X_test = torch.from_numpy(words.transform(text_test).toarray())
+    return Dataset(
+        X,
+        _labels(got["y"]),
+        X_test,
+        _labels(got["y_test"][polar]),
+        classes=2,
+        keys={"user": got["user"].astype(np.int64), "second": got["seconds_since_20090401"].astype(np.int64)},
+        name="sentiment140",
+        labels=("negative", "positive"),
+    )
+
+
+def _labels(y: np.ndarray) -> Tensor:
+    return torch.from_numpy(y.astype(np.int64))
+
+
+def _lines(packed: np.ndarray, n: int, call: str) -> list[str]:
+    try:
+        lines = lzma.decompress(packed.tobytes()).decode().split("\n")
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise BadData(f"{call}: the packed text is damaged ({error}). Fetch the file again.") from None
+    if len(lines) != n:
+        raise BadData(f"{call}: {len(lines)} lines of text for {n} labels.")
+    return lines
