@@ -1,0 +1,35 @@
+"""Who has what, who takes part, who is how fast: the ways in which clients differ."""
+
+from medley.scenarios.devices import Devices, factory, hospitals, phones
+from medley.scenarios.laws import Choice, Constant, Integers, Law, LogUniform, Normal, Uniform
+from medley.scenarios.pace import Pace, cosine, step_decay
+from medley.scenarios.participation import (
+    Availability,
+    Bernoulli,
+    Everyone,
+    Fixed,
+    Fraction,
+    Participation,
+    participation,
+)
+from medley.scenarios.partition import (
+    IID,
+    ByKey,
+    Description,
+    Dirichlet,
+    Labels,
+    Partition,
+    Quantity,
+    Saved,
+    Shards,
+    describe,
+    load,
+    save,
+)
+
+__all__ = [
+    "IID", "Availability", "Bernoulli", "ByKey", "Choice", "Constant", "Description", "Devices", "Dirichlet",
+    "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law", "LogUniform", "Normal", "Pace", "Participation",
+    "Partition", "Quantity", "Saved", "Shards", "Uniform", "cosine", "describe", "factory", "hospitals", "load",
+    "participation", "phones", "save", "step_decay",
+]  # fmt: skip

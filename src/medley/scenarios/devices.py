@@ -1,0 +1,87 @@
+"""Whose machine is how fast, for the virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from medley.core.clock import Device
+from medley.core.errors import RecipeError
+from medley.core.streams import rng
+from medley.scenarios.laws import LogUniform, Spread, check_lengths, is_law, is_number, of_client, plain
+
+_FIELDS = ("speed", "down", "up", "latency")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The machines of a federation: each field one number for all, a list with one entry a client, or a law.
+
+    ``speed`` is in row gradients a second, ``down`` and ``up`` in bytes a second, ``latency`` in seconds per exchange.
+    A law is drawn from once a client. Raises RecipeError, naming key and client, for what is not finite and above 0
+    (latency may be 0).
+    """
+
+    speed: Spread = 1000.0
+    down: Spread = 2.5e6
+    up: Spread = 1.0e6
+    latency: Spread = 0.05
+
+    def __post_init__(self) -> None:
+        for key in _FIELDS:
+            value = plain(getattr(self, key))
+            object.__setattr__(self, key, value)
+            if isinstance(value, tuple):
+                for client, entry in enumerate(value):
+                    _checked(key, entry, f"client {client}")
+            elif not is_law(value):
+                _checked(key, value, "every client")
+
+    def check(self, clients: int) -> None:
+        """Raise RecipeError unless every list has exactly one entry for each of ``clients`` clients."""
+        check_lengths(self, clients)
+
+    def of(self, seed: int, client: int) -> Device:
+        """The device of ``client``, the same in every round."""
+        return Device(**{key: self._value(key, seed, client) for key in _FIELDS})
+
+    def _value(self, key: str, seed: int, client: int) -> float:
+        value = of_client(getattr(self, key), key, client, lambda: rng(seed, "device", client, key))
+        return _checked(key, value, f"client {client}")
+
+
+def _checked(key: str, value: Any, whose: str) -> float:
+    if not is_number(value) or value < 0 or (value == 0 and key != "latency"):
+        bound = "at least 0" if key == "latency" else "above 0"
+        raise RecipeError(f"Devices({key}=...) gives {value!r} to {whose}: it must be {bound} and finite.", key)
+    return float(value)
+
+
+def phones() -> Devices:
+    """Phones: two orders of magnitude between the fastest and the slowest, in compute and in links.
+
+    The spreads of this and the other presets are plausible round figures for illustration, measured nowhere.
+    """
+    return Devices(
+        speed=LogUniform(50, 5000),
+        down=LogUniform(2.5e5, 2.5e7),
+        up=LogUniform(5e4, 5e6),
+        latency=LogUniform(0.02, 0.5),
+    )
+
+
+def hospitals() -> Devices:
+    """Hospitals: servers on wired links, one order of magnitude apart. Illustrative, as `phones`."""
+    return Devices(
+        speed=LogUniform(5e3, 5e4),
+        down=LogUniform(5e6, 1e8),
+        up=LogUniform(2.5e6, 5e7),
+        latency=LogUniform(0.005, 0.05),
+    )
+
+
+def factory() -> Devices:
+    """A factory: small controllers beside workstations, on one local network. Illustrative, as `phones`."""
+    return Devices(
+        speed=LogUniform(20, 2e4), down=LogUniform(1e6, 1e8), up=LogUniform(1e6, 1e8), latency=LogUniform(0.001, 0.01)
+    )

@@ -1,0 +1,213 @@
+"""Laws of chance, for what differs over clients: ``Pace(lr=LogUniform(0.001, 0.1), epochs=Integers(1, 10))``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from scipy.special import log_ndtr, ndtri_exp
+
+from medley.core.errors import RecipeError
+
+Number = float | int
+
+
+@runtime_checkable
+class Law(Protocol):
+    """Anything that can draw a number."""
+
+    def draw(self, rng: np.random.Generator) -> Number:
+        """One number, from ``rng`` alone."""
+        ...
+
+
+Spread = Number | Sequence[Number] | np.ndarray | Law
+"""How a quantity differs over clients: one number for all, one a client, or a law that each client draws from."""
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite real number; True and False are no numbers here."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def is_law(value: object) -> bool:
+    """Whether ``value`` can draw; isinstance with a Protocol says the same fifty times slower."""
+    return hasattr(value, "draw")
+
+
+def plain(value: Any) -> Any:
+    """``value`` with lists, arrays and tensors made tuples of plain numbers, so that a setting stays frozen."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(value) if isinstance(value, list) else value
+
+
+def of_client(
+    value: Number | Sequence[Number | None] | Law, key: str, client: int, stream: Callable[[], np.random.Generator]
+) -> Number | None:
+    """The value that ``client`` gets; ``stream`` is opened only for a law.
+
+    Raises RecipeError where a list is too short.
+    """
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, Sequence):
+        if not 0 <= client < len(value):
+            raise RecipeError(f"{key} lists {len(value)} values, and client {client} has none: give one a client.", key)
+        return value[client]
+    return value.draw(stream())
+
+
+def check_lengths(setting: Any, clients: int) -> None:
+    """Raise RecipeError unless every list among the fields of the dataclass ``setting`` has one entry a client."""
+    for key in (field.name for field in fields(setting)):
+        value = getattr(setting, key)
+        if isinstance(value, tuple) and len(value) != clients:
+            short = "short" if len(value) < clients else "long"
+            raise RecipeError(
+                f"{type(setting).__name__}({key}=...) lists {len(value)} values for {clients} clients, which is too "
+                f"{short}: give one a client, one number for all, or a law to draw from.",
+                key,
+            )
+
+
+def _finite(law: object, **values: object) -> None:
+    for key, value in values.items():
+        if not is_number(value):
+            raise RecipeError(f"{type(law).__name__}({key}={value!r}): {key} must be a finite number.", key)
+
+
+def _ordered(law: object, low: Number, high: Number) -> None:
+    _finite(law, low=low, high=high)
+    if low > high:
+        raise RecipeError(f"{law!r}: low is above high; swap them.", "low")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always ``v``."""
+
+    v: Number
+
+    def __post_init__(self) -> None:
+        _finite(self, v=self.v)
+
+    def draw(self, rng: np.random.Generator) -> Number:
+        """``v``."""
+        return self.v
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every number between ``low`` and ``high`` alike."""
+
+    low: Number
+    high: Number
+
+    def __post_init__(self) -> None:
+        _ordered(self, self.low, self.high)
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """A float in [low, high]."""
+        return float(rng.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Every order of magnitude between ``low`` and ``high`` alike: the logarithm is uniform."""
+
+    low: Number
+    high: Number
+
+    def __post_init__(self) -> None:
+        _ordered(self, self.low, self.high)
+        if self.low <= 0:
+            raise RecipeError(f"{self!r}: low must be above 0, for its logarithm is taken; or use Uniform.", "low")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """A float in [low, high]."""
+        x = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        return float(min(max(x, self.low), self.high))  # exp(log(high)) may round above high
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Every whole number from ``low`` to ``high`` alike, both included."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _ordered(self, self.low, self.high)
+        if self.low != int(self.low) or self.high != int(self.high):
+            raise RecipeError(f"{self!r}: low and high must be whole numbers; or use Uniform.", "low")
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """An int in low, ..., high."""
+        return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of ``values``: all alike, or with probabilities ``p``."""
+
+    values: Sequence[Number]
+    p: Sequence[Number] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", plain(self.values))
+        object.__setattr__(self, "p", plain(self.p))
+        if not self.values:
+            raise RecipeError("Choice(values=[]): there is nothing to choose from.", "values")
+        for value in self.values:
+            _finite(self, values=value)
+        if self.p is not None:
+            if len(self.p) != len(self.values):
+                raise RecipeError(f"{self!r}: {len(self.values)} values need {len(self.values)} probabilities.", "p")
+            if not all(is_number(p) and p >= 0 for p in self.p) or abs(sum(self.p) - 1) > 1e-6:
+                raise RecipeError(f"{self!r}: probabilities must be at least 0 and sum to 1.", "p")
+
+    def draw(self, rng: np.random.Generator) -> Number:
+        """One of the values, as it was given."""
+        if self.p is None:
+            return self.values[int(rng.integers(len(self.values)))]
+        edges = np.cumsum(self.p)
+        return self.values[int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))]
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A normal of mean ``mean`` and deviation ``std``, conditioned on [low, high] where these are given.
+
+    Mean and deviation are those before conditioning. Drawn by inversion in the log domain, so that one number of the
+    stream is used whatever the bounds, and windows far out in a tail work.
+    """
+
+    mean: Number
+    std: Number
+    low: Number | None = None
+    high: Number | None = None
+
+    def __post_init__(self) -> None:
+        _finite(self, mean=self.mean, std=self.std)
+        if self.std <= 0:
+            raise RecipeError(f"{self!r}: std must be above 0; for no spread use Constant({self.mean!r}).", "std")
+        _finite(self, **{k: v for k, v in (("low", self.low), ("high", self.high)) if v is not None})
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise RecipeError(f"{self!r}: low must be below high.", "low")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """A float in [low, high]."""
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        a, b = (low - self.mean) / self.std, (high - self.mean) / self.std
+        sign = 1.0
+        if a > 0:  # an upper tail has no digits left in its distribution function: draw from its mirror image
+            a, b, sign = -b, -a, -1.0
+        u = max(rng.random(), 2.0**-54)
+        top = float(log_ndtr(b))
+        z = ndtri_exp(top + math.log(u + (1 - u) * math.exp(float(log_ndtr(a)) - top)))
+        return float(min(max(self.mean + sign * self.std * float(z), low), high))  # against rounding only

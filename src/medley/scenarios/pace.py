@@ -1,0 +1,159 @@
+"""How fast and how far each client goes in a round: the scenario behind ``me.pace``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medley.core import pace as core
+from medley.core.errors import RecipeError
+from medley.core.streams import rng
+from medley.scenarios.laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
+
+Schedule = Callable[[int], Number]
+"""A function of the round (1, 2, ...)."""
+
+Each = Spread | Schedule
+EachOrNone = Each | Sequence[Number | None] | Callable[[int], Number | None] | None
+
+
+@dataclass(frozen=True)
+class step_decay:
+    """A schedule: 1 for the first ``every`` rounds, then times ``factor`` after each further ``every`` rounds."""
+
+    every: int
+    factor: Number
+
+    def __post_init__(self) -> None:
+        if not is_number(self.every) or self.every < 1:
+            raise RecipeError(f"{self!r}: every counts rounds and must be at least 1.", "every")
+        if not is_number(self.factor) or self.factor <= 0:
+            raise RecipeError(f"{self!r}: factor must be above 0, or the learning rate would vanish.", "factor")
+
+    def __call__(self, round: int) -> float:
+        """The factor of ``round``."""
+        return float(self.factor ** ((round - 1) // self.every))
+
+
+@dataclass(frozen=True)
+class cosine:
+    """A schedule: half a cosine from 1 in round 1 towards 0, which it would reach one round after ``rounds``.
+
+    Later rounds keep the factor of round ``rounds``, so it is never 0 (Loshchilov and Hutter, SGDR, ICLR 2017, without
+    restarts).
+    """
+
+    rounds: int
+
+    def __post_init__(self) -> None:
+        if not is_number(self.rounds) or self.rounds < 1:
+            raise RecipeError(f"{self!r}: rounds must be at least 1.", "rounds")
+
+    def __call__(self, round: int) -> float:
+        """The factor of ``round``."""
+        return 0.5 * (1 + math.cos(math.pi * (min(round, self.rounds) - 1) / self.rounds))
+
+
+_SPREAD = ("lr", "epochs", "steps", "batch", "pairs")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What each client can afford in each round.
+
+    ``lr``, ``epochs``, ``steps``, ``batch`` and ``pairs`` are each one number for all, a list with one entry a client,
+    a law that each client draws from (once, or in every round with ``redraw``), or a function of the round (1, 2, ...).
+    ``steps``, in mini-batches, wins over ``epochs``; ``batch=None`` is the full batch. ``schedule`` is a function of
+    the round that multiplies lr, such as ``step_decay(every=30, factor=0.1)`` or ``cosine(rounds=100)``. The other
+    fields are those of `medley.core.pace.Pace`, the same for all clients.
+
+    Raises RecipeError, naming key and client, for lr not above 0, counts below 1, and anything that is not finite.
+    """
+
+    lr: Each = 0.1
+    epochs: Each = 1
+    steps: EachOrNone = None
+    batch: EachOrNone = 32
+    momentum: Number = 0.0
+    weight_decay: Number = 0.0
+    clip: Number | None = None
+    optimizer: core.Optimizer = "sgd"
+    pairs: Each = 1
+    redraw: bool = False
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        for key in _SPREAD:
+            value = plain(getattr(self, key))
+            object.__setattr__(self, key, value)
+            if isinstance(value, tuple):
+                for client, entry in enumerate(value):
+                    _checked(key, entry, f"client {client}")
+            elif not is_law(value) and not callable(value):
+                _checked(key, value, "every client")
+        for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
+            value = getattr(self, key)
+            if not is_number(value) or not low <= value < high:
+                raise RecipeError(f"Pace({key}={value!r}) must be in [{low}, {high}).", key)
+        if self.clip is not None and (not is_number(self.clip) or self.clip <= 0):
+            raise RecipeError(f"Pace(clip={self.clip!r}) must be above 0; None clips nothing.", "clip")
+        if self.optimizer not in ("sgd", "adam"):
+            raise RecipeError(f"Pace(optimizer={self.optimizer!r}): it knows 'sgd' and 'adam'.", "optimizer")
+        if self.schedule is not None and not callable(self.schedule):
+            raise RecipeError(f"Pace(schedule={self.schedule!r}) must be a function of the round.", "schedule")
+
+    def check(self, clients: int) -> None:
+        """Raise RecipeError unless every list has exactly one entry for each of ``clients`` clients."""
+        check_lengths(self, clients)
+
+    def of(self, seed: int, client: int, round: int) -> core.Pace:
+        """The means of ``client`` in ``round``: a pure function of its arguments.
+
+        Raises RecipeError where a law or a function gives what a client cannot do.
+        """
+        lr, epochs, steps, batch, pairs = (self._value(key, seed, client, round) for key in _SPREAD)
+        if self.schedule is not None:
+            factor = self.schedule(round)
+            lr = _checked("lr", lr * factor, f"client {client} in round {round} (the schedule's factor is {factor!r})")
+        return core.Pace(
+            lr=lr,
+            epochs=epochs,
+            steps=steps,
+            batch=batch,
+            momentum=float(self.momentum),
+            weight_decay=float(self.weight_decay),
+            clip=None if self.clip is None else float(self.clip),
+            optimizer=self.optimizer,
+            pairs=pairs,
+        )
+
+    def _value(self, key: str, seed: int, client: int, round: int) -> Any:
+        value = getattr(self, key)
+        if callable(value) and not is_law(value):
+            value = plain(value(round))
+        if value is not None:
+            name = (client, key, round) if self.redraw else (client, key)
+            value = of_client(value, key, client, lambda: rng(seed, "pace", *name))
+        return _checked(key, value, f"client {client} in round {round}")
+
+
+def _checked(key: str, value: Any, whose: str) -> float | int | None:
+    """``value`` as the contract wants it: lr a float above 0, all others whole numbers from 1."""
+    value = plain(value)
+    if key == "lr":
+        if not is_number(value) or value <= 0:
+            raise RecipeError(
+                f"Pace(lr=...) gives {value!r} to {whose}: a learning rate must be above 0 and finite.", key
+            )
+        return float(value)
+    if value is None and key in ("steps", "batch"):
+        return None
+    if not is_number(value) or value < 1 or value != int(value):
+        hint = " Integers(low, high) draws whole numbers." if is_number(value) and value != int(value) else ""
+        full = " None is the full batch." if key == "batch" else ""
+        raise RecipeError(
+            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least 1.{hint}{full}", key
+        )
+    return int(value)

@@ -1,0 +1,156 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int64, Real
+
+from medley.core.errors import RecipeError
+from medley.core.streams import rng
+from medley.scenarios.laws import Number, is_number
+
+Ids = Int64[np.ndarray, " a"]
+"""Client ids, ascending."""
+
+Sizes = Real[np.ndarray, " n"]
+"""Rows of each client, index = client id."""
+
+
+@runtime_checkable
+class Participation(Protocol):
+    """A rule for who takes part; a cohort depends on the seed, the round (1, 2, ...) and the sizes alone."""
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """The cohort of ``round``."""
+        ...
+
+
+def participation(value: Participation | Number | None) -> Participation:
+    """A rule from what a user types: a share of the clients in (0, 1], None for everyone, or a rule as it is."""
+    if value is None or (is_number(value) and value == 1):
+        return Everyone()
+    return value if isinstance(value, Participation) else Fraction(value)
+
+
+def _share(rule: object, key: str, value: object) -> None:
+    if not is_number(value) or not 0 < value <= 1:  # type: ignore[operator]
+        raise RecipeError(
+            f"{type(rule).__name__}({key}={value!r}): {key} must be in (0, 1]. "
+            "1.0 is everyone; for k of n clients write k / n.",
+            key,
+        )
+
+
+def _cohort_size(fraction: Number, n: int) -> int:
+    return max(1, round(fraction * n))
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Every client, every round."""
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """All ids."""
+        return np.arange(len(sizes), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Fraction:
+    """max(1, round(fraction * n)) of n clients, without replacement.
+
+    ``weighted`` draws one client after the other with probability proportional to size among those left (Efraimidis and
+    Spirakis, Information Processing Letters 97, 2006), which suits a plain mean of replies; uniform draws suit a mean
+    weighted by size. Clients of size 0 come last.
+    """
+
+    fraction: Number
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        _share(self, "fraction", self.fraction)
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """The cohort of ``round``."""
+        g, n = rng(seed, round, "cohort"), len(sizes)
+        a = _cohort_size(self.fraction, n)
+        if not self.weighted:
+            return np.sort(g.choice(n, size=a, replace=False)).astype(np.int64)
+        arrival = np.full(n, np.inf)  # the a first arrivals of exponential clocks that run at rate size
+        np.divide(g.standard_exponential(n), sizes, out=arrival, where=np.asarray(sizes) > 0)
+        return np.sort(np.argpartition(arrival, a - 1)[:a]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Each client takes part with probability ``p``, on a coin of its own; a cohort may be empty."""
+
+    p: Number
+
+    def __post_init__(self) -> None:
+        _share(self, "p", self.p)
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """The cohort of ``round``."""
+        return np.flatnonzero(rng(seed, round, "cohort").random(len(sizes)) < self.p).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Clients come and go by the clock: each is awake for the share ``on`` of every ``period`` rounds.
+
+    Where in its day a client is at the start is uniform, drawn once a run. The cohort is max(1, round(fraction * n)) of
+    those awake, or all of them where fewer are; it may be empty.
+    """
+
+    fraction: Number
+    period: Number = 24
+    on: Number = 0.5
+
+    def __post_init__(self) -> None:
+        _share(self, "fraction", self.fraction)
+        _share(self, "on", self.on)
+        if not is_number(self.period) or self.period <= 0:
+            raise RecipeError(f"{self!r}: period, in rounds, must be above 0.", "period")
+
+    def awake(self, round: int, n: int, seed: int) -> Bool[np.ndarray, " n"]:
+        """Which of ``n`` clients are awake in ``round``."""
+        phase = rng(seed, "phase").random(n)
+        return (phase + (round - 1) / self.period) % 1.0 < self.on
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """The cohort of ``round``."""
+        n = len(sizes)
+        pool = np.flatnonzero(self.awake(round, n, seed))
+        a = min(_cohort_size(self.fraction, n), len(pool))
+        return np.sort(rng(seed, round, "cohort").choice(pool, size=a, replace=False)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Cohorts spelled out: ``cohorts[0]`` in round 1, and from the start again when they are used up."""
+
+    cohorts: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        if not len(self.cohorts):
+            raise RecipeError("Fixed(cohorts=[]): give at least one cohort.", "cohorts")
+        for k, cohort in enumerate(self.cohorts):
+            if any(i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
+                raise RecipeError(
+                    f"Fixed: cohort {k} is {list(cohort)}: client ids are 0, 1, ..., each once.", "cohorts"
+                )
+        object.__setattr__(self, "cohorts", tuple(tuple(sorted(int(i) for i in cohort)) for cohort in self.cohorts))
+
+    def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
+        """The cohort of ``round``; RecipeError where it names a client that is not there."""
+        cohort = self.cohorts[(round - 1) % len(self.cohorts)]
+        if cohort and cohort[-1] >= len(sizes):
+            raise RecipeError(
+                f"Fixed: the cohort of round {round} names client {cohort[-1]}, and ids end at {len(sizes) - 1}.",
+                "cohorts",
+            )
+        return np.array(cohort, dtype=np.int64)
