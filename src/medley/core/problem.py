@@ -50,6 +50,9 @@ class Batch(Protocol):
         ...
 
 
+State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
+"""Buffers: all floating-point ones in a row, all integer ones in a row."""
+
 LocalLoss = Callable[[Batch], Tensor]
 """A method's own local loss (a 0-d tensor); it takes the place of the problem's, the regulariser stays."""
 
@@ -106,11 +109,19 @@ class Objective(Protocol):
 
 
 class Problem(Protocol):
-    """The model and its loss; binds to data, one client's rows at a time."""
+    """A model and its loss, ready for data of a known shape; binds to data, one client's rows at a time.
+
+    ``gives`` says what it can do beside losses and gradients: "hessian", "convex", "features", "classes", "noise"
+    (forward passes draw random numbers).
+    """
 
     d: int
     dtype: torch.dtype
     gives: frozenset[str]
+
+    def inputs(self, X: Data) -> Data:
+        """Rows as `bind` and `outputs` want them: dtype, device, an intercept's column."""
+        ...
 
     def bind(self, X: Data, y: Data) -> Objective:
         """f_i of these rows."""
@@ -118,6 +129,22 @@ class Problem(Protocol):
 
     def initial(self, generator: torch.Generator) -> Vec:
         """x₀ [d]."""
+        ...
+
+    def outputs(self, x: Vec, X: Data) -> Tensor:
+        """What the model with parameters x says of these rows, in evaluation mode."""
+        ...
+
+    def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
+        """Every row's loss, or None where only a batch has one."""
+        ...
+
+    def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
+        """1 where the model is right, 0 where it isn't; None where there are no classes."""
+        ...
+
+    def penalty(self, x: Vec) -> float:
+        """The regulariser."""
         ...
 
     def buffers(self) -> State | None:
@@ -128,10 +155,22 @@ class Problem(Protocol):
         """Set that state; the next forward passes use it."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """Plain settings for the record."""
+
+class Family(Protocol):
+    """What a user writes: a model and a loss that do not know the data's shape yet."""
+
+    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
+        """The problem for data of this shape; ``dtype=None`` takes the family's own."""
         ...
 
+    def canonical(self, y: Data, classes: int | None) -> Data:
+        """A user's labels as data sets hold them: int64 0..C−1, or floats. Raises BadData with the first bad row."""
+        ...
 
-State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
-"""Buffers: all floating-point ones in a row, all integer ones in a row."""
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """Labels as the loss wants them. Raises BadData with the first row that cannot be."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values for the record."""
+        ...

@@ -27,26 +27,42 @@ class Memories:
     What a call changes is pending until the server's next request to that client acknowledges it; a request that
     acknowledges an earlier version rolls the later one back. So a lost reply changes nothing, and a repeated request is
     answered by the same computation from the same memory and the same named streams: the same reply, with nothing
-    cached. The last two versions are kept, so that a resumed server can name the one it means.
+    cached.
+
+    Kept are the version acknowledged now and the last one of an earlier round, so that a server that goes back to the
+    start of its round, or resumes from it, finds what it means.
     """
 
     versions: dict[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
 
-    def get(self, client: int, acked: Tag | None) -> Any:
+    def get(self, client: int, acked: Tag | None, round: int) -> Any:
         """The acknowledged memory, or None before the first. Raises WireError when this site hasn't got it."""
-        kept = [v for v in self.versions.get(client, []) if v[0] == acked]
-        if acked is not None and not kept:
-            have = [tag for tag, _ in self.versions.get(client, [])]
+        if acked is None:
+            self.versions.pop(client, None)
+            return None
+        held = self.versions.get(client, [])
+        kept = [v for v in held if v[0] <= acked]
+        if not kept or kept[-1][0] != acked:
             raise WireError(
-                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, but "
-                f"it holds {have or 'nothing'}; was it restarted without its memory, or is the checkpoint another run's?"
+                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, but it "
+                f"holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its memory, or is the checkpoint "
+                "another run's?"
             )
-        self.versions[client] = kept
-        return kept[0][1] if kept else None
+        before = [v for v in kept[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
+        self.versions[client] = [*before, kept[-1]]
+        return kept[-1][1]
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """A pending version beside the acknowledged one."""
         self.versions.setdefault(client, []).append((tag, memory))
+
+    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+        """The acknowledged memory of every client that has one."""
+        return {i: m for i, held in self.versions.items() for tag, m in held if tag == acked.get(i)}
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """Put back what `save` gave."""
+        self.versions = {i: [(acked[i], m)] for i, m in memories.items()}
 
 
 def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
@@ -115,7 +131,6 @@ class Site:
                 memory = self.algorithm.remember(torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device))
             me.memory = tree.copy(memory)
         given = [*_tensors(memory, common, own)]
-        me.problem.work = 0.0
         if exchange.buffers is not None:
             self.problem.load_buffers(exchange.buffers)
         try:

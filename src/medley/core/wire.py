@@ -133,32 +133,46 @@ class Entry(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Every delivery of a run, in order of round, exchange and client."""
+    """Every delivery of a run, in order of round, exchange and client; iterate over it to read them."""
 
     entries: list[Entry] = field(default_factory=list)
     exchanges: int = 0
     down: int = 0
     up: int = 0
+    size: int = 0
+    """How many of ``entries`` are this ledger's; a fork that was given up may have left more."""
+
+    @classmethod
+    def of(cls, entries: list[Entry]) -> Ledger:
+        """A ledger of these entries."""
+        exchanges = len({(e.round, e.exchange) for e in entries})
+        return cls(entries, exchanges, sum(e.down for e in entries), sum(e.up for e in entries), len(entries))
+
+    def fork(self) -> Ledger:
+        """A ledger that goes on from here on the same list: of the two, only one may be added to."""
+        return Ledger(self.entries, self.exchanges, self.down, self.up, self.size)
 
     def add(self, entries: list[Entry]) -> None:
         """Book one exchange."""
+        del self.entries[self.size :]
         self.entries += entries
+        self.size += len(entries)
         self.exchanges += 1
         self.down += sum(e.down for e in entries)
         self.up += sum(e.up for e in entries)
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries)
+        return iter(self.entries[: self.size])
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return self.size
 
     def save(self, path: Path) -> None:
         """A CSV file with one row a delivery."""
         with path.open("w", newline="") as f:
             w = csv.writer(f)
             w.writerow(Entry._fields)
-            w.writerows(self.entries)
+            w.writerows(self)
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
@@ -171,9 +185,4 @@ class Ledger:
                 entries = [Entry(int(a), int(b), c, *map(int, rest)) for a, b, c, *rest in rows]
         except (OSError, ValueError, TypeError, StopIteration) as e:
             raise WireError(f"{path} is not a ledger: {e}") from None
-        return cls(
-            entries,
-            len({(e.round, e.exchange) for e in entries}),
-            sum(e.down for e in entries),
-            sum(e.up for e in entries),
-        )
+        return cls.of(entries)

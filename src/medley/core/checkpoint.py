@@ -1,0 +1,77 @@
+"""Checkpoints: one file, whole or not at all, with a checksum; resuming gives the same bits."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from . import files, tree
+from .cohort import Books
+from .errors import WireError
+from .wire import Entry, Ledger
+
+FILE = "checkpoint.safetensors"
+FORMAT = "1"
+
+
+def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, Any]) -> None:
+    """Write ``state`` (a state tree by name) and the books into ``folder``. Raises MedleyError when it cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise WireError(f"cannot make the folder {folder}: {e}") from e
+    store: dict[str, Tensor] = {}
+    methods = list(dict.fromkeys(e.method for e in books.ledger))
+    number = {m: k for k, m in enumerate(methods)}
+    ledger = [(e.round, e.exchange, number[e.method], e.client, e.down, e.up, e.overhead) for e in books.ledger]
+    kept = {
+        "state": state,
+        "methods": methods,
+        "ledger": torch.tensor(ledger, dtype=torch.int64).reshape(-1, len(Entry._fields)),
+        "seconds": books.seconds,
+        "acked": books.acked,
+        "buffers": books.buffers,
+    }
+    text = json.dumps(tree.pack(kept, store))
+    head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=files.plain)}
+    with files.replacing(folder / FILE) as tmp:
+        save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
+
+
+def load(folder: Path, classes: dict[str, type]) -> tuple[dict[str, Any], Books, dict[str, Any]]:
+    """Inverse of `save`: state, books, settings. Raises WireError for a missing, damaged or foreign checkpoint."""
+    path = folder / FILE
+    try:
+        with safe_open(path, "pt") as f:
+            head = dict(f.metadata() or {})
+            store = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
+        if head.get("format") != FORMAT:
+            raise WireError(f"{path} has format {head.get('format')!r}; this version reads {FORMAT!r}")
+        if head.pop("sum") != _checksum(head, store):
+            raise WireError(f"{path} is damaged: its checksum does not fit; take an earlier copy, or start anew")
+        kept = tree.unpack(json.loads(head["tree"]), store, classes)
+        settings = json.loads(head["settings"])
+    except FileNotFoundError:
+        raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
+    except (OSError, SafetensorError, ValueError, KeyError) as e:
+        raise WireError(f"{path} is not a checkpoint that can be read: {type(e).__name__}: {e}") from None
+    names = kept["methods"]
+    entries = [Entry(r, x, names[m], *rest) for r, x, m, *rest in kept["ledger"].tolist()]
+    return kept["state"], Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"]), settings
+
+
+def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:
+    h = blake2b(digest_size=16)
+    for key in sorted(head):
+        h.update(f"{key}={head[key]}\n".encode())
+    for name in sorted(store):
+        h.update(name.encode())
+        h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
+    return h.hexdigest()

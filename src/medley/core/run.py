@@ -1,0 +1,203 @@
+"""The loop: rounds, evaluation, checkpoints, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import checkpoint, files, tree
+from .algorithm import Algorithm
+from .clock import Device
+from .cohort import Books, Cohort
+from .errors import Diverged, RecipeError, WireError
+from .problem import State
+from .result import Result, Row, Status, summarise
+from .transport import Link
+from .types import Vec
+from .wire import Codec, Plain
+
+AT_MOST, AT_LEAST = ("loss", "test_loss", "gap", "grad_norm"), ("accuracy",)
+
+
+@dataclass
+class Run:
+    """Everything a run is made of, whoever put it together.
+
+    ``evaluate(x, buffers)`` gives the columns of a history row; ``cohort(round)`` the ids taking part. ``target`` maps
+    loss, test_loss, gap or grad_norm to "at most" and accuracy to "at least"; it is checked at evaluated rounds.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    link: Link
+    x0: Vec
+    buffers: State | None
+    p: Mapping[int, float]
+    cohort: Callable[[int], tuple[int, ...]]
+    evaluate: Callable[[Vec, State | None], Row]
+    rounds: int
+    seed: int = 0
+    eval_every: int = 1
+    target: Mapping[str, float] = field(default_factory=dict)
+    codec: Codec = field(default_factory=Plain)
+    block: int = 8
+    device: Callable[[int], Device] = lambda i: Device()
+    checkpoint: Path | None = None
+    checkpoint_every: int = 10
+    on_round: Callable[[Row], object] = lambda row: None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, value in (("rounds", self.rounds), ("eval_every", self.eval_every)):
+            if value < (key == "eval_every"):
+                raise RecipeError(f"run({key}={value}): must be at least {int(key == 'eval_every')}", key)
+        for key in self.target:
+            if key not in AT_MOST + AT_LEAST:
+                raise RecipeError.unknown(key, AT_MOST + AT_LEAST, "run(target=...)")
+
+    def start(self) -> _Live:
+        """A run before its first round."""
+        s = self.algorithm.start(self.x0)
+        return _Live(0, s, Books(buffers=self.buffers), [])
+
+    def resume(self, folder: Path) -> _Live:
+        """A run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""
+        server = type(self.algorithm.start(torch.zeros_like(self.x0)))
+        classes = tree.dataclasses_in(server, self.algorithm.memory)
+        kept, books, settings = checkpoint.load(folder, classes)
+        ours = json.loads(json.dumps(self.settings, default=files.plain))
+        differ = [k for k in sorted(ours.keys() | settings.keys()) if ours.get(k) != settings.get(k)]
+        if differ:
+            k = differ[0]
+            raise WireError(
+                f"the checkpoint in {folder} is of another run: {k} was {settings.get(k)!r} there and is {ours.get(k)!r} "
+                "here; resume with what it was started with"
+            )
+        kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
+        self.link.load(kept["memories"], books.acked)
+        return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"])
+
+    def __call__(self, resume: Path | None = None) -> Result:
+        """Run to the end, to the target, to Ctrl-C or to a divergence; the result says which and holds all that was done.
+
+        What happens inside a round that is cut short is undone: the result and the checkpoint are those of the last
+        whole round.
+        """
+        live = self.start() if resume is None else self.resume(resume)
+        status = Status("finished")
+        began = time.perf_counter() - live.wall
+        try:
+            if not live.history:
+                self._evaluate(live)
+            while live.round < self.rounds:
+                if why := self._reached(live.history[-1]):
+                    status = Status("target", why)
+                    break
+                after = self._round(live.before())
+                after.wall = time.perf_counter() - began
+                if after.round % self.eval_every == 0 or after.round == self.rounds:
+                    self._evaluate(after)
+                after.books.notes = {}
+                live = after
+                if self.checkpoint and (live.round % self.checkpoint_every == 0 or live.round == self.rounds):
+                    self._save(live)
+            else:
+                if why := self._reached(live.history[-1]):
+                    status = Status("target", why)
+        except KeyboardInterrupt:
+            where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint else ""
+            status = Status("interrupted", f"stopped by Ctrl-C after round {live.round} of {self.rounds}{where}")
+            if self.checkpoint:
+                self._save(live)
+        except Diverged as e:
+            status = Status("diverged", str(e))
+            if self.checkpoint:
+                self._save(live)
+        x = self.algorithm.model(live.s).detach().cpu().clone()
+        history = live.history
+        if history and history[-1]["round"] != live.round:
+            self._evaluate(live)
+        return Result(
+            self.algorithm.name, self.seed, x, history, _summary(history), live.books.ledger, status, dict(self.settings)
+        )
+
+    def _round(self, live: _Live) -> _Live:
+        live.round += 1
+        ids = self.cohort(live.round)
+        if ids:
+            cohort = Cohort(ids, self.p, live.round, self.link, live.books, self.codec, self.block, self.device)
+            self.algorithm.round(live.s, cohort)
+            cohort.settle()
+            if not bool(torch.isfinite(self.algorithm.model(live.s)).all()):
+                raise Diverged(
+                    f"{self.algorithm.name}'s model is not finite after round {live.round}: the run diverges; try a smaller lr"
+                )
+        return live
+
+    def _evaluate(self, live: _Live) -> None:
+        b = live.books
+        row: Row = {
+            "round": live.round,
+            "exchanges": b.ledger.exchanges,
+            "seconds": b.seconds,
+            "wall": live.wall,
+            "bytes_down": b.ledger.down,
+            "bytes_up": b.ledger.up,
+            **self.evaluate(self.algorithm.model(live.s), b.buffers),
+            **b.notes,
+        }
+        if not math.isfinite(row.get("loss", 0.0)):
+            raise Diverged(f"the loss is {row['loss']} after round {live.round}: the run diverges; try a smaller lr")
+        live.history.append(row)
+        self.on_round(row)
+
+    def _reached(self, row: Row) -> str:
+        """What the target says was reached, or nothing."""
+        for key, goal in self.target.items():
+            value = row.get(key, math.nan)
+            if (value >= goal) if key in AT_LEAST else (value <= goal):
+                return f"{key} {value:.6g} reached the target {goal:g} in round {int(row['round'])}"
+        return ""
+
+    def _save(self, live: _Live) -> None:
+        assert self.checkpoint is not None
+        state = {
+            "round": live.round,
+            "server": live.s,
+            "memories": self.link.save(live.books.acked),
+            "history": live.history,
+            "wall": live.wall,
+        }
+        checkpoint.save(self.checkpoint, state, live.books, self.settings)
+
+
+@dataclass
+class _Live:
+    """A run between two rounds."""
+
+    round: int
+    s: Any
+    books: Books
+    history: list[Row]
+    wall: float = 0.0
+
+    def before(self) -> _Live:
+        """A copy to spend the next round on; the tensors are shared, since nothing changes them in place."""
+        b = self.books
+        books = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes={})
+        return _Live(self.round, tree.copy(self.s), books, self.history, self.wall)
+
+
+def _summary(history: list[Row]) -> dict[str, Any]:
+    out: dict[str, Any] = dict(summarise(history))
+    for name in ("loss", "accuracy"):
+        last = [row[name] for row in history[-10:] if name in row]
+        if last:
+            out[f"tail_{name}"] = sum(last) / len(last)
+    return out

@@ -1,0 +1,377 @@
+"""Generalised linear models: logistic, softmax and least-squares losses of X x, with all derivatives by hand.
+
+f_i(x) = (1/n) Σ_j l(x_jᵀx, y_j) + (μ/2)‖x‖², the intercept, where asked for, left out of the norm.
+Shapes: X [n, p], x [d] with d = p (+1); softmax has x = W[classes, p (+1)] in rows, so d = classes·(p (+1)).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.errors import BadData, RecipeError
+from ..core.problem import LocalLoss, State
+from ..core.types import Data, Rows, Vec
+from .meter import Meter, count
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A generalised linear model before it has seen data; use `Logistic`, `Softmax` or `LeastSquares`."""
+
+    mu: float = 0.0
+    intercept: bool = False
+    classification: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mu) and self.mu >= 0):
+            raise RecipeError(f"{type(self).__name__}(mu={self.mu}): the ridge must be finite and at least 0", "mu")
+
+    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> LinearProblem:
+        """The problem for rows of this length; float64 unless told otherwise."""
+        if X.ndim != 2:
+            raise BadData(
+                f"{type(self).__name__} wants X as [rows, features], this one is {list(X.shape)}; flatten it first "
+                "(Dataset.flatten())"
+            )
+        return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
+
+    def width(self, classes: int | None) -> int:
+        """How many outputs."""
+        del classes
+        return 1
+
+    def canonical(self, y: Data, classes: int | None) -> Data:
+        """Labels as data sets hold them."""
+        return self.targets(y, classes)
+
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """Labels as the loss wants them."""
+        raise NotImplementedError
+
+    def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """l(z, y) by row."""
+        raise NotImplementedError
+
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        """∂l/∂z by row, in z's shape."""
+        raise NotImplementedError
+
+    def bend(self, z: Tensor, u: Tensor) -> Tensor:
+        """(∂²l/∂z²) u by row, in z's shape."""
+        raise NotImplementedError
+
+    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
+        """1 where the sign or the largest output is right."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """For the record."""
+        return {"problem": type(self).__name__, "mu": self.mu, "intercept": self.intercept}
+
+
+@dataclass(frozen=True)
+class Logistic(Linear):
+    """Binary logistic regression, l = log(1 + exp(−y z)). Labels are {0, 1} or {−1, +1}."""
+
+    def canonical(self, y: Data, classes: int | None) -> Data:
+        """int64 {0, 1}."""
+        return (self.targets(y, classes) > 0).long()
+
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """±1 in floats."""
+        y = y.to(torch.float64)
+        zero_one = ((y == 0) | (y == 1)).all()
+        bad = ~((y == 1) | (y == (0 if zero_one else -1)))
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise BadData(f"Logistic wants labels in {{0, 1}} or {{-1, 1}}; row {row} has {y[row].item():g}", row=row)
+        return 2 * y - 1 if zero_one else y
+
+    def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """log(1 + exp(−y z)), finite for any finite z."""
+        return torch.logaddexp(torch.zeros((), dtype=z.dtype, device=z.device), -y * z)
+
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        """−y σ(−y z)."""
+        return -y * torch.sigmoid(-y * z)
+
+    def bend(self, z: Tensor, u: Tensor) -> Tensor:
+        """σ(1−σ) u."""
+        s = torch.sigmoid(z)
+        return s * (1 - s) * u
+
+    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
+        """z > 0 is class 1."""
+        return ((z > 0) == (y > 0)).to(z.dtype)
+
+
+@dataclass(frozen=True)
+class LeastSquares(Linear):
+    """Linear regression, l = ½(z − y)²."""
+
+    classification: ClassVar[bool] = False
+
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """Floats."""
+        return y.to(torch.float64) if not y.is_floating_point() else y
+
+    def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """½(z − y)²."""
+        return (z - y).square() / 2
+
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        """z − y."""
+        return z - y
+
+    def bend(self, z: Tensor, u: Tensor) -> Tensor:
+        """u."""
+        return u
+
+    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
+        """There are no classes."""
+        return None
+
+
+@dataclass(frozen=True)
+class Softmax(Linear):
+    """Multinomial logistic regression, l = −log softmax(z)_y. Labels are 0..C−1."""
+
+    def width(self, classes: int | None) -> int:
+        """One output a class."""
+        if not classes:
+            raise RecipeError("Softmax needs to know how many classes there are; give labels as integers 0..C-1")
+        return classes
+
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """int64 in 0..C−1."""
+        return class_labels(y, classes, "Softmax")
+
+    def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """Cross-entropy."""
+        return F.cross_entropy(z, y, reduction="none")
+
+    def slope(self, z: Tensor, y: Tensor) -> Tensor:
+        """softmax(z) − e_y."""
+        p = torch.softmax(z, 1)
+        p[torch.arange(len(y), device=y.device), y] -= 1
+        return p
+
+    def bend(self, z: Tensor, u: Tensor) -> Tensor:
+        """(diag(p) − ppᵀ) u."""
+        p = torch.softmax(z, 1)
+        pu = p * u
+        return pu - p * pu.sum(1, keepdim=True)
+
+    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
+        """The largest output."""
+        return (z.argmax(1) == y).to(z.dtype)
+
+
+def class_labels(y: Data, classes: int | None, where: str) -> Int[Tensor, " n"]:
+    """Labels as int64. Raises BadData naming the first row outside 0..classes−1."""
+    whole = y.to(torch.int64)
+    bad = (whole != y) | (whole < 0) | (whole >= (classes or 1 << 62))
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise BadData(
+            f"{where} wants labels 0..{(classes or 0) - 1}; row {row} has {y[row].item():g}. Give classes= if there are "
+            "more, or number the labels from 0",
+            row=row,
+        )
+    return whole
+
+
+class LinearProblem:
+    """A `Linear` model for rows of known length."""
+
+    def __init__(self, family: Linear, features: int, width: int, dtype: torch.dtype, device: str) -> None:
+        self.family, self.features, self.width, self.dtype, self.device = family, features, width, dtype, device
+        self.scalar = not isinstance(family, Softmax)
+        self.d = features * width
+        convex = {"convex", "hessian", "features"}
+        self.gives = frozenset(convex | ({"classes"} if family.classification else set()))
+        self.decay: Vec | float = family.mu
+        if family.intercept:
+            decay = torch.full((width, features), family.mu, dtype=dtype, device=device)
+            decay[:, -1] = 0
+            self.decay = decay.reshape(-1)
+
+    def inputs(self, X: Data) -> Data:
+        """In the run's dtype, with a column of ones for the intercept."""
+        X = X.to(device=self.device, dtype=self.dtype)
+        return torch.cat([X, X.new_ones(len(X), 1)], 1) if self.family.intercept else X
+
+    def bind(self, X: Data, y: Data) -> LinearObjective:
+        """f_i of these rows."""
+        return LinearObjective(self, X, y, Meter())
+
+    def initial(self, generator: torch.Generator) -> Vec:
+        """Zeros: the usual start of a convex problem."""
+        return torch.zeros(self.d, dtype=self.dtype, device=self.device)
+
+    def z(self, x: Vec, X: Data) -> Tensor:
+        """Outputs [n], or [n, C] for softmax."""
+        return X @ x if self.scalar else X @ x.view(self.width, self.features).T
+
+    def back(self, X: Data, r: Tensor) -> Vec:
+        """Xᵀr, flat."""
+        return X.T @ r if self.scalar else (r.T @ X).reshape(-1)
+
+    def outputs(self, x: Vec, X: Data) -> Tensor:
+        """Margins, predictions or logits."""
+        return self.z(x, X)
+
+    def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"]:
+        """Row losses."""
+        return self.family.losses(outputs, y)
+
+    def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
+        """1 where right."""
+        return self.family.hits(outputs, y)
+
+    def penalty(self, x: Vec) -> float:
+        """(μ/2)‖x‖² without the intercept."""
+        return float((self.decay * x) @ x) / 2
+
+    def buffers(self) -> State | None:
+        """None."""
+        return None
+
+    def load_buffers(self, state: State) -> None:
+        """Nothing to load."""
+
+
+class LinearObjective:
+    """f_i of one client's rows."""
+
+    def __init__(
+        self, problem: LinearProblem, X: Data, y: Data, meter: Meter, order: Int[Tensor, " n"] | None = None
+    ) -> None:
+        self.problem, self.X, self.y, self.meter, self.order = problem, X, y, meter, order
+        self.n, self.d = len(X), problem.d
+
+    @property
+    def work(self) -> float:
+        """Row gradients since last set to 0."""
+        return self.meter.rows
+
+    @work.setter
+    def work(self, rows: float) -> None:
+        self.meter.rows = rows
+
+    def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        return (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])
+
+    def loss(self, x: Vec, rows: Rows = None) -> float:
+        """f_i(x)."""
+        X, y = self._rows(rows)
+        self.meter.rows += len(y) / 3
+        return float(self.problem.losses(self.problem.z(x, X), y).mean()) + self.problem.penalty(x)
+
+    def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
+        """∇f_i(x), always fresh."""
+        X, y = self._rows(rows)
+        self.meter.rows += len(y)
+        p = self.problem
+        if loss is None:
+            r = p.family.slope(p.z(x, X), y)
+            g = p.back(X, r).div_(len(y))
+        else:
+            leaf = x.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows)), leaf)
+        return g.add_(p.decay * x) if p.family.mu else g
+
+    def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
+        """∇²f_i(x) v."""
+        X, y = self._rows(rows)
+        self.meter.rows += 2 * len(y)
+        p = self.problem
+        return p.back(X, p.family.bend(p.z(x, X), p.z(v, X))).div_(len(y)) + p.decay * v
+
+    def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
+        """∇²f_i(x)."""
+        X, y = self._rows(rows)
+        self.meter.rows += self.d * len(y)
+        p = self.problem
+        z = p.z(x, X)
+        if p.scalar:
+            H = (X * p.family.bend(z, torch.ones_like(z))[:, None]).T @ X / len(y)
+        else:
+            H = X.new_empty(p.width, p.features, p.width, p.features)
+            for c in range(p.width):
+                column = p.family.bend(z, F.one_hot(torch.tensor(c), p.width).to(z).expand_as(z))
+                for k in range(p.width):
+                    H[k, :, c] = (X * column[:, k, None]).T @ X / len(y)
+            H = H.reshape(self.d, self.d)
+        H.diagonal().add_(p.decay)
+        return H
+
+    def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
+        """Margins, predictions or logits."""
+        X, _ = self._rows(rows)
+        self.meter.rows += len(X) / 3
+        return self.problem.z(x, X)
+
+    def features(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The rows themselves."""
+        return self._rows(rows)[0]
+
+    @cached_property
+    def _counts(self) -> Int[Tensor, " c"]:
+        p = self.problem
+        y = (self.y > 0).long() if p.scalar else self.y
+        return count(y, 2 if p.scalar else p.width)
+
+    def counts(self) -> Int[Tensor, " c"]:
+        """Rows of each class."""
+        return self._counts
+
+    def workspace(self, x: Vec) -> Vec:
+        """A copy of x."""
+        return x.clone()
+
+    def take(self, order: Int[Tensor, " n"]) -> LinearObjective:
+        """Rows in this order."""
+        order = order.to(self.X.device)
+        return LinearObjective(self.problem, self.X[order], self.y[order], self.meter, order)
+
+
+class LinearBatch:
+    """One forward pass of a linear model, for a method's own loss."""
+
+    def __init__(self, of: LinearObjective, x: Vec, X: Data, y: Data, rows: Rows) -> None:
+        self.of, self.x, self.X, self.y, self._rows = of, x, X, y, rows
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """Margins, predictions or logits."""
+        return self.of.problem.z(self.x, self.X)
+
+    @property
+    def features(self) -> Tensor:
+        """The inputs."""
+        return self.X
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The intercepts."""
+        p = self.of.problem
+        return self.x.view(p.width, p.features)[:, -1] if p.family.intercept else None
+
+    @property
+    def rows(self) -> Rows:
+        """Which of the client's rows."""
+        return self._rows if self.of.order is None or self._rows is None else self.of.order[self._rows]
+
+    def loss(self, outputs: Tensor | None = None) -> Tensor:
+        """Mean loss without the regulariser."""
+        return self.of.problem.losses(self.outputs if outputs is None else outputs, self.y).mean()

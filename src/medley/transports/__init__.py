@@ -1,0 +1,3 @@
+"""Ways to reach clients: the same method, unchanged, on each."""
+
+from .local import Local as Local
