@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from medley.core import streams
 from medley.core.errors import BadData, RecipeError
 
-Features = Float[Tensor, "n ..."]
-Targets = Int[Tensor, " n"] | Float[Tensor, "n ..."]
+# Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
+Features = Float[Tensor, "_ ..."]
+Targets = Int[Tensor, " _"] | Float[Tensor, "_ ..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,7 @@ class Dataset:
                 f"{self.name}: {part} y[{row}] = {int(y[row])} is no label of 0..{self.classes - 1}.", row=row
             )
 
-    def split(self, test: float = 0.2, validation: float = 0.0, seed: int = 0) -> Dataset:
+    def split(self, test: float | int = 0.2, validation: float | int = 0, seed: int = 0) -> Dataset:
         """Carve a test set (where there is none) and then a validation set out of the training rows.
 
         Both are fractions of the rows at hand, drawn uniformly from the streams (seed, "split", …); a test set that is
@@ -96,7 +97,7 @@ class Dataset:
             out = replace(out._rows(rest), X_validation=out.X[drawn], y_validation=out.y[drawn])
         return out
 
-    def _carve(self, fraction: float, seed: int, part: str) -> tuple[Tensor, Tensor]:
+    def _carve(self, fraction: float | int, seed: int, part: str) -> tuple[Tensor, Tensor]:
         n = len(self.X)
         m = round(fraction * n)
         if not 0 < m < n:

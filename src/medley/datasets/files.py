@@ -103,8 +103,9 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
     Raises ``RecipeError`` for a name that the file has not, ``BadData`` for a damaged file or an array of objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
+        with path.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise BadData(f"{call}: {path} is a single array; an .npz archive of named arrays is needed.")
             for name in names:
                 if name not in archive.files:

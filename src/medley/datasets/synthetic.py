@@ -10,7 +10,12 @@ from medley.datasets.dataset import Dataset
 
 
 def gaussian_classes(
-    n: int = 60_000, features: int = 784, classes: int = 10, seed: int = 0, test: int = 10_000, separation: float = 4.0
+    n: int = 60_000,
+    features: int = 784,
+    classes: int = 10,
+    seed: int = 0,
+    test: int = 10_000,
+    separation: float | int = 4.0,
 ) -> Dataset:
     """``n`` training and ``test`` test rows of unit Gaussians around one random centre per class.
 

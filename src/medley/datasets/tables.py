@@ -19,14 +19,14 @@ from medley.datasets.dataset import Dataset
 from medley.datasets.files import Place, find, read_npz
 
 
-def digits(test: float = 0.2, seed: int = 0) -> Dataset:
+def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """1,797 handwritten digits, 8×8 as 64 features in [0, 1], shipped with scikit-learn (Alpaydin, Kaynak, 1998)."""
     X, y = embedded.load_digits(return_X_y=True)
     data = Dataset(_float(X / 16), torch.from_numpy(y.astype(np.int64)), classes=10, name="digits")
     return data.split(test, seed=seed)
 
 
-def breast_cancer(test: float = 0.2, seed: int = 0) -> Dataset:
+def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """569 tumours with 30 features in their own units, malignant (0) or benign (1), shipped with scikit-learn."""
     bunch = embedded.load_breast_cancer()
     y = torch.from_numpy(bunch.target.astype(np.int64))
@@ -34,7 +34,7 @@ def breast_cancer(test: float = 0.2, seed: int = 0) -> Dataset:
     return Dataset(_float(bunch.data), y, classes=2, name="breast_cancer", labels=labels).split(test, seed=seed)
 
 
-def diabetes(test: float = 0.2, seed: int = 0) -> Dataset:
+def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """442 patients with 10 scaled features and the disease's progression, 25 to 346, shipped with scikit-learn."""
     X, y = embedded.load_diabetes(return_X_y=True)
     return Dataset(_float(X), _float(y), name="diabetes").split(test, seed=seed)
@@ -232,7 +232,7 @@ def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> 
     """The positions of target and keys by name, and those of the features."""
     if len(set(header)) != len(header):
         twice = next(h for h in header if header.count(h) > 1)
-        raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice))
+        raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice, header.index(twice) + 1))
     for name in (target, *keys):
         if name not in header:
             raise RecipeError.unknown(name, header, f"{call}: the header")

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medley.core.errors import BadData, RecipeError
+from medley.datasets import Dataset, breast_cancer, diabetes, digits, gaussian_classes
+
+
+def numbered(n: int = 10, m: int = 4) -> Dataset:
+    """Row i holds i, and so do its key and (modulo 3) its label: what belongs together can be checked."""
+    i, j = torch.arange(n), torch.arange(m)
+    return Dataset(
+        i[:, None].float(), i % 3, j[:, None].float(), j % 3, classes=3, keys={"i": np.arange(n)}, name="numbered"
+    )
+
+
+def test_embedded_sets_have_their_published_sizes() -> None:
+    d = digits()
+    assert d.X.shape == (1438, 64)
+    assert d.X_test is not None
+    assert d.X_test.shape == (359, 64)
+    assert d.classes == 10
+    assert (float(d.X.min()), float(d.X.max())) == (0.0, 1.0)
+    # 1,797 · 64 pixels of mean 4.884 / 16
+    pixels = torch.cat([d.X, d.X_test]).double().mean()
+    assert float(pixels) == pytest.approx(4.884165 / 16, abs=1e-6)
+    b = breast_cancer(test=0)
+    assert b.X.shape == (569, 30)
+    assert b.X_test is None
+    assert b.y.bincount().tolist() == [212, 357]
+    assert b.labels == ("malignant", "benign")
+    p = diabetes(test=0)
+    assert p.X.shape == (442, 10)
+    assert (float(p.y.min()), float(p.y.max()), p.classes) == (25.0, 346.0, None)
+    assert float(p.y.double().mean()) == pytest.approx(152.13348, abs=1e-4)
+
+
+def test_split_is_drawn_by_its_seed() -> None:
+    one, same, other = digits(seed=1), digits(seed=1), digits(seed=2)
+    assert torch.equal(one.X, same.X)
+    assert not torch.equal(one.X, other.X)
+
+
+@given(n=st.integers(4, 60), test=st.floats(0.1, 0.6), validation=st.floats(0.1, 0.6), seed=st.integers(0, 2**63 - 1))
+def test_split_partitions_the_rows_and_their_keys(n: int, test: float, validation: float, seed: int) -> None:
+    whole = replace(numbered(n), X_test=None, y_test=None)
+    m = round(test * n)
+    k = round(validation * (n - m))
+    if not 0 < m < n or not 0 < k < n - m:
+        with pytest.raises(RecipeError):
+            whole.split(test, validation, seed)
+        return
+    d = whole.split(test, validation, seed)
+    assert d.X_test is not None
+    assert d.X_validation is not None
+    assert (len(d.X_test), len(d.X_validation)) == (m, k)
+    parts = [d.X[:, 0], d.X_test[:, 0], d.X_validation[:, 0]]
+    assert sorted(torch.cat(parts).tolist()) == list(range(n))
+    assert d.X[:, 0].tolist() == d.keys["i"].tolist() == sorted(d.X[:, 0].tolist())
+    assert d.y_validation is not None
+    assert torch.equal(d.y_validation, d.X_validation[:, 0].long() % 3)
+    assert torch.equal(d.y, d.X[:, 0].long() % 3)
+
+
+def test_split_leaves_a_given_test_set_alone_and_refuses_a_second_validation_set() -> None:
+    d = numbered().split(test=0.5, validation=0.2)
+    assert d.X_test is not None
+    assert (len(d.X), len(d.X_test)) == (8, 4)
+    with pytest.raises(RecipeError, match="validation set already"):
+        d.split(validation=0.2)
+
+
+@given(n=st.integers(1, 10), m=st.integers(1, 4), seed=st.integers(0, 10**6))
+def test_take_draws_without_replacement(n: int, m: int, seed: int) -> None:
+    d = numbered().take(n, m, seed)
+    assert d.X_test is not None
+    assert len(set(d.X[:, 0].tolist())) == len(d.X) == n
+    assert len(set(d.X_test[:, 0].tolist())) == len(d.X_test) == m
+    assert d.keys["i"].tolist() == d.X[:, 0].tolist()
+
+
+def test_take_is_uniform() -> None:
+    """2,000 draws of 3 of 10: each row's count is binomial with mean 600 and standard deviation 20.5."""
+    count = np.zeros(10)
+    for seed in range(2000):
+        count[numbered().take(3, seed=seed).keys["i"]] += 1
+    assert np.abs(count - 600).max() < 5 * 20.5
+
+
+def test_take_refuses_what_is_not_there() -> None:
+    with pytest.raises(RecipeError, match=r"n_train=11\): it has 10"):
+        numbered().take(11)
+    with pytest.raises(RecipeError, match="no test set"):
+        digits(test=0).take(n_test=5)
+
+
+def test_pool_means_over_squares() -> None:
+    X = torch.arange(2 * 1 * 4 * 6.0).reshape(2, 1, 4, 6)
+    d = Dataset(X, torch.tensor([0, 1]), X, torch.tensor([0, 1]), classes=2).pool(2)
+    assert d.X_test is not None
+    assert d.X.shape == d.X_test.shape == (2, 1, 2, 3)
+    assert torch.equal(d.X, X.reshape(2, 1, 2, 2, 3, 2).mean((3, 5)))
+    assert d.X[0, 0, 0, 0] == (0 + 1 + 6 + 7) / 4
+    assert d.flatten().X.shape == (2, 6)
+    with pytest.raises(RecipeError, match="does not divide images of 2×3"):
+        d.pool(2)
+    with pytest.raises(RecipeError, match="not \\[n, channels"):
+        numbered().pool(2)
+
+
+def test_standardise_uses_training_statistics_only() -> None:
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(500, 3, generator=g) * torch.tensor([1e-3, 1.0, 50.0]) + torch.tensor([0.0, 100.0, -7.0])
+    X[:, 1] = 0.1  # constant, and not exact in binary
+    d = Dataset(X, X[:, 0], X[:5] + 1, X[:5, 0]).standardise()
+    assert d.X_test is not None
+    assert torch.allclose(d.X.mean(0), torch.zeros(3), atol=1e-6)
+    assert torch.allclose(d.X.std(0, correction=0), torch.tensor([1.0, 0.0, 1.0]), atol=1e-5)
+    mean, sd = X.double().mean(0), X.double().std(0, correction=0)
+    expected = (X[:5].double() + 1 - mean) / torch.where(torch.arange(3) == 1, 1.0, sd)
+    assert torch.allclose(d.X_test.double(), expected, rtol=1e-4)
+
+
+def test_standardise_images_per_channel() -> None:
+    g = torch.Generator().manual_seed(1)
+    X = torch.rand(3000, 2, 8, 8, generator=g) * torch.tensor([1.0, 9.0])[:, None, None]  # several blocks
+    d = Dataset(X, torch.zeros(3000)).standardise()
+    assert torch.allclose(d.X.mean((0, 2, 3)), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(d.X.std((0, 2, 3), correction=0), torch.ones(2), atol=1e-5)
+    raw = X.double()
+    slow = (raw - raw.mean((0, 2, 3), keepdim=True)) / raw.std((0, 2, 3), keepdim=True, correction=0)
+    assert torch.allclose(d.X.double(), slow, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says", "row", "column"),
+    [
+        (lambda d: replace(d, y=d.y[:-1]), "10 training rows with 9 targets", None, None),
+        (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "0 training rows", None, None),
+        (lambda d: replace(d, X=d.X[:, 0]), r"\[n, features\]", None, None),
+        (lambda d: replace(d, y=d.y + 1), r"y\[2\] = 3 is no label", 2, None),
+        (lambda d: replace(d, y=d.y.float()), "must be int64", None, None),
+        (lambda d: replace(d, classes=None), "give `classes=`", None, None),
+        (lambda d: replace(d, X_test=None), "both X and y", None, None),
+        (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \(2,\)", None, None),
+        (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
+        (lambda d: replace(d, labels=("a",)), "1 labels for 3", None, None),
+        (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "nan at row 4, column 0", 4, 0),
+        (lambda d: replace(d, X=torch.where(d.X == 7, math.inf, d.X)), "inf at row 7, column 0", 7, 0),
+    ],
+)
+def test_what_does_not_fit_is_refused(bad, says: str, row: int | None, column: int | None) -> None:
+    with pytest.raises(BadData, match=says) as caught:
+        bad(numbered())
+    assert (caught.value.row, caught.value.column) == (row, column)
+
+
+def test_huge_but_finite_numbers_are_fine() -> None:
+    top = torch.finfo(torch.float32).max
+    assert Dataset(torch.full((100, 9), top), torch.zeros(100)).X.max() == top
+
+
+def test_gaussian_classes_err_as_the_closed_form_says() -> None:
+    """Two unit Gaussians at distance s, split half-way between their centres: the error is Φ(-s/2)."""
+    d = gaussian_classes(n=40_000, features=20, classes=2, seed=3, test=20_000, separation=2.0)
+    assert d.X_test is not None
+    assert d.y_test is not None
+    a, b = d.X[d.y == 0].mean(0), d.X[d.y == 1].mean(0)
+    guess = ((d.X_test - (a + b) / 2) @ (b - a) > 0).long()
+    s = float((a - b).norm())
+    bayes = 0.5 * math.erfc(s / 2 / math.sqrt(2))
+    wrong = float((guess != d.y_test).double().mean())
+    assert wrong == pytest.approx(bayes, abs=4 * math.sqrt(bayes * (1 - bayes) / 20_000))
+    assert float((d.X[d.y == 0] - a).var(0).mean()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_gaussian_classes_keep_their_separation_and_their_seed() -> None:
+    d = gaussian_classes(n=6000, features=400, classes=30, seed=0, test=0, separation=50.0)
+    assert d.X_test is None
+    centres = torch.stack([d.X[d.y == c].mean(0) for c in range(30)])
+    rms = torch.pdist(centres).square().mean().sqrt()
+    assert float(rms) == pytest.approx(50.0, rel=0.05)
+    assert torch.equal(d.X[:3], gaussian_classes(n=6000, features=400, classes=30, test=0, separation=50.0).X[:3])
+    with pytest.raises(RecipeError, match="features=0"):
+        gaussian_classes(features=0)

@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medley import datasets
+from medley.core.errors import BadData, RecipeError
+from medley.datasets.files import read_idx
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5, 9, 2], np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEDLEY_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def idx(values: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+
+
+def write_mnist(folder: Path, pack: Callable[[bytes], bytes] = bytes, end: str = "") -> Path:
+    folder.mkdir(parents=True)
+    for part, rows in (("train", slice(0, 5)), ("t10k", slice(5, 7))):
+        (folder / f"{part}-images-idx3-ubyte{end}").write_bytes(pack(idx(IMAGES[rows])))
+        (folder / f"{part}-labels-idx1-ubyte{end}").write_bytes(pack(idx(LABELS[rows])))
+    return folder
+
+
+@pytest.mark.parametrize(("pack", "end"), [(bytes, ""), (gzip.compress, ".gz"), (gzip.compress, "")])
+def test_mnist_reads_back_what_was_written(tmp_path: Path, pack: Callable[[bytes], bytes], end: str) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw", pack, end)
+    d = datasets.mnist(tmp_path)
+    assert d.X_test is not None
+    assert d.y_test is not None
+    assert torch.equal(d.X, torch.from_numpy(IMAGES[:5, None].astype(np.float32)) / 255)
+    assert torch.equal((d.X_test * 255).round().byte(), torch.from_numpy(IMAGES[5:, None]))
+    assert (d.y.tolist(), d.y_test.tolist()) == ([3, 1, 4, 1, 5], [9, 2])
+    assert (d.classes, d.name) == (10, "mnist")
+    n = datasets.mnist(tmp_path, normalise=True)
+    assert float(n.X.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(n.X.std(correction=0)) == pytest.approx(1, abs=1e-5)
+
+
+def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = write_mnist(tmp_path / "home" / ".cache" / "medley" / "FashionMNIST" / "raw")
+    assert datasets.fashion_mnist().X.shape == (5, 1, 28, 28)
+    set_by_user = write_mnist(tmp_path / "data" / "FashionMNIST")
+    (set_by_user / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(5, np.uint8)))
+    monkeypatch.setenv("MEDLEY_DATA", str(tmp_path / "data"))
+    assert datasets.fashion_mnist().y.tolist() == [0] * 5
+    given_folder = write_mnist(tmp_path / "given")
+    (given_folder / "train-labels-idx1-ubyte").write_bytes(idx(np.ones(5, np.uint8)))
+    assert datasets.fashion_mnist(given_folder).y.tolist() == [1] * 5
+    # A folder that lacks one of the files is not completed from another one.
+    (given_folder / "t10k-labels-idx1-ubyte").unlink()
+    assert datasets.fashion_mnist(given_folder).y.tolist() == [0] * 5
+    (set_by_user / "t10k-labels-idx1-ubyte").unlink()
+    (cache / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(BadData, match="t10k-labels-idx1-ubyte") as caught:
+        datasets.fashion_mnist(given_folder)
+    for part in ("fashion_mnist()", str(given_folder), str(set_by_user), str(cache), "MEDLEY_DATA"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda raw: raw[:-1], "announces 5×28×28 = 3920 bytes after its header and has 3919"),
+        (lambda raw: raw + b"\0", "has 3921"),
+        (lambda raw: b"", "starts with nothing"),
+        (lambda raw: b"\0\0\x0d\3" + raw[4:], "00000d03, not with 00000803"),
+        (lambda raw: idx(LABELS), "00000801"),
+        (lambda raw: gzip.compress(raw)[:-20], "damaged or truncated gzip"),
+        (lambda raw: gzip.compress(raw)[:40] + b"\xff" * 50, "damaged or truncated gzip"),
+        (lambda raw: idx(IMAGES[:4]), "4 training rows with 5 targets"),
+    ],
+)
+def test_damaged_idx_files_are_refused(tmp_path: Path, damage: Callable[[bytes], bytes], says: str) -> None:
+    file = write_mnist(tmp_path / "MNIST") / "train-images-idx3-ubyte"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(BadData, match=says):
+        datasets.mnist(tmp_path)
+
+
+def test_a_label_beyond_the_classes_is_refused(tmp_path: Path) -> None:
+    (write_mnist(tmp_path / "MNIST") / "train-labels-idx1-ubyte").write_bytes(idx(np.array([1, 2, 10, 3, 4], np.uint8)))
+    with pytest.raises(BadData, match=r"y\[2\] = 10") as caught:
+        datasets.mnist(tmp_path)
+    assert caught.value.row == 2
+
+
+@given(junk=st.binary(max_size=64))
+def test_no_bytes_whatever_break_the_idx_reader(junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / "junk"
+    file.write_bytes(bytes((0, 0, 8, 1)) + junk)
+    try:
+        read = read_idx(file, 1, "test")
+    except BadData:
+        return
+    assert junk == struct.pack(">I", len(read)) + read.tobytes()
+
+
+def test_cifar10_reads_its_binary_version(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    pixels = RNG.integers(0, 256, (12, 3, 32, 32), np.uint8)
+    labels = np.arange(12, dtype=np.uint8) % 10
+    names = [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
+    for k, name in enumerate(names):
+        rows = [bytes([labels[i]]) + pixels[i].tobytes() for i in (2 * k, 2 * k + 1)]
+        (folder / name).write_bytes(b"".join(rows))
+    d = datasets.cifar10(tmp_path)
+    assert d.X_test is not None
+    assert d.y_test is not None
+    assert torch.equal(torch.cat([d.X, d.X_test]), torch.from_numpy(pixels.astype(np.float32)) / 255)
+    assert torch.cat([d.y, d.y_test]).tolist() == labels.tolist()
+    assert d.labels[9] == "truck"
+    (folder / names[3]).write_bytes((folder / names[3]).read_bytes()[:-7])
+    with pytest.raises(BadData, match=r"data_batch_4.bin has 6139 bytes, no multiple of a record's 3073"):
+        datasets.cifar10(tmp_path)
+
+
+def test_cifar100_keeps_the_coarse_labels_as_keys(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (4, 3072), np.uint8)
+    for name in ("train.bin", "test.bin"):
+        rows = [bytes([k, 90 + k]) + pixels[k].tobytes() for k in range(4)]
+        (tmp_path / name).write_bytes(b"".join(rows))
+    d = datasets.cifar100(tmp_path)
+    assert (d.y.tolist(), d.keys["coarse"].tolist(), d.classes) == ([90, 91, 92, 93], [0, 1, 2, 3], 100)
+    assert torch.equal(d.X.flatten(1), torch.from_numpy(pixels.astype(np.float32)) / 255)
+    (tmp_path / "test.bin").write_bytes(b"")
+    with pytest.raises(BadData, match="has 0 bytes"):
+        datasets.cifar100(tmp_path)
+
+
+def test_svmlight_numbers_labels_and_shares_columns_with_its_test_set(tmp_path: Path) -> None:
+    (tmp_path / "toy").write_text("-1 1:0.5 3:2\n+1 2:1\n-1 \n")
+    (tmp_path / "toy.t").write_text("+1 5:4\n")
+    d = datasets.svmlight("toy", folder=tmp_path)
+    assert d.X_test is not None
+    assert d.X.tolist() == [[0.5, 0, 2, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert d.X_test.tolist() == [[0, 0, 0, 0, 4]]
+    assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0], ("-1", "1"), 2)
+    (tmp_path / "values").write_text("0.25 1:1\n-3.5 1:2\n")
+    assert datasets.svmlight(tmp_path / "values", regression=True).y.tolist() == [0.25, -3.5]
+    with pytest.raises(BadData, match=r"0.25 in row 0 is no class; pass regression=True"):
+        datasets.svmlight(tmp_path / "values")
+    (tmp_path / "words").write_text("yes 1:1\n")
+    with pytest.raises(BadData, match="not in svmlight's format"):
+        datasets.svmlight(tmp_path / "words")
+    with pytest.raises(BadData, match="w8a is in none of"):
+        datasets.w8a()
+
+
+def test_csv_reads_features_classes_and_keys(tmp_path: Path) -> None:
+    file = tmp_path / "flowers.csv"
+    file.write_text(
+        '\ufeffwide,kind,"site, old",long\n1,rose,7,2.5\n3,aster,9,-1e-3\n\n0.1,rose,7,4\n', encoding="utf-8"
+    )
+    d = datasets.csv(file, target="kind", keys=("site, old",))
+    assert torch.equal(d.X, torch.tensor([[1, 2.5], [3, -1e-3], [0.1, 4]]))
+    assert (d.y.tolist(), d.labels, d.classes, d.name) == ([1, 0, 1], ("aster", "rose"), 2, "flowers")
+    assert d.keys["site, old"].tolist() == [7, 9, 7]
+    r = datasets.csv(file, target="long", keys=("kind",), regression=True)
+    assert torch.equal(r.y, torch.tensor([2.5, -1e-3, 4]))
+    assert r.keys["kind"].tolist() == ["rose", "aster", "rose"]
+    assert r.X.shape == (3, 2)
+    assert datasets.csv("flowers.csv", "wide", ["kind"], regression=True, folder=tmp_path).X.shape == (3, 2)
+
+
+def test_csv_classes_are_ordered_by_value(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n1,10\n2,9\n3,-1\n")
+    d = datasets.csv(file, "y")
+    assert (d.y.tolist(), d.labels) == ([2, 1, 0], ("-1", "9", "10"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "row", "column"),
+    [
+        ("x,z,y\n1,2,0\n1,nan,0\n", "row 1, column 'z' holds 'nan'", 1, 1),
+        ("x,z,y\n1,2,0\n-inf,1,0\n", "row 1, column 'x' holds '-inf'", 1, 0),
+        ("x,z,y\n1,2,0\n1,1e39,0\n", "row 1, column 'z' holds '1e\\+39'", 1, 1),
+        ("x,z,y\n1,,0\n", "row 0, column 'z' holds ''", 0, 1),
+        ("x,z,y\n1,2,0\n3,four,0\n", "row 1, column 'z' holds 'four'", 1, 1),
+        ("x,z,y\n1,2\n", r"row 0 has 2 cells, the header 3 \(line 2\)", 0, None),
+        ("x,x,y\n1,2,0\n", "names 'x' twice", None, 1),
+        ("x,z,y\n", "0 rows", None, None),
+        ("y\n1\n", "0 features", None, None),
+        ("x,y\n1,0.5\n", "pass regression=True", 0, None),
+        ('x,y\n"1,2\n', "no CSV file", None, None),
+    ],
+)
+def test_csv_says_where_it_is_wrong(tmp_path: Path, text: str, says: str, row: int | None, column: int | None) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text(text)
+    with pytest.raises(BadData, match=says) as caught:
+        datasets.csv(file, "y")
+    assert (caught.value.row, caught.value.column) == (row, column)
+
+
+def test_csv_targets_of_a_regression_must_be_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n1,2.5\n1,high\n")
+    with pytest.raises(BadData, match="row 1, column 'y' holds 'high'"):
+        datasets.csv(file, "y", regression=True)
+    file.write_text("x,y\n1,2.5\n1,nan\n")
+    with pytest.raises(BadData, match="row 1, column 'y' holds 'nan'"):
+        datasets.csv(file, "y", regression=True)
+
+
+def test_csv_names_the_nearest_column(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("width,label\n1,0\n")
+    with pytest.raises(RecipeError, match="Did you mean 'label'") as caught:
+        datasets.csv(file, "labels")
+    assert caught.value.key == "labels"
+    with pytest.raises(RecipeError, match="both target and key"):
+        datasets.csv(file, "label", keys=["label"])
+    file.write_bytes(b"width,label\n\xff\xfe,0\n")
+    with pytest.raises(BadData, match="UTF-8"):
+        datasets.csv(file, "label")
+
+
+def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:
+    X = RNG.normal(size=(6, 2, 3))
+    file = tmp_path / "a.npz"
+    np.savez(file, X=X, y=np.array([5, 7, 7, 5, 9, 9]), Xt=X[:2], yt=np.array([9, 5]), who=np.array(list("aabbcc")))
+    d = datasets.npz(file, X_test="Xt", y_test="yt", keys=["who"])
+    assert d.y_test is not None
+    assert torch.equal(d.X, torch.from_numpy(X.astype(np.float32)))
+    assert (d.y.tolist(), d.y_test.tolist(), d.labels) == ([0, 1, 1, 0, 2, 2], [2, 0], ("5", "7", "9"))
+    assert "".join(d.keys["who"]) == "aabbcc"
+    assert datasets.npz(file, regression=True).y.tolist() == [5, 7, 7, 5, 9, 9]
+    with pytest.raises(RecipeError, match=r"has no 'whom'\. Did you mean 'who'"):
+        datasets.npz(file, keys=["whom"])
+    with pytest.raises(RecipeError, match="or neither"):
+        datasets.npz(file, X_test="Xt")
+    with pytest.raises(BadData, match="<U1 where numbers"):
+        datasets.npz(file, X="who")
+
+
+def test_npz_never_unpickles_and_refuses_damage(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    np.savez(file, X=np.array([{"a": 1}], dtype=object), y=np.zeros(1))
+    with pytest.raises(BadData, match="plain arrays"):
+        datasets.npz(file)
+    np.savez(file, X=np.zeros((50, 50)), y=np.zeros(50))
+    file.write_bytes(file.read_bytes()[:-300])
+    with pytest.raises(BadData, match="plain arrays"):
+        datasets.npz(file)
+    with file.open("wb") as stream:
+        np.save(stream, np.zeros(3))
+    with pytest.raises(BadData, match="single array"):
+        datasets.npz(file)
+
+
+def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    file = tmp_path / "t.parquet"
+    columns = {"x": [1.5, 2.5, 3.5], "on": [True, False, True], "kind": ["b", "a", "b"], "site": [3, 3, 8]}
+    pq.write_table(pa.table(columns), file)
+    d = datasets.parquet(file, target="kind", keys=["site"])
+    assert d.X.tolist() == [[1.5, 1], [2.5, 0], [3.5, 1]]
+    assert (d.y.tolist(), d.labels, d.keys["site"].tolist()) == ([1, 0, 1], ("a", "b"), [3, 3, 8])
+    assert datasets.parquet(file, "x", ["kind"], regression=True).y.tolist() == [1.5, 2.5, 3.5]
+    with pytest.raises(BadData, match="column 'kind' holds string") as caught:
+        datasets.parquet(file, target="site")
+    assert caught.value.column == 2
+    pq.write_table(pa.table({"x": [1.0, None], "y": [0, 1]}), file)
+    with pytest.raises(BadData, match="row 1, column 'x' holds 'null'"):
+        datasets.parquet(file, "y")
+    pq.write_table(pa.table({"x": [1.0, float("nan")], "y": [0, 1]}), file)
+    with pytest.raises(BadData, match="row 1, column 'x' holds 'nan'"):
+        datasets.parquet(file, "y")
+    file.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(BadData, match="no readable Parquet"):
+        datasets.parquet(file, "y")
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pyarrow", "PIL", "datasets"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RecipeError, match=r"medley\[parquet\]"):
+        datasets.parquet(tmp_path / "t", "y")
+    with pytest.raises(RecipeError, match=r"medley\[hub\]"):
+        datasets.hub("any", "image")
+    write_tiny_imagenet(tmp_path, [b"x"])
+    with pytest.raises(RecipeError, match=r"medley\[images\]"):
+        datasets.tiny_imagenet50(tmp_path)
+
+
+def write_tiny_imagenet(folder: Path, jpegs: list[bytes]) -> None:
+    blob = np.frombuffer(b"".join(jpegs), np.uint8)
+    offset = np.cumsum([0, *map(len, jpegs)])
+    y = np.arange(len(jpegs)) % 2
+    arrays = {f"{kind}_{p}": v for p in ("train", "val") for kind, v in (("jpeg", blob), ("offset", offset), ("y", y))}
+    np.savez(folder / "tinyimagenet50_jpeg.npz", names=np.array(["fish", "newt"]), **arrays)
+
+
+def test_tiny_imagenet_decodes_its_jpegs(tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image")
+    packed = []
+    for colour in ((255, 0, 0), (0, 0, 255)):
+        stream = io.BytesIO()
+        Image.new("RGB", (64, 64), colour).save(stream, "JPEG", quality=95)
+        packed.append(stream.getvalue())
+    write_tiny_imagenet(tmp_path, packed)
+    d = datasets.tiny_imagenet50(tmp_path)
+    assert d.X.shape == (2, 3, 64, 64)
+    means = d.X.mean((2, 3))
+    assert torch.allclose(means, torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]), atol=0.02)
+    assert (d.y.tolist(), d.labels) == ([0, 1], ("fish", "newt"))
+    write_tiny_imagenet(tmp_path, [packed[0], packed[1][:30]])
+    with pytest.raises(BadData, match="image 1 is no readable JPEG"):
+        datasets.tiny_imagenet50(tmp_path)
+    write_tiny_imagenet(tmp_path, [packed[0], b""])
+    with pytest.raises(BadData, match="offsets do not cut"):
+        datasets.tiny_imagenet50(tmp_path)
+    stream = io.BytesIO()
+    Image.new("L", (32, 64)).save(stream, "JPEG")
+    write_tiny_imagenet(tmp_path, [stream.getvalue()])
+    with pytest.raises(BadData, match="image 0 is 32×64"):
+        datasets.tiny_imagenet50(tmp_path)
+
+
+def pack_lines(*lines: str) -> np.ndarray:
+    return np.frombuffer(lzma.compress("\n".join(lines).encode()), np.uint8)
+
+
+def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(tmp_path: Path) -> None:
+    arrays = {
+        "y": np.array([1, 0, 1]),
+        "user": np.array([4, 4, 6]),
+        "seconds_since_20090401": np.array([10, 20, 30]),
+        "text_xz": pack_lines("good day", "bad day", "good good day"),
+        "y_test": np.array([0, 2, 1]),
+        "text_test_xz": pack_lines("bad", "day", "good unseen"),
+    }
+    np.savez(tmp_path / "sentiment140_subset.npz", **arrays)
+    d = datasets.sentiment140(features=2, folder=tmp_path)
+    assert d.X_test is not None
+    assert d.y_test is not None
+    # The commonest terms are day and good, in 3 and 2 of 3 rows: smoothed idf ln(4/4) + 1 and ln(4/3) + 1. A second
+    # "good" adds its logarithm, rows have norm 1, and an unseen word counts nothing.
+    day, good = 1.0, np.log(4 / 3) + 1
+    twice = (1 + np.log(2)) * good
+    expected = [[day / np.hypot(day, good), good / np.hypot(day, good)], [1, 0]]
+    expected.append([day / np.hypot(day, twice), twice / np.hypot(day, twice)])
+    assert torch.allclose(d.X, torch.tensor(expected, dtype=torch.float32))
+    assert d.X_test.tolist() == [[0, 0], [0, 1]]
+    assert (d.y.tolist(), d.y_test.tolist(), d.keys["user"].tolist()) == ([1, 0, 1], [0, 1], [4, 4, 6])
+    np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": pack_lines("one", "two")})
+    with pytest.raises(BadData, match="2 lines of text for 3 labels"):
+        datasets.sentiment140(folder=tmp_path)
+    np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": arrays["text_xz"][:-20]})
+    with pytest.raises(BadData, match="packed text is damaged"):
+        datasets.sentiment140(folder=tmp_path)
+
+
+def test_online_news_takes_its_keys_from_the_flags(tmp_path: Path) -> None:
+    names = ["words", "data_channel_is_tech", "data_channel_is_world", "weekday_is_monday"]
+    x = np.array([[5, 0, 1, 1], [6, 1, 0, 0], [7, 0, 0, 1]], np.float32)
+    np.savez(tmp_path / "online_news_subset.npz", x=x, shares=np.array([1, 10, 100]), columns=np.array(names))
+    d = datasets.online_news(tmp_path)
+    assert d.y.tolist() == pytest.approx(np.log([1, 10, 100]).tolist(), rel=1e-6)
+    assert d.keys["channel"].tolist() == ["world", "tech", "other"]
+    assert d.keys["weekday"].tolist() == ["monday", "other", "monday"]
+    np.savez(tmp_path / "online_news_subset.npz", x=x, shares=np.array([1, 0, 100]), columns=np.array(names))
+    with pytest.raises(BadData, match="row 1 has 0 shares"):
+        datasets.online_news(tmp_path)
+
+
+def test_msd_years_makes_years_the_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "msd_year_subset.npz", x=np.ones((3, 2)), y=np.array([1999, 2001, 1999], np.int16))
+    d = datasets.msd_years(tmp_path)
+    assert (d.y.tolist(), d.keys["year"].tolist(), d.classes) == ([1999, 2001, 1999], [1999, 2001, 1999], None)
+
+
+class Split(dict):
+    @property
+    def column_names(self) -> list[str]:
+        return list(self)
+
+
+def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in with the shape of the library's answers: a mapping of splits, columns by name."""
+    grey = list(RNG.integers(0, 256, (4, 5, 6), np.uint8))
+    colour = list(RNG.integers(0, 256, (4, 5, 6, 3), np.uint8))
+    columns = Split(grey=grey, colour=colour, label=[0, 2, 1, 0], a=[1, 2, 3, 4], b=[0.5] * 4, who=list("xxyy"))
+    columns["ragged"] = [grey[0], grey[0].T, grey[0], grey[0]]
+    stand_in = ModuleType("datasets")
+    asked: list[object] = []
+
+    def load_dataset(*args: object, **kwargs: object) -> dict[str, Split]:
+        asked.append((args, kwargs))
+        return {"train": columns, "test": Split(columns)}
+
+    monkeypatch.setattr(stand_in, "load_dataset", load_dataset, raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    d = datasets.hub("some/set", "colour", keys=["who"], revision="abc")
+    assert asked == [(("some/set", None), {"revision": "abc"})]
+    assert d.X.shape == (4, 3, 5, 6)
+    assert float(d.X[1, 2, 3, 4]) == pytest.approx(colour[1][3, 4, 2] / 255)
+    assert (d.y.tolist(), d.classes, d.keys["who"].tolist()) == ([0, 2, 1, 0], 3, list("xxyy"))
+    assert datasets.hub("some/set", "grey").X.shape == (4, 1, 5, 6)
+    r = datasets.hub("some/set", ["a", "b"], target="a", regression=True, test=None)
+    assert (r.X.tolist(), r.y.tolist(), r.classes) == ([[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]], [1, 2, 3, 4], None)
+    assert r.X_test is None
+    with pytest.raises(RecipeError, match="Did you mean 'label'"):
+        datasets.hub("some/set", "grey", target="labels")
+    with pytest.raises(RecipeError, match="Did you mean 'test'"):
+        datasets.hub("some/set", "grey", test="tests")
+    with pytest.raises(BadData, match="must all be equal"):
+        datasets.hub("some/set", "ragged")
