@@ -1,0 +1,46 @@
+# Every target makes what it needs: .venv/.ready is the one stamp, renewed when the requirements change.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test slow check bench docs constraints
+
+demo: .venv/.ready
+	$(BIN)/python examples/demo.py
+
+# Two workers: the tests are single-threaded, and each worker pays for importing torch once.
+test: .venv/.ready
+	$(BIN)/pytest -n 2 -m "not slow"
+
+# The slow tests run the commands of README and docs too; one at a time, since some of them measure time.
+slow: .venv/.ready
+	$(BIN)/pytest -m slow
+
+check: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.ready
+	$(BIN)/python benchmarks/run.py
+
+# README is the first page, so its links into docs/ lose that prefix.
+docs: .venv/.ready
+	rm -rf build/docs && mkdir -p build/docs
+	cp -r docs/. build/docs/
+	cp CHANGELOG.md CONTRIBUTING.md LICENSE CITATION.cff build/docs/
+	sed 's#](docs/#](#g' README.md > build/docs/index.md
+	$(BIN)/mkdocs build --strict --quiet --site-dir "$(CURDIR)/site"
+
+# Pins whatever .venv holds now. The CPU build of torch carries a local version that an index need not know.
+constraints: .venv/.ready
+	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+	touch .venv/.ready
+
+# torch first and by itself: its wheel is by far the largest, and a failure there should say so.
+.venv/.ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
+	touch $@
