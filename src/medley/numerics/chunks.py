@@ -1,0 +1,30 @@
+"""Walking over long vectors in pieces that stay in a processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..core.types import Vec
+
+Mat = Float[Tensor, "a d"]
+"""One vector per active client."""
+
+Stack = Mat | Sequence[Vec]
+"""One vector per active client: stacked [a, d], or a of them [d] as they came in."""
+
+CPU, GPU = 1 << 17, 1 << 22  # 512 KiB of float32 a row: long enough to hide a call, short enough for the cache
+
+
+def spans(d: int, device: torch.device, size: int | None = None) -> Iterator[slice]:
+    """Slices of at most ``size`` coordinates that cover 0..d once, in order."""
+    size = size or (CPU if device.type == "cpu" else GPU)
+    return (slice(lo, min(lo + size, d)) for lo in range(0, d, size))
+
+
+def gather(M: Stack, c: slice) -> Float[Tensor, "a chunk"]:
+    """The columns ``c`` of a stack, [a, |c|]: a view of a stacked one, a copy of a list."""
+    return M[:, c] if isinstance(M, Tensor) else torch.stack([row[c] for row in M])
