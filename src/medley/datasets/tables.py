@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn import datasets as embedded
 from torch import Tensor
 
 from medley.core.errors import BadData, RecipeError
 from medley.datasets.dataset import Dataset
 from medley.datasets.files import Place, find, read_npz
 
+# scikit-learn is imported where it is used: it would nearly double the time that `import medley` takes.
+
 
 def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """1,797 handwritten digits, 8×8 as 64 features in [0, 1], shipped with scikit-learn (Alpaydin, Kaynak, 1998)."""
+    from sklearn import datasets as embedded
+
     X, y = embedded.load_digits(return_X_y=True)
     data = Dataset(_float(X / 16), torch.from_numpy(y.astype(np.int64)), classes=10, name="digits")
     return data.split(test, seed=seed)
@@ -28,6 +31,8 @@ def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
 
 def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """569 tumours with 30 features in their own units, malignant (0) or benign (1), shipped with scikit-learn."""
+    from sklearn import datasets as embedded
+
     bunch = embedded.load_breast_cancer()
     y = torch.from_numpy(bunch.target.astype(np.int64))
     labels = tuple(map(str, bunch.target_names))
@@ -36,6 +41,8 @@ def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
 
 def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """442 patients with 10 scaled features and the disease's progression, 25 to 346, shipped with scikit-learn."""
+    from sklearn import datasets as embedded
+
     X, y = embedded.load_diabetes(return_X_y=True)
     return Dataset(_float(X), _float(y), name="diabetes").split(test, seed=seed)
 
@@ -47,6 +54,8 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False)
     test set. Labels are renumbered 0..C-1 in ascending order, so -1 and +1 become 0 and 1; ``regression`` keeps them as
     values. Raises ``BadData`` if the file is missing or not in that format.
     """
+    from sklearn import datasets as embedded
+
     call = f"datasets.svmlight({str(path)!r})"
     train = _locate(path, folder, ("libsvm",), call)
     test = train.with_name(train.name + ".t")

@@ -6,7 +6,6 @@ import lzma
 
 import numpy as np
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from medley.core.errors import BadData
@@ -22,6 +21,8 @@ def sentiment140(features: int = 2000, folder: Place | None = None) -> Dataset:
     ``y_test``, ``text_test_xz``. Hand-labelled neutral tweets (2) are left out, as training has none.
     ``keys["user"]`` is the writer, ``keys["second"]`` the time since 1 April 2009 (Go, Bhayani, Huang, 2009).
     """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # here for its import time, as in tables
+
     call = "datasets.sentiment140()"
     (file,) = find(call, ["sentiment140_subset.npz"], folder)
     got = read_npz(file, ["y", "user", "seconds_since_20090401", "text_xz", "y_test", "text_test_xz"], call)
