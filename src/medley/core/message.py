@@ -6,7 +6,7 @@ Nothing else can be declared, so a message can be metered to the byte and decode
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from torch import Tensor
 
@@ -15,6 +15,8 @@ from .errors import WireError
 Scalar = bool | int | float
 Packed = dict[str, Tensor | Scalar | None]
 """A message on its way: field -> tensor, scalar, or None for an optional field that is not sent."""
+
+T = TypeVar("T", bound="Message")
 
 
 @dataclass_transform(frozen_default=True)
@@ -37,7 +39,7 @@ class Message:
         return fields
 
     @classmethod
-    def unpack(cls, packed: Packed) -> Self:
+    def unpack(cls: type[T], packed: Packed) -> T:
         """The message of these fields. Raises WireError when they are not the declared ones."""
         declared = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         if declared != packed.keys():
