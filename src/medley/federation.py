@@ -20,6 +20,7 @@ from .core import streams
 from .core.algorithm import Algorithm
 from .core.client import Client, Engine
 from .core.errors import BadData, Diverged, RecipeError, Unsupported
+from .core.files import lasting
 from .core.problem import Family, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
@@ -48,8 +49,8 @@ class Federation:
     """Clients that differ: what they hold, what they can do, who takes part.
 
     Give ``data`` and a ``partition``, which is drawn anew for every seed; or ``clients``, one (X, y) pair each, and a
-    ``test`` pair. ``pace`` says how each client works, ``participation`` who takes part in a round (a fraction, or one of
-    `medley.scenarios`), ``devices`` how fast machines and links are. ``weights`` are p_i by "size" or "uniform".
+    ``test`` pair. ``pace`` says how each client works, ``participation`` who takes part in a round (a fraction, or one
+    of `medley.scenarios`), ``devices`` how fast machines and links are. ``weights`` are p_i by "size" or "uniform".
     ``validation`` is a share of the training rows that is never trained on, for `tune`. ``f_star`` is the optimal loss
     where it is known, for the column ``gap``.
 
@@ -76,11 +77,14 @@ class Federation:
             raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
         if data is not None and partition is None:
             raise RecipeError(
-                "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, alpha=0.1)",
+                "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, "
+                "alpha=0.1)",
                 "partition",
             )
         if clients is not None and partition is not None:
-            raise RecipeError("Federation(clients=...): they hold their data already; leave partition= out", "partition")
+            raise RecipeError(
+                "Federation(clients=...): they hold their data already; leave partition= out", "partition"
+            )
         if weights not in ("size", "uniform"):
             raise RecipeError.unknown(str(weights), ("size", "uniform"), "Federation(weights=...)")
         if not 0 <= validation < 1:
@@ -131,10 +135,12 @@ class Federation:
         return {
             **self.problem.settings(),
             "data": f"{self.data.name} {list(self.data.X.shape)} #{digest.hexdigest()}",
-            "partition": repr(self.partition) if self.partition else f"{len(self.sizes or [])} clients' own data",
-            "pace": repr(self.pace),
-            "participation": repr(self.participation),
-            "devices": repr(self.devices),
+            "partition": lasting(repr(self.partition))
+            if self.partition
+            else f"{len(self.sizes or [])} clients' own data",
+            "pace": lasting(repr(self.pace)),
+            "participation": lasting(repr(self.participation)),
+            "devices": lasting(repr(self.devices)),
             "weights": self.weights,
             "validation": self.validation,
         }
@@ -153,7 +159,8 @@ class World:
         for i, rows in enumerate(parts):
             if len(rows) == 0:
                 raise BadData(
-                    f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients", client=i
+                    f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
+                    client=i,
                 )
         fed.pace.check(len(parts))
         fed.devices.check(len(parts))
@@ -161,7 +168,7 @@ class World:
         order = torch.from_numpy(np.concatenate(parts))
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
         X, y = data.X[order], data.y[order]
-        self._check(X, order.numpy())
+        self._check(X, np.concatenate(parts))
         self.problem: Problem = fed.problem.ready(X, y, data.classes, dtype, device)
         self.X, self.y = self.problem.inputs(X), self._targets(y, device)
         n = len(parts)
@@ -171,8 +178,8 @@ class World:
         if on == "validation":
             held = (data.X_validation, data.y_validation)
             if held[0] is None and fed.sizes is not None and fed.validation:
-                rows = torch.from_numpy(np.concatenate(kept))
-                held = (data.X[rows], data.y[rows])
+                carved = torch.from_numpy(np.concatenate(kept))
+                held = (data.X[carved], data.y[carved])
             if held[0] is None or len(held[0]) == 0:
                 raise RecipeError("there is no validation data: give Federation(validation=0.1)", "validation")
         self.held: tuple[Tensor, Tensor] | None = None
@@ -193,8 +200,8 @@ class World:
                 row = at - int(self.starts[client])
                 value = X.reshape(len(X), -1)[at, column].item()
                 raise BadData(
-                    f"client {client} has {value} in row {row}, column {column} (row {int(order[at])} of the training data); "
-                    "remove or fill such rows first",
+                    f"client {client} has {value} in row {row}, column {column} (row {int(order[at])} of the training "
+                    "data); remove or fill such rows first",
                     client=client,
                     row=row,
                     column=column,
@@ -279,7 +286,7 @@ class World:
 
     def _outputs(self, x: Vec, X: Data, y: Data) -> Iterator[tuple[Tensor, Tensor]]:
         rows = max(64, EVALUATED_AT_ONCE // max(1, X[0].numel()))
-        for a, b in zip(X.split(rows), y.split(rows), strict=True):
+        for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
             yield self.problem.outputs(x, a), b
 
     def _slice(self, i: int) -> tuple[Tensor, Tensor]:
@@ -314,21 +321,22 @@ def run(
 
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every`` rounds,
-    at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures of the test
-    outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
+    at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures of the
+    test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
     algorithm, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
-    if isinstance(dtype, str):
-        dtype = getattr(torch, dtype)
-    world = fed.draw(seed, evaluate_on, dtype, device)
+    world = fed.draw(seed, evaluate_on, _dtype(dtype), device)
+    algorithm = algorithm.suited(world.problem.gives)
     _refuse(algorithm, world)
     local = engines.choose(engine, world.problem, device)
     x0 = world.problem.initial(streams.generator(seed, "init"))
     if init is not None:
         if init.shape != x0.shape:
-            raise RecipeError(f"run(init=...): x has {x0.numel()} parameters, init has shape {list(init.shape)}", "init")
+            raise RecipeError(
+                f"run(init=...): x has {x0.numel()} parameters, init has shape {list(init.shape)}", "init"
+            )
         x0 = init.detach().to(x0).clone()
     codec = codec or Plain()
     site = Site(algorithm, world.problem, lambda i, t: world.client(i, t, local, lr), seed, codec, device=device)
@@ -383,6 +391,13 @@ def run(
     return result
 
 
+def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise RecipeError(f"run(dtype={dtype!r}): choose float32 or float64", "dtype")
+    return found
+
+
 def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
     gives = set(world.problem.gives)
     if len(world.cohort(1)) == len(world.p) and isinstance(world.fed.participation, Everyone):
@@ -395,7 +410,7 @@ def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
         "classes": "labels in classes",
         "replay": "a stream of tasks with a replay memory",
     }
-    for need in sorted(algorithm.needs - gives):
+    for need in sorted(algorithm.requires() - gives):
         raise Unsupported(f"{algorithm.name} needs {why.get(need, need)}", method=algorithm.name, need=need)
 
 
@@ -413,7 +428,8 @@ def _pooled(
     """One data set of the clients' rows in order, and how many each has."""
     if not clients:
         raise BadData("Federation(clients=[]): there are no clients")
-    Xs, ys = [], []
+    Xs: list[Tensor] = []
+    ys: list[Tensor] = []
     for i, pair in enumerate(clients):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise BadData(f"client {i}: give a pair (X, y)", client=i)
@@ -421,16 +437,22 @@ def _pooled(
         if len(X) == 0:
             raise BadData(f"client {i} has no rows; leave it out", client=i)
         if X.ndim < 2 or len(X) != len(y):
-            raise BadData(f"client {i}: X is {list(X.shape)} and y is {list(y.shape)}; want one row a sample in both", client=i)
+            raise BadData(
+                f"client {i}: X is {list(X.shape)} and y is {list(y.shape)}; want one row a sample in both", client=i
+            )
         if Xs and X.shape[1:] != Xs[0].shape[1:]:
             want = list(Xs[0].shape[1:])
-            raise BadData(f"client {i} has rows of shape {list(X.shape[1:])}, client 0 of {want}: all must agree", client=i)
+            raise BadData(
+                f"client {i} has rows of shape {list(X.shape[1:])}, client 0 of {want}: all must agree", client=i
+            )
         _finite(X, i, "column")
         _finite(y[:, None] if y.ndim == 1 else y, i, "target")
         Xs.append(X)
         ys.append(y)
     sizes = [len(X) for X in Xs]
-    X_test, y_test = (None, None) if test is None else (_tensor(t, f"the test {k}", None) for t, k in zip(test, "Xy", strict=True))
+    X_test, y_test = (
+        (None, None) if test is None else (_tensor(t, f"the test {k}", None) for t, k in zip(test, "Xy", strict=True))
+    )
     try:
         y = problem.canonical(torch.cat(ys), classes)
         y_test = None if y_test is None else problem.canonical(y_test, classes)
@@ -467,7 +489,9 @@ def _bar(progress: bool | None, name: str, rounds: int) -> Iterator[Callable[[Ro
         yield lambda row: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task(name, total=rounds, now="")
 
         def tick(row: Row) -> None:

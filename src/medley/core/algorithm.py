@@ -62,10 +62,12 @@ class Algorithm(ABC, Generic[S, M]):
                 hints = typing.get_type_hints(inspect.unwrap(method))
                 up = hints.pop("return")
                 _, *downs = hints.values()
-                if not 1 <= len(downs) <= 2 or not all(isinstance(t, type) and issubclass(t, Message) for t in (up, *downs)):
+                if not 1 <= len(downs) <= 2 or not all(
+                    isinstance(t, type) and issubclass(t, Message) for t in (up, *downs)
+                ):
                     raise TypeError(
-                        f"{cls.__name__}.{name}: a client method takes (self, me: Client[...], got: SomeMessage) and, if "
-                        "clients are told different things, a third SomeMessage; it returns a Message"
+                        f"{cls.__name__}.{name}: a client method takes (self, me: Client[...], got: SomeMessage) and, "
+                        "if clients are told different things, a third SomeMessage; it returns a Message"
                     )
                 cls.works[name] = Work(downs[0], downs[1] if len(downs) == 2 else None, up)
 
@@ -78,6 +80,15 @@ class Algorithm(ABC, Generic[S, M]):
     def remembers(self) -> bool:
         """Whether clients keep anything between calls."""
         return self.memory is not Nothing
+
+    def suited(self, gives: frozenset[str]) -> Algorithm[S, M]:
+        """The method with its "auto" settings resolved for a problem that ``gives`` this (see `Problem.gives`)."""
+        del gives
+        return self
+
+    def requires(self) -> frozenset[str]:
+        """``needs``, and what these hyper-parameters need beside."""
+        return self.needs
 
     @abstractmethod
     def start(self, x: Vec) -> S:
@@ -92,7 +103,7 @@ class Algorithm(ABC, Generic[S, M]):
     def round(self, s: S, clients: Cohort) -> None:
         """One round in the paper's order. ``clients`` are those taking part, at least one."""
 
-    def end_task(self, s: S, clients: Cohort) -> None:  # noqa: B027
+    def end_task(self, s: S, clients: Cohort) -> None:
         """A task of the stream is over, ``clients`` is everybody. Continual methods consolidate here."""
 
     def model(self, s: S) -> Vec:

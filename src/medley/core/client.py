@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -38,17 +38,21 @@ class Window:
     steps: Num
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs local descents. What it is asked for is drawn before it starts; it draws nothing."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the record calls it."""
+        ...
 
     def descend(
         self,
         me: Client[Any],
         x: Vec,
         *,
-        scale: float,
+        scale: Num,
         pull: tuple[Num | Vec, Vec] | None,
         shift: Vec | None,
         loss: LocalLoss | None,
@@ -109,10 +113,15 @@ class Client(Generic[M]):
             if left == 0:
                 return
 
+    @property
+    def first_batch(self) -> Tensor | None:
+        """Row indices of the first mini-batch of this round; None stands for all rows."""
+        return next(self.batches())
+
     def descend(
         self,
         x: Vec,
-        scale: float = 1.0,
+        scale: Num = 1.0,
         pull: tuple[Num | Vec, Vec] | None = None,
         shift: Vec | None = None,
         loss: LocalLoss | None = None,
@@ -121,10 +130,11 @@ class Client(Generic[M]):
     ) -> Window:
         """Run this round's pace of x ← x − lr·(scale·∇f(x; batch) + mu·(x − anchor) + shift) from x.
 
-        ``pull=(mu, anchor)``, mu a number or a vector. ``shift`` is a vector added to every gradient. ``loss`` takes the
-        place of the problem's loss, ``correct`` maps (x, gradient, rows) to the direction used instead of the gradient.
-        Weight decay belongs to the gradient, and clipping bounds it before scale, shift and pull. Momentum runs over
-        scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all three in.
+        ``pull=(mu, anchor)``, mu a number or a vector. ``shift`` is a vector added to every gradient. ``loss`` takes
+        the place of the problem's loss, ``correct`` maps (x, gradient, rows) to the direction used instead of the
+        gradient. Weight decay belongs to the gradient, and clipping bounds it before scale, shift and pull. Momentum
+        runs over scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all
+        three in.
         """
         return self.engine.descend(
             self,

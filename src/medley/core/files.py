@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +38,8 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(e, MedleyError):
             raise
         raise MedleyError(
-            f"cannot write {path}: {e}; what was there before is untouched. Make room or choose another folder, then run "
-            "again with resume="
+            f"cannot write {path}: {e}; what was there before is untouched. Make room or choose another folder, then "
+            "run again with resume="
         ) from e
     finally:
         tmp.unlink(missing_ok=True)
@@ -65,4 +66,9 @@ def plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, set | frozenset):
         return sorted(value)
-    return getattr(value, "__name__", None) or str(value)
+    return getattr(value, "__name__", None) or lasting(str(value))
+
+
+def lasting(text: str) -> str:
+    """A repr without memory addresses, so that it says the same in the next process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +12,7 @@ from torch import Tensor
 from .types import Data, Rows, Vec
 
 
+@runtime_checkable
 class Batch(Protocol):
     """One forward pass, for a method's own local loss. Gradients flow from every tensor to x."""
 
@@ -26,7 +27,7 @@ class Batch(Protocol):
         ...
 
     @property
-    def outputs(self) -> Float[Tensor, "b *o"]:
+    def outputs(self) -> Float[Tensor, "b ..."]:
         """What the model says: logits, margins or predictions."""
         ...
 
@@ -60,6 +61,7 @@ Correction = Callable[[Vec, Vec, Rows], Vec]
 """(x, gradient, rows) -> the direction to use in the gradient's place."""
 
 
+@runtime_checkable
 class Objective(Protocol):
     """f_i: the mean loss over one client's ``n`` rows plus the problem's regulariser, on a flat x of length ``d``.
 
@@ -108,6 +110,7 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
 class Problem(Protocol):
     """A model and its loss, ready for data of a known shape; binds to data, one client's rows at a time.
 
@@ -156,6 +159,7 @@ class Problem(Protocol):
         ...
 
 
+@runtime_checkable
 class Family(Protocol):
     """What a user writes: a model and a loss that do not know the data's shape yet."""
 

@@ -16,7 +16,8 @@ Name = str | int
 
 def key(seed: int, *name: Name) -> int:
     """The 64-bit key of a stream, e.g. ``key(seed, client, round, "batches")``."""
-    text = "/".join(f"{type(part).__name__[0]}{part}" for part in name)  # 1 and "1" are different names
+    # 1 and "1" are different names, and so are ("a/sb",) and ("a", "b").
+    text = "/".join(f"{type(part).__name__[0]}{part}".replace("\\", "\\\\").replace("/", "\\/") for part in name)
     return int.from_bytes(blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest(), "little")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from .message import Packed
 from .problem import State
@@ -60,9 +60,10 @@ class BlockReply:
     replies: dict[int, Packed] = field(default_factory=dict)
     folded: Packed | None = None
     buffers: State | None = None
-    """Σ p_i of the floating-point buffers over who answered, and the first client's integers; None where none changed."""
+    """Σ p_i of the floating-point buffers over who answered, and the first client's integers; None if none changed."""
 
 
+@runtime_checkable
 class Link(Protocol):
     """A transport at work."""
 
@@ -83,6 +84,7 @@ class Link(Protocol):
         ...
 
 
+@runtime_checkable
 class Transport(Protocol):
     """A way to reach clients."""
 

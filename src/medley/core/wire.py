@@ -65,17 +65,22 @@ class Cast:
 
 _DTYPES = {
     str(t).removeprefix("torch."): t
-    for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16)
-    + (torch.int32, torch.int64, torch.bool)
+    for t in (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
+    )
 }
 
 
 def to_bytes(packed: Packed) -> bytes:
     """A JSON line that says what follows, then the tensors' raw bytes (little endian, C order)."""
-    head, body = [], []
+    head: list[list[object]] = []
+    body: list[bytes] = []
     for name, value in packed.items():
         if isinstance(value, Tensor):
             flat = value.detach().cpu().contiguous()
+            if flat.dtype not in _DTYPES.values():
+                raise WireError(f"field {name!r} is a tensor of {flat.dtype}, which cannot travel; send its parts")
             body.append(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
             head.append([name, str(flat.dtype).removeprefix("torch."), list(flat.shape)])
         else:
@@ -89,7 +94,9 @@ def from_bytes(raw: bytes | bytearray | memoryview) -> Packed:
     try:
         end = bytes(view[: 1 << 20]).index(b"\n")
         head = json.loads(bytes(view[:end]))
-        at, packed = end + 1, {}
+        at, packed = end + 1, Packed()
+        if not isinstance(head, list):
+            raise WireError("it does not begin with a list of fields")
         for name, *rest in head:
             if not isinstance(name, str) or name in packed:
                 raise WireError(f"field name {name!r} is not a string or comes twice")
@@ -98,13 +105,18 @@ def from_bytes(raw: bytes | bytearray | memoryview) -> Packed:
                     raise WireError(f"field {name!r} is neither a number, a bool nor null")
                 packed[name] = rest[0]
                 continue
-            dtype, shape = _DTYPES[rest[0]], [int(k) for k in rest[1]]
+            kind, shape = rest
+            dtype = _DTYPES[kind]
+            if not isinstance(shape, list) or not all(type(k) is int for k in shape):
+                raise WireError(f"field {name!r} has no shape")
             count = int(np.prod(shape, dtype=object)) if shape else 1
             size = count * dtype.itemsize
             if min(shape, default=0) < 0 or at + size > len(view):
                 raise WireError(f"field {name!r} announces {size} bytes, {len(view) - at} came")
             # A copy: the tensor must own its memory, and be aligned and writable.
             data = torch.frombuffer(bytearray(view[at : at + size]), dtype=torch.uint8) if size else torch.empty(0)
+            if size and dtype is torch.bool and int(data.max()) > 1:
+                raise WireError(f"field {name!r} holds bools that are neither 0 nor 1")
             packed[name] = data.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
             at += size
     except WireError:
@@ -157,7 +169,7 @@ class Ledger:
         del self.entries[self.size :]
         self.entries += entries
         self.size += len(entries)
-        self.exchanges += 1
+        self.exchanges += bool(entries)
         self.down += sum(e.down for e in entries)
         self.up += sum(e.up for e in entries)
 
@@ -183,6 +195,6 @@ class Ledger:
                 if tuple(next(rows)) != Entry._fields:
                     raise ValueError("other columns")
                 entries = [Entry(int(a), int(b), c, *map(int, rest)) for a, b, c, *rest in rows]
-        except (OSError, ValueError, TypeError, StopIteration) as e:
+        except (OSError, ValueError, TypeError, StopIteration, csv.Error) as e:
             raise WireError(f"{path} is not a ledger: {e}") from None
         return cls.of(entries)

@@ -1,0 +1,258 @@
+"""Small methods and unreliable links that several tests use. They are here, not in a test, so that type hints resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import medley as md
+from medley.core.algorithm import Algorithm, on_client
+from medley.core.client import Client
+from medley.core.clock import Device
+from medley.core.cohort import Books, Cohort
+from medley.core.message import Message
+from medley.core.site import Site
+from medley.core.transport import BlockReply, Exchange, Tag
+from medley.core.types import Vec
+from medley.core.wire import Codec, Plain
+from medley.transports.local import LocalLink
+
+
+class Say(Message):
+    x: Vec
+
+
+class Own(Message):
+    v: float
+
+
+class Heard(Message):
+    v: Vec
+    count: int
+    weight: float
+
+
+class Flagged(Message):
+    flag: bool
+
+
+class Maybe(Message):
+    v: Vec | None
+
+
+class Ragged(Message):
+    v: Vec
+
+
+@dataclass
+class Server:
+    x: Vec
+    c: Vec
+    log: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Memory:
+    c: Vec
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Toy(Algorithm[Server, Memory]):
+    """Two exchanges a round, memory on both sides, Σ p_i c_i = c: a lost or doubled update shows.
+
+    ``trouble`` is called with (client, round, exchange) before a client does anything.
+    """
+
+    lr: float = 1.0
+    trouble: Any = None
+
+    def start(self, x: Vec) -> Server:
+        return Server(x, torch.zeros_like(x))
+
+    def remember(self, x: Vec) -> Memory:
+        return Memory(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        first = clients.ask(self.train, Say(s.x)).mean()
+        s.x = s.x + self.lr * first.v
+        second = clients.ask(self.shift, Say(s.x)).sum()
+        s.c = s.c + second.v
+        s.log = [*s.log, float(second.v.sum())]
+        clients.note(drift=float(s.c.norm()))
+
+    @on_client
+    def train(self, me: Client[Memory], got: Say) -> Heard:
+        if self.trouble is not None:
+            self.trouble(me.id, me.round, 0)
+        step = me.descend(got.x, shift=0.1 * me.memory.c).step
+        me.memory.calls = me.memory.calls + 1
+        return Heard(step, me.problem.n, me.p)
+
+    @on_client
+    def shift(self, me: Client[Memory], got: Say) -> Heard:
+        if self.trouble is not None:
+            self.trouble(me.id, me.round, 1)
+        new = me.problem.grad(got.x)
+        up = new - me.memory.c
+        me.memory.c = new
+        me.memory.calls = me.memory.calls + 1
+        return Heard(up, 1, 0.5)
+
+    # What follows is called by tests only.
+
+    @on_client
+    def echo(self, me: Client[Memory], got: Say) -> Heard:
+        return Heard(got.x * (me.id + 1), me.id, me.id / 4)
+
+    @on_client
+    def each(self, me: Client[Memory], got: Say, own: Own) -> Heard:
+        return Heard(got.x + own.v, 0, own.v)
+
+    @on_client
+    def flag(self, me: Client[Memory], got: Say) -> Flagged:
+        return Flagged(me.id % 2 == 0)
+
+    @on_client
+    def nothing(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(None)
+
+    @on_client
+    def now_and_then(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(got.x if me.id < 4 else None)
+
+    @on_client
+    def then_and_now(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(None if me.id < 4 else got.x)
+
+    @on_client
+    def ragged(self, me: Client[Memory], got: Say) -> Ragged:
+        return Ragged(got.x if me.id < 4 else got.x[:1])
+
+    @on_client
+    def in_place_memory(self, me: Client[Memory], got: Say) -> Maybe:
+        me.memory.c.add_(1.0)
+        return Maybe(None)
+
+    @on_client
+    def in_place_message(self, me: Client[Memory], got: Say) -> Maybe:
+        got.x.mul_(2.0)
+        return Maybe(None)
+
+    @on_client
+    def fail(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(got.x[torch.tensor([999])])
+
+    @on_client
+    def explode(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(got.x / 0.0)
+
+    def not_marked(self, me: Client[Memory], got: Say) -> Maybe:
+        return Maybe(None)
+
+
+def rows(clients: int = 5, d: int = 3, least: int = 4, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Least-squares clients; client i has least + i rows."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = [least + i for i in range(clients)]
+    return [
+        (torch.randn(n, d, generator=g, dtype=torch.float64), torch.randn(n, generator=g, dtype=torch.float64))
+        for n in sizes
+    ]
+
+
+def federation(clients: int = 5, **options: Any) -> md.Federation:
+    options = {"pace": md.scenarios.Pace(lr=0.05, epochs=2, batch=3)} | options
+    return md.Federation(md.problems.LeastSquares(mu=0.1), clients=rows(clients), **options)
+
+
+def site(fed: md.Federation, method: Algorithm[Any, Any], seed: int = 0, codec: Codec | None = None) -> Site:
+    world = fed.draw(seed)
+    engine = md.problems.engines.choose("seq", world.problem, "cpu")
+    return Site(method, world.problem, lambda i, t: world.client(i, t, engine), seed, codec or Plain())
+
+
+def cohort(
+    method: Algorithm[Any, Any],
+    clients: int = 5,
+    ids: Sequence[int] | None = None,
+    link: Any = None,
+    block: int = 2,
+    books: Books | None = None,
+    round: int = 1,
+    codec: Codec | None = None,
+    device: Any = None,
+    fed: md.Federation | None = None,
+) -> Cohort:
+    fed = fed or federation(clients)
+    made = site(fed, method, codec=codec)
+    return Cohort(
+        tuple(range(clients) if ids is None else ids),
+        fed.draw(0).p,
+        round,
+        (link or LocalLink)(made) if not hasattr(link, "exchange") else link,
+        books or Books(),
+        codec or Plain(),
+        block,
+        device or (lambda i: Device()),
+    )
+
+
+@dataclass
+class Shuffled:
+    """Delivers blocks in the order of ``order``."""
+
+    inner: LocalLink
+    order: tuple[int, ...]
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        replies = list(self.inner.exchange(exchange))
+        yield from (replies[k] for k in self.order if k < len(replies))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@dataclass
+class Lossy:
+    """Loses what ``lost`` names: (round, exchange, client) -> "request" or "reply"."""
+
+    inner: LocalLink
+    lost: Mapping[tuple[int, int, int], str]
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        site = self.inner.site
+        for block, ids in enumerate(exchange.blocks):
+            fate = {i: self.lost.get((exchange.round, exchange.number, i)) for i in ids}
+            for i in ids:
+                if fate[i] == "reply":
+                    list(self.inner.exchange(replace(exchange, blocks=((i,),))))
+            there = tuple(i for i in ids if fate[i] is None)
+            if there:
+                held = {i: site.memories.get(i, exchange.acked.get(i), exchange.round) for i in there}
+                blocks = tuple(there if k == block else b for k, b in enumerate(exchange.blocks))
+                reply, pending = site.serve_block(replace(exchange, blocks=blocks), block, held)
+                for i, memory in pending.items():
+                    site.memories.put(i, exchange.tag, memory)
+                yield reply
+
+    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+        return self.inner.save(acked)
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        self.inner.load(memories, acked)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(frozen=True)
+class LossyTransport:
+    lost: Any
+
+    def open(self, site: Site) -> Lossy:
+        return Lossy(LocalLink(site), self.lost)
