@@ -1,0 +1,112 @@
+"""FedExP: the server takes a longer step when clients pull in different directions.
+
+**Reference**: Jhunjhunwala, Wang & Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
+Algorithm 1.
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- train: d down, d + 1 up
+
+**Departures**: every client sends ‖Δ_i‖² along, so that replies can be summed on their way; the paper's server takes
+the norms itself, at the price of keeping the displacements apart. ``rule="official"``, the default, is the step of
+the authors' code: means weighed by p̃_i, and ε times the size of the cohort. The paper's step, ``rule="paper"``,
+counts every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two
+iterates, x₀ counting as one.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> md.run(md.FedExP(), fed, rounds=3, progress=False).summary["accuracy"] > 0.8
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: how far the client went, Δ_i = y_i − x, and ‖Δ_i‖²."""
+
+    delta: Vec
+    squared: Float[Tensor, "*k 1"]
+
+
+@dataclass
+class Server:
+    """The model and the one before it."""
+
+    x: Vec
+    before: Vec
+
+
+@dataclass(frozen=True)
+class FedExP(Algorithm[Server]):
+    """Federated averaging with an extrapolated server step η_g ≥ 1.
+
+    ``eps`` keeps η_g down where the mean displacement vanishes; it has the unit of a squared displacement, so a
+    smaller lr wants a smaller eps. It is multiplied by ``decay``² every round: the authors' code decays lr by 0.998
+    and eps with its square. ``rule`` is "official" or "paper".
+    """
+
+    eps: float = 1e-3
+    decay: float = 1.0
+    rule: Literal["official", "paper"] = "official"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < math.inf:
+            raise RecipeError(f"FedExP(eps={self.eps}): must be above 0 and finite", "eps")
+        if not 0 < self.decay <= 1:
+            raise RecipeError(f"FedExP(decay={self.decay}): must be in (0, 1]", "decay")
+        if self.rule not in ("official", "paper"):
+            raise RecipeError.unknown(str(self.rule), ("official", "paper"), "FedExP(rule=...)")
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x, x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + η_g Δ̄ with η_g = max{1, mean‖Δ_i‖² / 2(‖Δ̄‖² + ε)}."""
+        replies = clients.ask(self.train, Model(s.x))
+        eps = self.eps * self.decay ** (2 * clients.round)
+        if self.rule == "official":
+            up = replies.sum()
+            weight, eps = replies.share, eps * len(replies.ids)
+        else:
+            up = replies.sum(dict.fromkeys(clients.ids, 1.0))
+            weight = len(replies.ids)
+        delta = up.delta / weight
+        eta = max(1.0, float(up.squared) / weight / (2 * (float(delta @ delta) + eps)))
+        clients.note(server_step=eta)
+        s.x, s.before = s.x + eta * delta, s.x
+
+    def model(self, s: Server) -> Vec:
+        """The mean of the last two iterates: the iterates themselves swing from side to side."""
+        return (s.x + s.before) / 2
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x."""
+        delta = me.descend(got.x).step
+        return Step(delta, delta.square().sum(-1, keepdim=True))

@@ -1,0 +1,98 @@
+"""FedNova: clients that take many steps count no more than those that take few.
+
+**Reference**: Wang, Liu, Liang, Joshi & Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momentum clients, server momentum).
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- train: d down, d + 1 up
+
+**Departures**: the effective number of steps is τ_eff = Σ p̃_i‖a_i‖₁ over who takes part, for every local optimizer
+(the authors' code takes raw steps under a proximal term, and counts steps twice when momentum joins it). Clients
+begin every round with momentum 0, as in that code. The paper assumes one learning rate for all: with unequal lr_i its
+fixed point weighs f_i by p_i·lr_i. ``lr_aware=True`` also normalises the learning rates away; what is left is an
+error of O(lr).
+
+**Example**
+
+>>> import medley as md
+>>> pace = md.scenarios.Pace(lr=0.1, epochs=md.scenarios.Integers(1, 5))
+>>> digits = md.datasets.digits()
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=digits, partition=md.scenarios.IID(10), pace=pace)
+>>> md.run(md.FedNova(), fed, rounds=3, progress=False).summary["accuracy"] > 0.8
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Num, Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: the displacement per unit of local work, and that work."""
+
+    direction: Vec
+    work: Num
+
+
+@dataclass
+class Server:
+    """The model and, under server momentum, where it is heading."""
+
+    x: Vec
+    v: Vec
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm[Server]):
+    """Normalised averaging.
+
+    ``lr_aware`` normalises by Σ lr·a instead of ‖a‖₁, for clients of unequal lr. ``mu`` is a proximal term (mu/2)‖y −
+    x‖² as FedProx has it, ``server_momentum`` the paper's slow momentum ("gmf" in the authors' code). Local momentum
+    is the pace's.
+    """
+
+    lr_aware: bool = False
+    mu: float = 0.0
+    server_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < math.inf:
+            raise RecipeError(f"FedNova(mu={self.mu}): must be 0 or more, and finite", "mu")
+        if not 0 <= self.server_momentum < 1:
+            raise RecipeError(f"FedNova(server_momentum={self.server_momentum}): must be in [0, 1)", "server_momentum")
+
+    def start(self, x: Vec) -> Server:
+        """x₀, at rest."""
+        return Server(x, torch.zeros_like(x))
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """v ← gmf·v − τ_eff Σ p̃_i d_i, x ← x + v."""
+        up = clients.ask(self.train, Model(s.x)).mean()
+        s.v = self.server_momentum * s.v + up.work * up.direction
+        s.x = s.x + s.v
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent, and its ‖a_i‖₁: T is Σ lr·a."""
+        went = me.descend(got.x, pull=(self.mu, got.x) if self.mu else None)
+        work = went.T if self.lr_aware else went.T / me.pace.lr
+        return Step(went.step / work, work)
