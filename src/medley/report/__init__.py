@@ -1,0 +1,32 @@
+"""Trajectories, ledgers and clocks made into figures, tables and one HTML page."""
+
+from .figures import Dots, Line, Markup, heat, histogram, lines, partition, strip
+from .numbers import Band, MethodSummary, Paired, Stat, aggregate, band, by_method, paired, primary, usable
+from .page import page, save
+from .table import markdown, rows, table
+
+__all__ = [
+    "Band",
+    "Dots",
+    "Line",
+    "Markup",
+    "MethodSummary",
+    "Paired",
+    "Stat",
+    "aggregate",
+    "band",
+    "by_method",
+    "heat",
+    "histogram",
+    "lines",
+    "markdown",
+    "page",
+    "paired",
+    "partition",
+    "primary",
+    "rows",
+    "save",
+    "strip",
+    "table",
+    "usable",
+]

@@ -1,0 +1,86 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Real = float | int
+"""A number; the run-time check of the tests takes an int for no float."""
+
+DASH = "–"
+"""Stands where there is no figure."""
+
+
+def nbytes(b: Real) -> str:
+    """Bytes in decimal units: 999 B, 12.3 kB, 4.56 MB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if b >= 0.9995 * size:
+            return f"{_three(b / size)} {unit}"
+    return f"{b:.0f} B" if math.isfinite(b) else DASH
+
+
+def duration(s: Real) -> str:
+    """Seconds in the unit that suits them: 350 ms, 12.3 s, 4.50 min, 7.80 h, 3.20 d."""
+    for unit, least, size in (("d", 172800.0, 86400.0), ("h", 5400.0, 3600.0), ("min", 90.0, 60.0), ("s", 0.9995, 1.0)):
+        if s >= least:
+            return f"{_three(s / size)} {unit}"
+    if not math.isfinite(s):
+        return DASH
+    return f"{_three(1000 * s)} ms" if s >= 1e-4 else "0 s"
+
+
+def count(k: Real) -> str:
+    """A whole number, or a mean of whole numbers."""
+    if not math.isfinite(k):
+        return DASH
+    return f"{k:,.0f}" if k == round(k) or k >= 1000 else f"{k:.1f}"
+
+
+def number(v: Real) -> str:
+    """Three or four digits of anything."""
+    if not math.isfinite(v):
+        return DASH
+    return f"{v:.2e}" if v != 0 and not 1e-3 <= abs(v) < 1e5 else f"{v:.4g}"
+
+
+def percent(v: Real) -> str:
+    """A share in [0, 1]."""
+    return f"{100 * v:.1f} %" if math.isfinite(v) else DASH
+
+
+Format = Callable[[Real], str]
+
+FORMATS: dict[str, Format] = {
+    "count": count,
+    "bytes": nbytes,
+    "seconds": duration,
+    "percent": percent,
+    "number": number,
+}
+"""By the name that an axis carries."""
+
+
+def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False) -> str:
+    """``mean ± half``, both to the digits that ``half`` lets one see; ``share`` in per cent; no ± where half is nan."""
+    if not math.isfinite(mean):
+        return DASH
+    scale = 100.0 if share else 1.0
+    m, h = scale * mean, scale * half if math.isfinite(half) else 0.0
+    size = max(abs(m), h)
+    if size and not share and not 0.01 <= size < 1e4:
+        spec, spec_h = ".2e", ".1e"
+    else:
+        places = 1 if share else 3 - (math.floor(math.log10(size)) if size else 0)
+        if h > 0:
+            seen = -math.floor(math.log10(h))
+            places = max(places, seen) if share else seen + 1
+        spec = spec_h = f".{min(max(places, 0), 6)}f"
+    text = f"{abs(m):{spec}}"
+    zero = not float(text)
+    text = ("−" if m < 0 and not zero else "+" if signed and not zero else "") + text
+    return f"{text} ± {h:{spec_h}}" if math.isfinite(half) else text
+
+
+def _three(v: Real) -> str:
+    return f"{v:.{0 if v >= 99.95 else 1 if v >= 9.995 else 2}f}"

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_runs import board, run
+from scipy import stats
+
+from medley.core.errors import RecipeError
+from medley.core.result import Result, Status
+from medley.core.wire import Entry
+from medley.report import Stat, aggregate, band, by_method, paired, primary
+from medley.report.numbers import final, first_reach, status_of, thin
+
+floats = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(floats, min_size=2, max_size=12))
+def test_interval_is_scipys(values: list[float]) -> None:
+    s = Stat.of(values)
+    assert s.mean == pytest.approx(np.mean(values), abs=1e-9)
+    scale = stats.sem(values)
+    if scale > 0:
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=scale)
+        assert (s.low, s.high) == (pytest.approx(low, rel=1e-9, abs=1e-6), pytest.approx(high, rel=1e-9, abs=1e-6))
+    else:
+        assert s.half == 0
+
+
+def test_interval_of_two_by_hand() -> None:
+    # t(0.975; 1 dof) = tan(0.475 pi), the Cauchy quantile.
+    s = Stat.of([1.0, 3.0])
+    assert (s.mean, s.sd, s.n) == (2.0, pytest.approx(math.sqrt(2)), 2)
+    assert s.half == pytest.approx(math.tan(0.475 * math.pi))
+
+
+def test_interval_covers_the_truth_19_times_in_20() -> None:
+    draws = np.random.default_rng(0).normal(3.0, 2.0, (2000, 5))
+    hit = sum(s.low <= 3.0 <= s.high for s in map(Stat.of, draws))
+    assert 0.935 < hit / 2000 < 0.965
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    one, none = Stat.of([2.0]), Stat.of([math.nan])
+    assert (one.mean, one.n) == (2.0, 1)
+    assert math.isnan(one.sd)
+    assert math.isnan(one.half)
+    assert none.n == 0
+    assert math.isnan(none.mean)
+
+
+def test_diverged_runs_are_counted_and_enter_no_mean() -> None:
+    a, b, c = aggregate(board(3))
+    assert (c.method, c.seeds, c.used, c.n) == ("C", (0, 1, 2), (0, 1), 3)
+    assert c.status == "diverged after round 7 on 1 of 3 seeds"
+    assert a.status == b.status == "finished on 3 seeds"
+    assert {s.n for s in c.metrics.values()} == {2}
+    assert c["rounds"].mean == 30
+    runs = [r for r in board(3) if r.method == "C"]
+    assert c["accuracy"].mean == pytest.approx((runs[0]["accuracy"][-1] + runs[1]["accuracy"][-1]) / 2)
+
+
+def test_a_method_of_which_nothing_survived_is_still_there() -> None:
+    (s,) = aggregate([run("X", k, rounds=k + 2, died=True) for k in range(2)])
+    assert (s.used, s["accuracy"].n, s.status) == ((), 0, "diverged after rounds 2 to 3 on 2 of 2 seeds")
+    assert paired([run("Y"), run("X", rounds=3, died=True)])[0].n == 0
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (["finished"], "finished"),
+        (["diverged"], "diverged after round 4"),
+        (["target", "finished"], "reached its target on 1 of 2 seeds"),
+        (
+            ["stalled", "interrupted"],
+            "stalled after round 4 on 1 of 2 seeds; interrupted after round 4 on 1 of 2 seeds",
+        ),
+    ],
+)
+def test_status_sentences(outcomes: list[str], said: str) -> None:
+    runs = [run(seed=k, rounds=4) for k in range(len(outcomes))]
+    for r, outcome in zip(runs, outcomes, strict=True):
+        r.status = Status(outcome)  # type: ignore[arg-type]
+    assert status_of(runs) == said
+
+
+def test_tail_means_are_used_only_where_every_run_has_one() -> None:
+    a, b = run("A", 0), run("A", 1)
+    a.summary["tail_accuracy"] = 0.25
+    assert aggregate([a, b])[0]["accuracy"].mean == pytest.approx((a["accuracy"][-1] + b["accuracy"][-1]) / 2)
+    b.summary["tail_accuracy"] = 0.75
+    assert aggregate([a, b])[0]["accuracy"].mean == 0.5
+
+
+def test_costs_come_from_the_ledger_where_there_is_one() -> None:
+    r = run()
+    assert (final(r, "bytes_up"), final(r, "exchanges")) == (27000, 60)
+    r.ledger.add([Entry(31, 61, "train", k, 10, 20) for k in range(4)])
+    s = aggregate([r])[0]
+    assert (s["bytes_down"].mean, s["bytes_up"].mean, s["exchanges"].mean, s["rounds"].mean) == (40, 80, 1, 31)
+
+
+@given(st.lists(st.tuples(floats, floats), min_size=2, max_size=8), st.booleans())
+def test_pairing_is_the_interval_of_the_differences(pairs: list[tuple[float, float]], shuffled: bool) -> None:
+    def one(method: str, seed: int, loss: float) -> Result:
+        return Result(method, seed, torch.zeros(1), [{"round": 0, "loss": 0.0}, {"round": 1, "loss": loss}])
+
+    results = [one("base", k, a) for k, (a, _) in enumerate(pairs)]
+    results += [one("new", k, b) for k, (_, b) in enumerate(pairs)][:: -1 if shuffled else 1]
+    (p,) = paired(results, "base", "loss")
+    assert p.diff == Stat.of(b - a for a, b in pairs)
+    assert p.wins == sum(b < a for a, b in pairs)
+    assert (p.method, p.n) == ("new", len(pairs))
+
+
+def test_pairing_takes_common_seeds_and_sees_through_what_seeds_share() -> None:
+    results = board(3)
+    b, c = paired(results)
+    assert (b.n, b.wins, c.n) == (3, 3, 2)
+    shift = {0: -0.3, 1: 0.0, 2: 0.15}
+    for r in results:
+        for row in r.history:
+            row["accuracy"] += shift[r.seed]
+    again, _ = paired(results)
+    assert again.diff.mean == pytest.approx(b.diff.mean, abs=1e-12)
+    assert again.diff.half == pytest.approx(b.diff.half, abs=1e-12)
+    assert aggregate(results)[1]["accuracy"].half > 5 * again.diff.half
+
+
+def test_what_cannot_be_told_apart_is_refused() -> None:
+    with pytest.raises(RecipeError, match="both 'FedAvg' with seed 0"):
+        aggregate([run(), run()])
+    with pytest.raises(RecipeError, match="Did you mean 'FedAvg'"):
+        paired([run()], "FedAvgg")
+    with pytest.raises(RecipeError, match="of one method"):
+        band([run("A"), run("B")])
+    with pytest.raises(RecipeError, match="one metric"):
+        first_reach(run(), {"loss": 1.0, "accuracy": 0.5})
+
+
+def test_primary_metric() -> None:
+    assert primary(board()) == "accuracy"
+    assert primary(board(accuracy=False)) == "loss"
+    assert primary(board(accuracy=False, gap=True)) == "gap"
+    assert primary([run(summary={"acc": 0.5})]) == "acc"
+    assert list(by_method(board())) == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_band_at_rounds_is_each_rounds_interval(log: bool) -> None:
+    runs = [run("A", s, rounds=10 + s) for s in range(4)]
+    b = band(runs, y="loss", log=log)
+    assert list(b.x) == list(range(11))
+    assert b.n == 4
+    change = math.log10 if log else float
+    back = (lambda v: 10.0**v) if log else float
+    for t in (0, 5, 10):
+        s = Stat.of(change(r["loss"][t]) for r in runs)
+        assert (b.low[t], b.mean[t], b.high[t]) == pytest.approx((back(s.low), back(s.mean), back(s.high)))
+
+
+def test_band_over_time_interpolates_within_what_all_cover() -> None:
+    def line(seed: int, pace: float) -> Result:
+        rows = [{"round": t, "seconds": pace * t, "loss": 5.0 - pace * t} for t in range(11)]
+        return Result("A", seed, torch.zeros(1), rows)  # type: ignore[arg-type]
+
+    b = band([line(0, 0.7), line(1, 1.0), line(2, 1.3)], x="seconds")
+    assert (b.x[0], b.x[-1]) == (0.0, 7.0)
+    # All three lie on loss = 5 - seconds, so there is no spread left once seconds agree.
+    np.testing.assert_allclose(b.mean, 5.0 - b.x, atol=1e-12)
+    np.testing.assert_allclose(b.high - b.low, 0, atol=1e-12)
+
+
+def test_band_leaves_out_what_diverged_and_what_is_missing() -> None:
+    whole, dead = run("A", 0), run("A", 1, rounds=3, died=True)
+    b = band([whole, dead], y="accuracy")
+    assert b.n == 1
+    assert np.isnan(b.low).all()
+    np.testing.assert_array_equal(b.mean, whole["accuracy"])
+    assert band([dead]).n == 0
+    assert len(band([whole], y="no such thing").x) == 0
+    del whole.history[4]["accuracy"]
+    assert 4 not in band([whole], y="accuracy").x
+
+
+def test_band_on_a_log_scale_takes_zeros_for_the_smallest_positive() -> None:
+    b = band([run(gap=True)], y="gap", log=True)
+    assert b.mean[-1] == pytest.approx(b.mean[-2])
+    assert (b.mean > 0).all()
+
+
+@given(st.integers(0, 3000), st.integers(2, 400))
+def test_thinning_keeps_the_ends(n: int, points: int) -> None:
+    keep = thin(n, points)
+    assert len(keep) == min(n, points)
+    assert list(keep[:1]) == [0][:n]
+    assert list(keep[-1:]) == [n - 1][:n]
+    if n > 1:
+        gaps = np.diff(keep)
+        assert gaps.max() - gaps.min() <= 1
+
+
+def test_targets() -> None:
+    slow, fast, never = run("A", 0, top=0.7, noise=0), run("A", 1, top=0.9, noise=0), run("A", 2, top=0.4, noise=0)
+    hit = first_reach(fast, {"accuracy": 0.5})
+    assert hit is not None
+    # 0.1 + 0.8 (1 - e^(-8t/30)) >= 0.5 first at t = ceil(30 ln 2 / 8) = 3
+    assert (hit["round"], hit["bytes"]) == (3, 3 * 1900)
+    assert first_reach(never, {"accuracy": 0.5}) is None
+    (s,) = aggregate([slow, fast, never], target={"accuracy": 0.5})
+    rounds = s.reached["round"]
+    assert (rounds.n, rounds.mean) == (2, (3 + math.ceil(30 / 8 * math.log(3))) / 2)
+    (s,) = aggregate([fast], target={"loss": 2.3 - 1.8 * (1 - math.exp(-8 * 5 / 30)) + 1e-9})
+    assert s.reached["round"].mean == 5

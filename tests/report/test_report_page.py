@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import struct
+import subprocess
+import xml.etree.ElementTree as ET
+import zlib
+from collections import Counter
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_runs import board, run
+
+from medley.core.errors import MedleyError, RecipeError
+from medley.core.result import Status
+from medley.report import Markup, page, save
+
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+PARTITION = SimpleNamespace(
+    sizes=np.array([30, 12, 0]),
+    counts=np.array([[30, 0], [2, 10], [0, 0]]),
+    distance=0.37,
+    labels=np.array(["<a>", "b"]),
+)
+
+
+class Strict(HTMLParser):
+    """Every tag closed in order, ids unique, nothing that loads anything."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+        assert all(n == 1 for n in self.ids.values())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            assert name not in ("src", "href", "srcset", "action"), (tag, value)
+            assert not name.startswith("on"), (tag, name)
+            if name == "id":
+                self.ids[value or ""] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"<h2>{heading}</h2>")[1].split("</section>")[0]
+
+
+def table_rows(text: str) -> list[list[str]]:
+    body = text.split("<tbody>")[1].split("</tbody>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", body)
+    return [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        [run()],
+        [run(rounds=0)],
+        [run(died=True, rounds=0)],
+        board(1),
+        board(2),
+        board(5),
+        board(3, accuracy=False),
+        board(3, accuracy=False, gap=True),
+    ],
+    ids=["nothing", "one run", "x0 alone", "stillborn", "one seed", "two seeds", "five", "no accuracy", "gap"],
+)
+def test_pages_are_well_formed_and_load_nothing(results: list[Any]) -> None:
+    text = page(results, title="T", command="medley compare x.toml", partition=PARTITION)
+    seen = Strict(text)
+    for svg in re.findall(r"<svg xmlns.*?</svg>(?=</figure>)", text):
+        ET.fromstring(svg)
+    assert seen.tags["script"] == 1
+    assert not re.search(r"url\(|@import|//[a-z]+\.", text.replace("http://www.w3.org/2000/svg", ""))
+    assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"] * text.count("xmlns=")
+    assert "medley compare x.toml" in seen.text
+    assert not re.search(r"\b(nan|inf|None)\b", seen.text)
+
+
+def test_hostile_names_stay_text() -> None:
+    bad = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'&amp;"
+    runs = [run(m, s, died=m == bad and s == 1, settings={bad: bad, "same": bad}) for m in (bad, "B") for s in range(3)]
+    for r in runs:
+        r.status = Status(r.status.outcome, bad)
+    text = page(runs, title=bad, command=bad, partition=PARTITION, settings={bad: bad}, base=bad, extra=[(bad, bad)])
+    seen = Strict(text)
+    assert (seen.tags["script"], seen.tags["img"], seen.tags["b"]) == (1, 0, Strict(page(board(3))).tags["b"])
+    assert seen.text.count(bad) > 10
+    assert "<a>" in seen.text
+    assert "default-src &#x27;none&#x27;" in text or "default-src 'none'" in text
+
+
+def test_the_policy_admits_this_script_and_no_other() -> None:
+    text = page([run()])
+    script = text.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_a_diverged_run_is_in_every_table_and_figure() -> None:
+    text = page(board(3))
+    rows = table_rows(section(text, "Results"))
+    assert [r[0] for r in rows] == ["A", "B", "C"]
+    assert rows[2][-1] == "diverged after round 7 on 1 of 3 seeds"
+    assert rows[2][4] == "2 of 2"
+    assert [r[0] for r in table_rows(section(text, "Cost"))] == ["A", "B", "C"]
+    failed = table_rows(section(text, "Every run"))
+    assert [(r[0], r[1], r[-1]) for r in failed] == [("C", "2", "diverged: the loss is not finite; try a smaller lr")]
+    assert section(text, "Learning curves").count('data-broken="1"') == 2 * 6
+    assert "C: diverged after round 7 on 1 of 3 seeds." in text.split("</header>")[0]
+    dead = page([run("A", s) for s in range(2)] + [run("X", s, died=True) for s in range(2)])
+    assert table_rows(section(dead, "Results"))[1][:5] == ["X", "–", "–", "", "–"]
+    assert "no run came to its end" in section(dead, "Spread")
+
+
+def test_the_first_lines_say_what_came_out() -> None:
+    head = page(board(5)).split("</header>")[0]
+    assert "3 methods · 5 seeds · up to 30 rounds" in head
+    assert "B has the highest mean accuracy" in head
+    assert "against A, better on 5 of 5." in head
+    alike = [run("A", s, top=0.7, noise=0.02) for s in range(5)] + [run("B", s, top=0.7, noise=0.02) for s in range(5)]
+    assert "not told apart" in page(alike).split("</header>")[0]
+    assert "With one seed there are no intervals" in page(board(1)).split("</header>")[0]
+    assert "±" not in str(table_rows(page(board(1))))
+
+
+def test_a_target_counts_who_got_there() -> None:
+    text = section(page(board(3, noise=0.001), target={"accuracy": 0.72}), "Cost")
+    assert "What it took to reach accuracy at least 72.0 %" in text
+    rows = table_rows(text.split("What it took")[1])
+    assert [r[1] for r in rows] == ["0 of 3 seeds", "3 of 3 seeds", "2 of 3 seeds"]
+    assert rows[0][2:] == ["–"] * 4
+    default = section(page(board(3)), "Cost")
+    assert "where A ended on average" in default
+    assert "What it took" not in section(page([run()]), "Cost")
+
+
+def test_settings_common_once_and_differing_by_method() -> None:
+    runs = [
+        run(m, s, settings={"seed": s, "rounds": 30, "method": {m: {"mu": mu}}, "pace": {"lr": [0.1, 0.2]}})
+        for m, mu in (("A", 0.0), ("B", 0.5))
+        for s in range(2)
+    ]
+    differing, common = section(page(runs, settings={"recipe": "x.toml"}), "Settings").split("</details>")[:2]
+    assert table_rows(differing) == [["method.mu", "0.0", "0.5"]]
+    assert table_rows(common) == [
+        ["recipe", "x.toml"],
+        ["seed", "0, 1"],
+        ["rounds", "30"],
+        ["pace.lr", escape("[0.1, 0.2]")],
+    ]
+
+
+def test_streams_show_their_matrices() -> None:
+    summary = {"acc": 0.8, "fgt": 0.1, "learn": 0.88, "matrix": [[0.9], [0.7, 0.9]]}
+    text = page([run("A", s, summary=summary) for s in range(2)])
+    assert table_rows(section(text, "Results"))[0][1:4] == ["80.0 ± 0.0 %", "88.0 ± 0.0 %", "10.0 ± 0.0 %"]
+    assert section(text, "Tasks").count("<rect") == 3
+
+
+def test_partition_section() -> None:
+    text = section(page([run()], partition=PARTITION), "Who holds what")
+    assert "3 clients · 42 training rows · 0 to 30 a client, median 12 · 1 of 2 labels" in text
+    assert "label distance 0.37" in text
+    plain = SimpleNamespace(sizes=np.array([5, 5]), counts=np.zeros((2, 0), dtype=np.int64), distance=0.0)
+    assert "distance" not in section(page([run()], partition=plain), "Who holds what")
+
+
+def test_extra_sections() -> None:
+    text = page([run()], extra=[("One", Markup("<em>raw</em>")), ("Two", "<em>text</em>")])
+    assert section(text, "One") == "<em>raw</em>"
+    assert section(text, "Two") == "<p>&lt;em&gt;text&lt;/em&gt;</p>"
+
+
+def test_long_histories_stay_small() -> None:
+    short = len(page(board(2)))
+    long = len(page([run(m, s, rounds=10_000) for m in "ABC" for s in range(2)]))
+    assert long < 300_000
+    assert long < 8 * short
+
+
+def test_many_methods_keep_apart() -> None:
+    text = page([run(f"M{k}", s) for k in range(20) for s in range(2)])
+    seen = Strict(text)
+    assert {f"s{k}" for k in range(20)} <= set(seen.ids)
+    assert "stroke-dasharray:7 3" in text
+
+
+def test_unknown_base_is_named() -> None:
+    with pytest.raises(RecipeError, match=r"Did you mean 'A'|no 'a'"):
+        page(board(2), base="a")
+
+
+def test_saving_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = save(tmp_path / "deep" / "report.html", board(2), title="é")
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+    before = path.read_bytes()
+    with pytest.raises(RecipeError):
+        save(path, board(2), base="nobody")
+    assert path.read_bytes() == before
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(MedleyError, match="cannot write"):
+        save(tmp_path / "taken", board(2))
+
+
+def pixels(png: bytes) -> np.ndarray:
+    """An 8-bit PNG without interlacing as [height, width, channels]."""
+    at, data = 8, b""
+    while at < len(png):
+        size, kind = struct.unpack(">I4s", png[at : at + 8])
+        if kind == b"IHDR":
+            width, height, depth, colour, *_, lace = struct.unpack(">IIBBBBB", png[at + 8 : at + 21])
+            assert (depth, lace) == (8, 0)
+            channels = {2: 3, 6: 4}[colour]
+        elif kind == b"IDAT":
+            data += png[at + 8 : at + 8 + size]
+        at += size + 12
+    raw = np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, 1 + width * channels)
+    out = np.zeros((height + 1, width + 1, channels), np.int64)
+    for y, line in enumerate(raw, 1):
+        rest = line[1:].reshape(width, channels).astype(np.int64)
+        if line[0] in (0, 2):
+            out[y, 1:] = rest + (out[y - 1, 1:] if line[0] else 0)
+        elif line[0] == 1:
+            out[y, 1:] = np.cumsum(rest, axis=0)
+        else:
+            for x in range(1, width + 1):
+                a, b, c = out[y, x - 1], out[y - 1, x], out[y - 1, x - 1]
+                if line[0] == 3:
+                    guess = (a + b) // 2
+                else:
+                    near = np.abs(np.stack([b - c, a - c, a + b - 2 * c]))
+                    guess = np.choose(near.argmin(0), [a, b, c])
+                out[y, x] = (rest[x - 1] + guess) & 255
+        out[y] &= 255
+    return out[1:, 1:]
+
+
+@pytest.mark.slow
+def test_a_browser_draws_it_and_its_script_runs(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("there is no chromium on PATH")
+    path = save(tmp_path / "x.html", board(3), title="T", partition=PARTITION)
+    common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    common += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"]
+    common += ["--window-size=600,900", "--enable-logging=stderr", "--v=0"]
+
+    def browse(name: str, *flags: str) -> tuple[str, str]:
+        folder = f"--user-data-dir={tmp_path / name}"
+        done = subprocess.run([*common, folder, *flags, path.as_uri()], capture_output=True, timeout=120, check=True)
+        return done.stdout.decode(), done.stderr.decode()
+
+    _, said = browse("a", f"--screenshot={tmp_path / 'x.png'}")
+    assert "CONSOLE" not in said
+    image = pixels((tmp_path / "x.png").read_bytes())[..., :3]
+    assert image.shape == (900, 600, 3)
+    shades, seen = np.unique(image.reshape(-1, 3), axis=0, return_counts=True)
+    assert seen.max() > 0.5 * 600 * 900
+    assert list(shades[seen.argmax()]) == [0xFC, 0xFC, 0xFA]
+    for colour in ((0x13, 0x55, 0xC6), (0xB9, 0x3F, 0x04), (0x00, 0xA7, 0x8E)):
+        assert (np.abs(shades - colour).sum(1) < 6).any()
+    dom, _ = browse("b", "--dump-dom")
+    # The script has moved every curve's title into its label, and added the read-out.
+    assert dom.count('class="plot"') == 6
+    assert dom.count(' aria-label="accuracy over') == dom.count(' aria-label="loss over') == 3
+    assert 'class="tip"' in dom

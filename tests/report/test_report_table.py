@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_runs import board, run
+from rich.console import Console
+
+from medley.core.result import Result
+from medley.report import aggregate, markdown, paired, rows, table
+from medley.report.table import told_apart
+from medley.report.units import count, duration, nbytes, number, percent, plus_minus
+
+
+def printed(results: list[Result], **kwargs: Any) -> str:
+    console = Console(width=220)
+    with console.capture() as got:
+        console.print(table(results, **kwargs))
+    return got.get()
+
+
+def test_rows_carry_the_numbers() -> None:
+    results = board(3)
+    a, b, c = rows(results, "A")
+    s = aggregate(results)[1]
+    assert (b["accuracy"], b["accuracy_half"], b["accuracy_n"]) == (s["accuracy"].mean, s["accuracy"].half, 3)
+    assert (b["difference"], b["wins"], b["base"]) == (paired(results)[0].diff.mean, 3, "A")
+    assert (c["seeds"], c["used"], c["difference_n"]) == (3, 2, 2)
+    assert math.isnan(a["difference"])
+    assert rows(results, "B")[0]["difference"] == pytest.approx(-b["difference"])
+
+
+def test_the_terminal_shows_every_method_and_how_it_ended() -> None:
+    text = printed(board(3))
+    assert "diverged after round 7 on 1 of 3 seeds" in text
+    assert "against A" in text
+    assert "30.0 kB" in text
+    assert "27.0 kB" in text
+    assert "2 to 3 seeds" in text
+    lone = printed([run()])
+    assert "One seed: no intervals" in lone
+    assert "±" not in lone.split("One seed")[0]
+    assert "against" not in lone
+    assert "No run came to its end." in printed([run(died=True)])
+
+
+def test_names_are_not_markup() -> None:
+    text = printed([run("[red]x[/red]", s) for s in range(2)])
+    assert "[red]x[/red]" in text
+
+
+def test_markdown_is_a_table_whatever_the_names() -> None:
+    text = markdown([run("a|b\n<i>", s) for s in range(2)] + [run("B", s) for s in range(2)])
+    lines = text.split("\n\n")[0].splitlines()
+    assert len(lines) == 4
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert "a\\|b &lt;i>" in lines[2]
+
+
+def test_without_accuracy_the_loss_leads() -> None:
+    head = markdown(board(accuracy=False)).splitlines()[0]
+    assert "accuracy" not in head
+    assert head.startswith("| method | loss | against A |")
+
+
+def test_bold_is_the_best_and_its_equals() -> None:
+    results = board(3, noise=0.001)
+    assert told_apart(results, "accuracy") == {"B"}
+    for r in results:
+        if r.method == "A":
+            twin = next(b for b in results if b.method == "B" and b.seed == r.seed)
+            for mine, row in zip(r.history, twin.history, strict=True):
+                mine["accuracy"] = row["accuracy"] + (0.002 if r.seed else -0.005)
+    assert told_apart(results, "accuracy") == {"A", "B"}
+    assert told_apart([run("A"), run("B")], "accuracy") == set()
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        (nbytes(0), "0 B"),
+        (nbytes(999), "999 B"),
+        (nbytes(999.9), "1.00 kB"),
+        (nbytes(12345), "12.3 kB"),
+        (nbytes(4.56e9), "4.56 GB"),
+        (nbytes(math.nan), "–"),
+        (duration(0.0), "0 s"),
+        (duration(0.35), "350 ms"),
+        (duration(89), "89.0 s"),
+        (duration(90), "1.50 min"),
+        (duration(7200), "2.00 h"),
+        (duration(4 * 86400), "4.00 d"),
+        (duration(math.nan), "–"),
+        (count(1234567), "1,234,567"),
+        (count(2.5), "2.5"),
+        (number(1.5e-9), "1.50e-09"),
+        (number(0.123456), "0.1235"),
+        (percent(0.8765), "87.6 %"),
+        (plus_minus(0.8766, 0.0123, share=True), "87.7 ± 1.2"),
+        (plus_minus(0.8765, 0.0003, share=True), "87.65 ± 0.03"),
+        (plus_minus(0.8766, math.nan, share=True), "87.7"),
+        (plus_minus(0.4312, 0.012), "0.431 ± 0.012"),
+        (plus_minus(0.0004, 0.01), "0.000 ± 0.010"),
+        (plus_minus(-0.031, 0.004, share=True, signed=True), "−3.1 ± 0.4"),
+        (plus_minus(0.031, 0.004, share=True, signed=True), "+3.1 ± 0.4"),
+        (plus_minus(-2.5e-7, 1e-8), "−2.50e-07 ± 1.0e-08"),
+        (plus_minus(123456.0, 10.0), "1.23e+05 ± 1.0e+01"),
+        (plus_minus(math.nan, math.nan), "–"),
+    ],
+)
+def test_units(got: str, want: str) -> None:
+    assert got == want
+
+
+@given(st.floats(1, 1e14))
+def test_bytes_read_back_to_three_digits(b: float) -> None:
+    value, unit = nbytes(b).split()
+    size = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+    assert float(value) * size == pytest.approx(b, rel=0.0051, abs=0.5)
