@@ -387,7 +387,9 @@ def test_a_tighter_tolerance_is_nearer_to_the_exact_solution():
     w = World()
     c = Circuit.j_form(w.T, w.p, C_c=0.4)
     exact, _ = linear_circuit(w, c, float(w.T.max()))
-    runs = [integrate(c, w.S, w.D, w.T, controller=Controller(d, floor=1e-5)) for d in (1e-1, 1e-2, 1e-3, 1e-4)]
+    runs = [
+        integrate(c, w.S, w.D, w.T, controller=Controller(d, floor=1e-5), chunk=2) for d in (1e-1, 1e-2, 1e-3, 1e-4)
+    ]
     errors = [float((r.dx - exact).abs().max()) for r in runs]
     assert all(r.worst <= d for r, d in zip(runs, (1e-1, 1e-2, 1e-3, 1e-4), strict=True))
     assert [r.steps for r in runs] == sorted(r.steps for r in runs)
@@ -425,6 +427,8 @@ def test_the_controllers_arithmetic():
     assert c.shorter(0.5, 100.0) == pytest.approx(0.1)
     assert c.next(0.1, 0.0) == pytest.approx(0.2)
     assert c.next(0.1, 0.01) == pytest.approx(0.09)
+    assert c.next(0.1, 0.0025) == pytest.approx(0.18)
+    assert c.next(0.1, 1.0) == pytest.approx(0.03)
     assert c.next(0.9, 1e-9) == 1.0
     for bad in (dict(delta=0.0), dict(delta=0.1, first=2.0), dict(delta=0.1, floor=0.0)):
         with pytest.raises(RecipeError, match=r"Controller\(\)"):
