@@ -1,0 +1,443 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import medley as md
+from medley.core import errors, tree
+from medley.core.algorithm import Algorithm, on_client
+from medley.core.client import Client
+from medley.core.cohort import Cohort
+from medley.core.message import Message
+from medley.core.site import Memories, Site
+from medley.core.transport import Exchange
+from medley.core.types import Vec
+from medley.problems.seq import Seq
+from medley.testing import Rewired, one_by_one
+from medley.transports import Local, Processes
+from medley.transports.processes import ALIGNMENT, Arena, describe, revive
+
+
+class Model(Message):
+    x: Vec
+
+
+class Step(Message):
+    delta: Vec
+
+
+@dataclass
+class Server:
+    x: Vec
+
+
+@dataclass
+class Memory:
+    sum: Vec
+
+
+@dataclass(frozen=True)
+class Script(Algorithm[Server, Memory]):
+    """FedAvg with a memory, and ``act`` called at every client."""
+
+    act: Callable[[int, int], object] = lambda client, round: None
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def remember(self, x: Vec) -> Memory:
+        return Memory(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client[Memory], got: Model) -> Step:
+        self.act(me.id, me.round)
+        step = me.descend(got.x, shift=me.memory.sum).step
+        me.memory.sum = me.memory.sum + 0.1 * step
+        return Step(step)
+
+
+def federation(clients: int = 6) -> md.Federation:
+    q = md.problems.quadratics(clients=clients, d=5)
+    pace = md.scenarios.Pace(lr=0.05, epochs=2, batch=4)
+    return md.Federation(q.problem, clients=q.clients, pace=pace)
+
+
+def train(method: Any, transport: Any, fed: md.Federation | None = None, rounds: int = 3, **options: Any) -> md.Result:
+    transport = Rewired(transport, one_by_one)
+    return md.run(method, fed or federation(), rounds, transport=transport, progress=False, **options)
+
+
+def assert_same(a: md.Result, b: md.Result) -> None:
+    assert torch.equal(a.x, b.x)
+    assert list(a.ledger) == list(b.ledger)
+    assert [{**r, "wall": 0} for r in a.history] == [{**r, "wall": 0} for r in b.history]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
+    a = train(Script(), Local())
+    assert_same(a, train(Script(), Processes(workers)))
+    assert len({e.client for e in a.ledger}) == 6
+    assert a["loss"][-1] < a["loss"][0]
+
+
+def test_buffers_and_dropout_have_the_same_bits() -> None:
+    net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+    data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
+    a, b = train(Script(), Local(), fed), train(Script(), Processes(2), fed)
+    assert_same(a, b)
+    assert a.model is not None
+    assert b.model is not None
+    for (name, one), other in zip(a.model.named_buffers(), b.model.buffers(), strict=True):
+        assert torch.equal(one, other), name
+    assert float(a.model.get_buffer("1.running_mean").abs().max()) > 0
+
+
+def test_slow_clients_do_not_matter() -> None:
+    def slow(client: int, round: int) -> None:
+        time.sleep(0.05 * (client == (0, 3)[round % 2]))
+
+    assert_same(train(Script(), Local()), train(Script(slow), Processes(2)))
+
+
+def test_resume_in_workers_what_began_in_one_process(tmp_path: Path) -> None:
+    whole = train(Script(), Local(), rounds=4)
+    train(Script(), Local(), rounds=2, checkpoint=tmp_path)
+    rest = train(Script(), Processes(2), rounds=4, resume=tmp_path)
+    assert_same(whole, rest)
+
+
+# Errors
+
+
+def divide(client: int, round: int) -> None:
+    if client in (2, 4) and round == 2:
+        time.sleep(0.2 * (client == 2))
+        1 / 0  # noqa: B018
+
+
+def test_the_first_block_that_fails_is_reported_as_in_one_process() -> None:
+    found = []
+    for transport in (Local(), Processes(2), Processes(4)):
+        with pytest.raises(md.ClientFailed) as e:
+            train(Script(divide), transport)
+        found.append((e.value.client, e.value.round, e.value.method))
+        assert "ZeroDivisionError" in e.value.traceback
+        assert "in divide" in e.value.traceback
+        assert str(e.value).startswith("client 2 failed in round 2 in train(): ZeroDivisionError")
+    assert found == [(2, 2, "train")] * 3
+
+
+def refuse(client: int, round: int) -> None:
+    raise md.BadData("row 7 is odd", client=client, row=7, column=3)
+
+
+def test_our_errors_keep_class_and_attributes() -> None:
+    with pytest.raises(md.BadData, match="row 7 is odd") as e:
+        train(Script(refuse), Processes(2))
+    assert (e.value.client, e.value.row, e.value.column) == (0, 7, 3)
+
+
+def test_divergence_is_a_status() -> None:
+    fed = federation()
+    fed.pace = md.scenarios.Pace(lr=1e200)
+    a, b = (train(Script(), t, fed, throw=False) for t in (Local(), Processes(2)))
+    assert a.status == b.status
+    assert a.status.outcome == "diverged"
+
+
+@pytest.mark.parametrize(
+    "e",
+    [
+        errors.MedleyError("a"),
+        errors.RecipeError("b", "key"),
+        errors.BadData("c", client=1, row=2, column=None),
+        errors.Unsupported("d", method="m", need="n"),
+        errors.WireError("e"),
+        errors.ClientFailed(client=1, round=2, method="m", traceback="T\nValueError: ä"),
+        errors.TooFewReplies("f"),
+        errors.Diverged("g", None),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_every_error_survives_the_pipe(e: errors.MedleyError) -> None:
+    back = revive(json.loads(json.dumps(describe(e))))
+    assert type(back) is type(e)
+    assert str(back) == str(e)
+    assert vars(back) == vars(e)
+
+
+class Mine(errors.WireError):
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__("mine")
+        self.tensor, self.code = tensor, 5
+
+
+def test_errors_of_others_arrive_as_the_nearest_of_ours() -> None:
+    back = revive(describe(Mine(torch.zeros(2))))
+    assert type(back) is errors.WireError
+    assert str(back) == "mine"
+    assert vars(back) == {"code": 5}
+    try:
+        raise AttributeError("no pack")
+    except AttributeError as e:
+        back = revive(describe(e))
+    assert type(back) is errors.MedleyError
+    assert "AttributeError: no pack" in str(back)
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(md.RecipeError, match="at least 1") as e:
+        Processes(0)
+    assert e.value.key == "workers"
+    world = federation().draw(0)
+    site = Site(Script(), world.problem, lambda i, t: world.client(i, t, Seq()))
+    site.device = "cuda"
+    with pytest.raises(md.RecipeError, match="run is on cuda"):
+        Processes().open(site)
+
+
+# Death
+
+
+@dataclass(frozen=True)
+class Assassin:
+    """Kills the process that serves client 3 in round 2, ``times`` times."""
+
+    folder: str
+    times: int
+
+    def __call__(self, client: int, round: int) -> None:
+        marks = list(Path(self.folder).iterdir())
+        if (client, round) == (3, 2) and len(marks) < self.times:
+            (Path(self.folder) / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dead_worker_is_replaced_and_nothing_is_lost(tmp_path: Path, workers: int) -> None:
+    assert_same(train(Script(), Local()), train(Script(Assassin(str(tmp_path), 2)), Processes(workers)))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_block_that_kills_every_worker_names_its_clients(tmp_path: Path) -> None:
+    with pytest.raises(md.MedleyError, match=r"3 workers died .* clients \[3\] in round 2 \(train\).* -9"):
+        train(Script(Assassin(str(tmp_path), 100)), Processes(2))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_workers_killed_while_idle() -> None:
+    killed = []
+
+    def kill(row: dict[str, float]) -> None:
+        for p in multiprocessing.active_children()[: int(row["round"])]:
+            assert p.pid is not None
+            os.kill(p.pid, signal.SIGKILL)
+            killed.append(p.pid)
+
+    assert_same(train(Script(), Local()), train(Script(), Processes(2), on_round=kill))
+    assert len(set(killed)) == 5  # after rounds 1, 2 and 3
+
+
+def test_an_exchange_given_up_leaves_nothing_behind() -> None:
+    fed = federation()
+    world = fed.draw(0)
+    found = []
+    for transport in (Local(), Processes(2)):
+        site = Site(Script(), world.problem, lambda i, t: world.client(i, t, Seq()), memories=Memories())
+        with closing(transport.open(site)) as link:
+
+            def ask(round: int, link: Any = link, acked: Any = None) -> Any:
+                x = torch.ones(world.problem.d, dtype=torch.float64)
+                blocks, p = tuple((i,) for i in range(6)), dict.fromkeys(range(6), 1.0)
+                return link.exchange(Exchange(round, 0, "train", blocks, {"x": x}, {}, acked or {}, p, None))
+
+            abandoned = ask(1)
+            next(abandoned)
+            abandoned.close()
+            first = {r.block: r.replies for r in ask(2)}
+            second = {r.block: r.replies for r in ask(3, acked=dict.fromkeys(range(6), (2, 0)))}
+            found.append((first, second, link.save(dict.fromkeys(range(6), (3, 0)))))
+    for local, other in zip(found[0], found[1], strict=True):
+        assert sorted(local) == sorted(other) == list(range(6))
+    flat = [dict(tree.tensors(f)) for f in found]
+    assert flat[0].keys() == flat[1].keys()
+    assert len(flat[0]) == 18
+    assert all(torch.equal(flat[0][k], flat[1][k]) for k in flat[0])
+
+
+# Nothing stays
+
+
+def children() -> set[str]:
+    return {c for t in Path("/proc/self/task").iterdir() for c in (t / "children").read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_no_process_file_or_memory_is_left(tmp_path: Path) -> None:
+    train(Script(), Processes(1))  # whatever is opened once
+    before = children(), len(list(Path("/proc/self/fd").iterdir())), sorted(os.listdir("/dev/shm"))
+    for k in range(3):
+        train(Script(Assassin(str(tmp_path), k + 1)), Processes(2))
+        with pytest.raises(md.BadData):
+            train(Script(refuse), Processes(2))
+    world = federation().draw(0)
+    link = Processes(2).open(Site(Script(), world.problem, lambda i, t: world.client(i, t, Seq())))
+    assert len(children() - before[0]) == 2
+    link.close()
+    link.close()
+    after = children(), len(list(Path("/proc/self/fd").iterdir())), sorted(os.listdir("/dev/shm"))
+    assert after == before
+
+
+PROGRAM = """
+import multiprocessing, time, torch, medley as md
+from medley.transports import Processes
+torch.set_num_threads(1)
+q = md.problems.quadratics(clients=6, d=5)
+fed = md.Federation(q.problem, clients=q.clients)
+def tell(row):
+    if row["round"] == 2:
+        print(*[p.pid for p in multiprocessing.active_children()], flush=True)
+r = md.run(md.FedAvg(), fed, 10**7, transport=Processes(2), on_round=tell, progress=False)
+print(r.status.outcome, len(multiprocessing.active_children()), flush=True)
+"""
+
+
+@contextmanager
+def program() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A long run in a session of its own, as in a terminal; and the ids of its workers."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, **pipes) as p:
+        try:
+            assert p.stdout is not None
+            workers = [int(k) for k in p.stdout.readline().split()]
+            assert len(workers) == 2, p.stderr and p.stderr.read()
+            assert all(map(alive, workers))
+            yield p, workers
+        finally:
+            p.kill()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_ctrl_c_reaches_everybody_and_only_the_parent_answers() -> None:
+    with program() as (p, workers):
+        os.killpg(p.pid, signal.SIGINT)
+        out, err = p.communicate(timeout=60)
+        assert out.split() == ["interrupted", "0"]
+        assert "KeyboardInterrupt" not in err
+        assert not any(map(alive, workers))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_when_the_parent_is_killed() -> None:
+    with program() as (p, workers):
+        p.kill()
+        until = time.monotonic() + 20
+        while any(map(alive, workers)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not any(map(alive, workers))
+
+
+# Shared memory
+
+
+@dataclass
+class Leaf:
+    t: Tensor | None
+    n: float | int | str | bool | None
+
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16]
+DTYPES += [torch.int32, torch.int64, torch.bool]
+SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+
+
+@st.composite
+def tensor(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 5), max_size=3))
+    t = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
+    t = t.to(draw(st.sampled_from(DTYPES)))
+    return t.T if draw(st.booleans()) and t.ndim == 2 else t
+
+
+TREES = st.recursive(
+    tensor() | SCALARS | st.builds(Leaf, st.none() | tensor(), SCALARS),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=4)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, Tensor):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    elif dataclasses.is_dataclass(a):
+        assert_equal(vars(a), vars(b))
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        assert_equal(list(a.values()), list(b.values()))
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_equal(one, other)
+    else:
+        assert a == b
+
+
+@given(st.lists(TREES, min_size=1, max_size=3))
+def test_trees_pass_through_shared_memory(trees: list[Any]) -> None:
+    with closing(Arena()) as writer:
+        reader = Arena.__new__(Arena)
+        reader.fd, reader.map = writer.fd, None
+        for t in trees:
+            layout = json.loads(json.dumps(writer.write(t)))
+            got = reader.read(layout, {"Leaf": Leaf})
+            assert_equal(t, got)
+            for _, view in tree.tensors(got):
+                assert view.numel() == 0 or view.data_ptr() % ALIGNMENT == 0
+            del got
+
+
+def test_old_views_outlive_growth() -> None:
+    with closing(Arena()) as arena:
+        small = arena.read(arena.write([torch.arange(5.0)]), {})
+        big = arena.read(arena.write([torch.arange(5.0), torch.ones(1 << 20)]), {})
+        assert torch.equal(small[0], big[0])
+        assert float(big[1].sum()) == 1 << 20
+        small[0][0] = 7
+        assert big[0][0] == 7
