@@ -320,8 +320,8 @@ def run(
     """Train ``method`` on ``fed``.
 
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
-    test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every`` rounds,
-    at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures of the
+    test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
+    rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures of the
     test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
@@ -333,6 +333,7 @@ def run(
     local = engines.choose(engine, world.problem, device)
     x0 = world.problem.initial(streams.generator(seed, "init"))
     if init is not None:
+        init = torch.as_tensor(init)
         if init.shape != x0.shape:
             raise RecipeError(
                 f"run(init=...): x has {x0.numel()} parameters, init has shape {list(init.shape)}", "init"
@@ -343,6 +344,9 @@ def run(
     wanted = dict(target or {})
     if "gap" in wanted and fed.f_star is None:
         raise RecipeError("run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target")
+    if world.held is None and (metrics or wanted.keys() & {"accuracy", "test_loss"}):
+        key = "metrics" if metrics else "target"
+        raise RecipeError(f"run({key}=...): there is no test set to measure that on; give Federation(test=(X, y))", key)
     settings = {
         "method": algorithm.name,
         **{f"method.{k}": v for k, v in algorithm.settings().items()},
@@ -384,6 +388,8 @@ def run(
             settings,
         )
         result = loop(Path(resume) if resume is not None else None)
+    if result.buffers is not None:
+        world.problem.load_buffers(result.buffers)
     world.problem.outputs(result.x.to(device), world.X[:1])  # loads x into the module
     result.model = getattr(world.problem, "module", None)
     if throw and result.status.outcome == "diverged":
@@ -454,8 +460,11 @@ def _pooled(
         (None, None) if test is None else (_tensor(t, f"the test {k}", None) for t, k in zip(test, "Xy", strict=True))
     )
     try:
-        y = problem.canonical(torch.cat(ys), classes)
         y_test = None if y_test is None else problem.canonical(y_test, classes)
+    except BadData as e:
+        raise BadData(f"the test set: {e}", row=e.row) from None
+    try:
+        y = problem.canonical(torch.cat(ys), classes)
     except BadData as e:
         if e.row is None:
             raise

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import files, tree
 from .cohort import Books
-from .errors import WireError
+from .errors import MedleyError, WireError
 from .wire import Entry, Ledger
 
 FILE = "checkpoint.safetensors"
@@ -26,7 +26,7 @@ def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise WireError(f"cannot make the folder {folder}: {e}") from e
+        raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
     store: dict[str, Tensor] = {}
     methods = list(dict.fromkeys(e.method for e in books.ledger))
     number = {m: k for k, m in enumerate(methods)}
@@ -72,6 +72,6 @@ def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:
     for key in sorted(head):
         h.update(f"{key}={head[key]}\n".encode())
     for name in sorted(store):
-        h.update(name.encode())
+        h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
         h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
     return h.hexdigest()

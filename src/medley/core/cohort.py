@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, TypeVar, overload
-
-from torch import Tensor
+from typing import Any, Generic, TypeVar, overload
 
 from .client import Client
 from .clock import Device
 from .errors import MedleyError, TooFewReplies
-from .message import Message, Packed, nbytes
+from .message import Message, Packed, accumulate, nbytes
 from .problem import State
 from .transport import BlockReply, Exchange, Link, Tag
 from .wire import Codec, Entry, Ledger, Plain
@@ -66,8 +64,8 @@ class Replies(Generic[U]):
         got = self._read(weights)
         if got.folded is None:
             raise TooFewReplies(
-                f"nobody of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check that they "
-                "are reachable, or raise the participation"
+                f"nobody of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check that "
+                "they are reachable, or raise the participation"
             )
         return got.folded
 
@@ -125,19 +123,26 @@ class Cohort:
         self.books.notes.update(figures)
 
     @overload
-    def ask(self, method: Callable[[Client[Any], D], U], common: D) -> Replies[U]: ...
+    def ask(
+        self, method: Callable[[Client[Any], D], U], common: D, *, ids: tuple[int, ...] | None = None
+    ) -> Replies[U]: ...
 
     @overload
     def ask(
-        self, method: Callable[[Client[Any], D, E], U], common: D, each: Mapping[int, E], *, ids: tuple[int, ...] | None = None
+        self,
+        method: Callable[[Client[Any], D, E], U],
+        common: D,
+        each: Mapping[int, E],
+        *,
+        ids: tuple[int, ...] | None = None,
     ) -> Replies[U]: ...
 
     def ask(self, method: Any, common: Any, each: Any = None, *, ids: Any = None) -> Replies[Any]:
         """Have clients run ``method``: one exchange, the unit in which the papers count.
 
-        ``common`` goes to everybody and is encoded once; ``each`` holds what differs, by client id. The exchange happens
-        when the replies are read, so that their sum can be taken where they are made. Raises MedleyError for replies
-        that were never read, for a method that is not a client method, and for a client without its ``each``.
+        ``common`` goes to everybody and is encoded once; ``each`` holds what differs, by client id. The exchange
+        happens when the replies are read, so that their sum can be taken where they are made. Raises MedleyError for
+        replies that were never read, for a method that is not a client method, and for a client without its ``each``.
         """
         self.settle()
         algorithm, name = getattr(method, "__self__", None), getattr(method, "__name__", str(method))
@@ -145,14 +150,20 @@ class Cohort:
         if work is None:
             raise MedleyError(f"ask({name}): mark it with @on_client and call it as clients.ask(self.{name}, ...)")
         ids = self.ids if ids is None else tuple(sorted(ids))
-        if (each is None) != (work.each is None) or (each is not None and not each.keys() >= set(ids)):
-            raise MedleyError(f"ask({name}): it wants one {work.each and work.each.__name__} for each client in each=")
-        self._unread = name
+        if work.each is None and each is not None:
+            raise MedleyError(f"ask({name}): it takes no message of a client's own; leave each= out")
+        lacking = sorted(set(ids) - (each or {}).keys())
+        if work.each is not None and lacking:
+            raise MedleyError(
+                f"ask({name}): give every client its {work.each.__name__} in each=; clients {lacking} have none"
+            )
+        self._unread, read = name, False
 
         def send(weights: Mapping[int, float] | None) -> _Gathered:
-            if self._unread is None:
+            nonlocal read
+            if read:
                 raise MedleyError(f"ask({name}): its replies have been read already")
-            self._unread = None
+            self._unread, read = None, True
             return self._exchange(name, ids, common, each, weights)
 
         return Replies(self, send, work.up)
@@ -160,7 +171,9 @@ class Cohort:
     def settle(self) -> None:
         """Raise MedleyError if an `ask` was never read."""
         if self._unread is not None:
-            raise MedleyError(f"ask({self._unread}) was never read: call .mean(), .sum() or .each() on what it returned")
+            raise MedleyError(
+                f"ask({self._unread}) was never read: call .mean(), .sum() or .each() on what it returned"
+            )
 
     def _exchange(
         self,
@@ -191,7 +204,7 @@ class Cohort:
             blocks.append(reply)
             got.replies.update(reply.replies)
             if reply.folded is not None:
-                got.folded = add(got.folded, reply.folded)
+                got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
                 reply.folded = None
         receipts = {r.client: r for b in blocks for r in b.receipts}
         got.ids = tuple(sorted(receipts))
@@ -227,16 +240,3 @@ def in_order(blocks: Iterator[BlockReply], count: int) -> Iterator[BlockReply]:
     for k in range(turn, count):
         if k in waiting:
             yield waiting.pop(k)
-
-
-def add(total: Packed | None, more: Packed) -> Packed:
-    """Sum of two folded messages, into the first."""
-    if total is None:
-        return more
-    for name, v in more.items():
-        into = total[name]
-        if isinstance(into, Tensor):
-            into.add_(v)
-        elif into is not None:
-            total[name] = into + v  # type: ignore[operator]
-    return total

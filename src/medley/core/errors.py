@@ -18,7 +18,9 @@ from typing import Any
 
 
 class MedleyError(Exception):
-    """Base of all of Medley's errors."""
+    """Base of all of Medley's errors. ``result`` is what a run had computed before it failed, where it was a run."""
+
+    result: Any = None
 
 
 class RecipeError(MedleyError, ValueError):
@@ -65,7 +67,8 @@ class ClientFailed(MedleyError):
     def __init__(self, *, client: int, round: int, method: str, traceback: str) -> None:
         last = traceback.strip().splitlines()[-1] if traceback.strip() else "no traceback"
         super().__init__(
-            f"client {client} failed in round {round} in {method}(): {last}\n--- traceback at the client ---\n{traceback}"
+            f"client {client} failed in round {round} in {method}(): {last}\n"
+            f"--- traceback at the client ---\n{traceback}"
         )
         self.client, self.round, self.method, self.traceback = client, round, method, traceback
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from torch import Tensor
 
-from .errors import WireError
+from .errors import MedleyError, WireError
 
 Scalar = bool | int | float
 Packed = dict[str, Tensor | Scalar | None]
@@ -57,4 +57,31 @@ def nbytes(packed: Packed) -> int:
             total += 1
         elif value is not None:
             total += 8
+    return total
+
+
+def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
+    """``total`` + ``weight``·``packed``, in place where there is a total already. bools cannot be summed."""
+    if total is None:
+        total = {}
+        for name, v in packed.items():
+            if isinstance(v, bool):
+                raise MedleyError(f"{name!r} is a bool and has no mean; read these replies with .each()")
+            # An integer tensor times a float would be float32, whatever the run's dtype.
+            if isinstance(v, Tensor) and not v.is_floating_point():
+                v = v.double()
+            total[name] = None if v is None else v * weight
+        return total
+    for name, v in packed.items():
+        into = total[name]
+        if (into is None) != (v is None):
+            raise WireError(f"{name!r} came from some clients and not from others: read these replies with .each()")
+        if isinstance(into, Tensor):
+            assert isinstance(v, Tensor)
+            if into.shape != v.shape:
+                raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
+            into.add_(v, alpha=weight)
+        elif into is not None:
+            assert not isinstance(v, Tensor | None)
+            total[name] = into + v * weight
     return total

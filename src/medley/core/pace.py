@@ -13,8 +13,8 @@ class Pace:
     """One client's means in one round.
 
     ``steps`` counts mini-batches and wins over ``epochs``; ``batch=None`` is the full batch. ``momentum``,
-    ``weight_decay`` (part of the local gradient), ``clip`` (a bound on the norm of the local gradient) and ``optimizer``
-    say how the client descends; ``pairs`` is how many eigenpairs its link carries.
+    ``weight_decay`` (part of the local gradient), ``clip`` (a bound on the norm of the local gradient) and
+    ``optimizer`` say how the client descends; ``pairs`` is how many eigenpairs its link carries.
     """
 
     lr: float = 0.1

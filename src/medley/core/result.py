@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from . import files
-from .errors import WireError
+from .errors import MedleyError, WireError
+from .problem import State
 from .wire import Ledger
 
 Row = dict[str, float]
 """One evaluated round: round, exchanges, seconds (virtual), wall, bytes_down, bytes_up, loss, ..., by name."""
 
-Outcome = Literal["finished", "target", "interrupted", "diverged", "stalled"]
+Outcome = Literal["finished", "target", "interrupted", "diverged", "stalled", "failed"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Result:
     """One run of one method with one seed.
 
     ``x`` is the final model, a 1-d CPU tensor in the run's dtype; ``model`` the nn.Module with x loaded, where the
-    problem has one. ``history`` has one row an evaluated round, row 0 at x₀. ``settings`` is everything that made it, in
-    plain values.
+    problem has one; ``buffers`` its BatchNorm statistics and their like, which are not part of x. ``history`` has one
+    row an evaluated round, row 0 at x₀. ``settings`` is everything that made it, in plain values.
     """
 
     method: str
@@ -57,17 +58,24 @@ class Result:
     status: Status = field(default_factory=lambda: Status("finished"))
     settings: dict[str, Any] = field(default_factory=dict)
     model: nn.Module | None = None
+    buffers: State | None = None
 
     def __getitem__(self, name: str) -> list[float]:
         """One column of the history; nan where a row hasn't got it."""
         return [row.get(name, math.nan) for row in self.history]
 
     def save(self, folder: str | Path) -> Path:
-        """Write result.json, history.csv, ledger.csv and x.safetensors into ``folder``; each appears whole or not at all."""
+        """Write result.json, history.csv, ledger.csv and x.safetensors into ``folder``, each whole or not at all."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
+        tensors = {"x": self.x.contiguous()}
+        if self.buffers is not None:
+            tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
         with files.replacing(folder / "x.safetensors") as tmp:
-            save_file({"x": self.x.contiguous()}, tmp)
+            save_file(tensors, tmp)
         with files.replacing(folder / "history.csv") as tmp, tmp.open("w", newline="") as f:
             names = list(dict.fromkeys(k for row in self.history for k in row))
             w = csv.DictWriter(f, names)
@@ -97,12 +105,14 @@ class Result:
                 raise ValueError(f"format {head['format']} is not known to this version")
             with (folder / "history.csv").open(newline="") as f:
                 history = [{k: files.number(v) for k, v in row.items() if v != ""} for row in csv.DictReader(f)]
-            x = load_file(folder / "x.safetensors")["x"]
-        except (OSError, ValueError, KeyError, TypeError) as e:
+            kept = load_file(folder / "x.safetensors")
+            x, buffers = kept["x"], (kept["floats"], kept["ints"]) if "floats" in kept else None
+            method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
+            status = Status(*head["status"])
+        except (OSError, ValueError, KeyError, TypeError, csv.Error, SafetensorError) as e:
             raise WireError(f"{folder} holds no result that can be read: {type(e).__name__}: {e}") from None
-        status = Status(*head["status"])
         ledger = Ledger.load(folder / "ledger.csv")
-        return cls(head["method"], head["seed"], x, history, head["summary"], ledger, status, head["settings"])
+        return cls(method, seed, x, history, summary, ledger, status, settings, buffers=buffers)
 
 
 def summarise(history: list[Row]) -> dict[str, float]:
@@ -115,5 +125,3 @@ def summarise(history: list[Row]) -> dict[str, float]:
         if values:
             out[f"best_{name}"] = best(values)
     return out
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -16,7 +17,7 @@ from . import checkpoint, files, tree
 from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
-from .errors import Diverged, RecipeError, WireError
+from .errors import Diverged, MedleyError, RecipeError, WireError
 from .problem import State
 from .result import Result, Row, Status, summarise
 from .transport import Link
@@ -54,9 +55,11 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key, value in (("rounds", self.rounds), ("eval_every", self.eval_every)):
-            if value < (key == "eval_every"):
-                raise RecipeError(f"run({key}={value}): must be at least {int(key == 'eval_every')}", key)
+        least = {"rounds": 0, "eval_every": 1, "checkpoint_every": 1}
+        for key, low in least.items():
+            value = getattr(self, key)
+            if not isinstance(value, int) or value < low:
+                raise RecipeError(f"run({key}={value!r}): must be a whole number, at least {low}", key)
         for key in self.target:
             if key not in AT_MOST + AT_LEAST:
                 raise RecipeError.unknown(key, AT_MOST + AT_LEAST, "run(target=...)")
@@ -76,55 +79,73 @@ class Run:
         if differ:
             k = differ[0]
             raise WireError(
-                f"the checkpoint in {folder} is of another run: {k} was {settings.get(k)!r} there and is {ours.get(k)!r} "
-                "here; resume with what it was started with"
+                f"the checkpoint in {folder} is of another run: {k} was {settings.get(k)!r} there and is "
+                f"{ours.get(k)!r} here; resume with what it was started with"
             )
         kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
         self.link.load(kept["memories"], books.acked)
         return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"])
 
     def __call__(self, resume: Path | None = None) -> Result:
-        """Run to the end, to the target, to Ctrl-C or to a divergence; the result says which and holds all that was done.
+        """Run to the end, to the target, to Ctrl-C or to a divergence; the result says which and holds all that was
+        done.
 
         What happens inside a round that is cut short is undone: the result and the checkpoint are those of the last
         whole round.
         """
         live = self.start() if resume is None else self.resume(resume)
-        status = Status("finished")
+        status, saved = Status("finished"), -1
         began = time.perf_counter() - live.wall
         try:
-            if not live.history:
-                self._evaluate(live)
-            while live.round < self.rounds:
+            try:
+                if not live.history:
+                    self.on_round(self._evaluate(live))
+                while live.round < self.rounds and not self._reached(live.history[-1]):
+                    after = self._round(live.before())
+                    after.wall = time.perf_counter() - began
+                    evaluated = after.round % self.eval_every == 0 or after.round == self.rounds
+                    if evaluated:
+                        self._evaluate(after)
+                    after.books.notes = {}
+                    live = after
+                    if self.checkpoint and live.round % self.checkpoint_every == 0:
+                        self._save(live)
+                        saved = live.round
+                    if evaluated:
+                        self.on_round(live.history[-1])
                 if why := self._reached(live.history[-1]):
                     status = Status("target", why)
-                    break
-                after = self._round(live.before())
-                after.wall = time.perf_counter() - began
-                if after.round % self.eval_every == 0 or after.round == self.rounds:
-                    self._evaluate(after)
-                after.books.notes = {}
-                live = after
-                if self.checkpoint and (live.round % self.checkpoint_every == 0 or live.round == self.rounds):
+            except KeyboardInterrupt:
+                where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint else ""
+                status = Status("interrupted", f"stopped by Ctrl-C after round {live.round} of {self.rounds}{where}")
+            except Diverged as e:
+                status = Status("diverged", str(e))
+            if self.checkpoint and saved != live.round:
+                self._save(live)
+        except Exception as e:
+            if self.checkpoint:
+                with contextlib.suppress(MedleyError):
                     self._save(live)
-            else:
-                if why := self._reached(live.history[-1]):
-                    status = Status("target", why)
-        except KeyboardInterrupt:
-            where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint else ""
-            status = Status("interrupted", f"stopped by Ctrl-C after round {live.round} of {self.rounds}{where}")
-            if self.checkpoint:
-                self._save(live)
-        except Diverged as e:
-            status = Status("diverged", str(e))
-            if self.checkpoint:
-                self._save(live)
-        x = self.algorithm.model(live.s).detach().cpu().clone()
-        history = live.history
-        if history and history[-1]["round"] != live.round:
-            self._evaluate(live)
+            if isinstance(e, MedleyError):
+                e.result = self._result(live, Status("failed", str(e)))
+            raise
+        return self._result(live, status)
+
+    def _result(self, live: _Live, status: Status) -> Result:
+        if live.history and live.history[-1]["round"] != live.round:
+            # The model may be finite and its loss not: then the last row is an earlier one.
+            with contextlib.suppress(Diverged):
+                self._evaluate(live)
         return Result(
-            self.algorithm.name, self.seed, x, history, _summary(history), live.books.ledger, status, dict(self.settings)
+            self.algorithm.name,
+            self.seed,
+            self.algorithm.model(live.s).detach().cpu().clone(),
+            live.history,
+            _summary(live.history),
+            live.books.ledger,
+            status,
+            dict(self.settings),
+            buffers=tree.map_tensors(live.books.buffers, lambda t: t.cpu()),
         )
 
     def _round(self, live: _Live) -> _Live:
@@ -136,11 +157,12 @@ class Run:
             cohort.settle()
             if not bool(torch.isfinite(self.algorithm.model(live.s)).all()):
                 raise Diverged(
-                    f"{self.algorithm.name}'s model is not finite after round {live.round}: the run diverges; try a smaller lr"
+                    f"{self.algorithm.name}'s model is not finite after round {live.round}: the run diverges; "
+                    "try a smaller lr"
                 )
         return live
 
-    def _evaluate(self, live: _Live) -> None:
+    def _evaluate(self, live: _Live) -> Row:
         b = live.books
         row: Row = {
             "round": live.round,
@@ -154,8 +176,8 @@ class Run:
         }
         if not math.isfinite(row.get("loss", 0.0)):
             raise Diverged(f"the loss is {row['loss']} after round {live.round}: the run diverges; try a smaller lr")
-        live.history.append(row)
-        self.on_round(row)
+        live.history = [*live.history, row]  # not in place: a round that is undone takes its row with it
+        return row
 
     def _reached(self, row: Row) -> str:
         """What the target says was reached, or nothing."""

@@ -14,7 +14,7 @@ from . import streams, tree
 from .algorithm import Algorithm
 from .client import Client
 from .errors import ClientFailed, Diverged, MedleyError, WireError
-from .message import Packed, nbytes
+from .message import Packed, accumulate, nbytes
 from .problem import Problem, State
 from .transport import BlockReply, Exchange, Receipt, Tag
 from .wire import Codec, Plain
@@ -44,9 +44,9 @@ class Memories:
         kept = [v for v in held if v[0] <= acked]
         if not kept or kept[-1][0] != acked:
             raise WireError(
-                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, but it "
-                f"holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its memory, or is the checkpoint "
-                "another run's?"
+                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, "
+                f"but it holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its memory, or is the "
+                "checkpoint another run's?"
             )
         before = [v for v in kept[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
         self.versions[client] = [*before, kept[-1]]
@@ -65,30 +65,6 @@ class Memories:
         self.versions = {i: [(acked[i], m)] for i, m in memories.items()}
 
 
-def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
-    """``total`` + ``weight``·``packed``, in place where there is a total already. bools cannot be summed."""
-    if total is None:
-        total = {}
-        for name, v in packed.items():
-            if isinstance(v, bool):
-                raise MedleyError(f"{name!r} is a bool and has no mean; read these replies with .each()")
-            total[name] = None if v is None else v * weight
-        return total
-    for name, v in packed.items():
-        into = total[name]
-        if (into is None) != (v is None):
-            raise WireError(f"{name!r} came from some clients and not from others: read these replies with .each()")
-        if isinstance(into, Tensor):
-            assert isinstance(v, Tensor)
-            if into.shape != v.shape:
-                raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
-            into.add_(v, alpha=weight)
-        elif into is not None:
-            assert not isinstance(v, Tensor | None)
-            total[name] = into + v * weight
-    return total
-
-
 @dataclass
 class Site:
     """Everybody on the clients' side of one run: who they are, what they run, what they remember."""
@@ -102,7 +78,9 @@ class Site:
     memories: Memories = field(default_factory=Memories)
     device: str = "cpu"
 
-    def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[BlockReply, dict[int, Any]]:
+    def serve_block(
+        self, exchange: Exchange, block: int, memories: Mapping[int, Any]
+    ) -> tuple[BlockReply, dict[int, Any]]:
         """Run one block; the same here and in any worker. Returns the reply and the pending memories."""
         reply, pending = BlockReply(block), {}
         work = self.algorithm.works[exchange.method]
@@ -124,11 +102,13 @@ class Site:
         self, exchange: Exchange, i: int, common: Any, own: Any, memory: Any
     ) -> tuple[Packed, State | None, float, Any]:
         """One client's answer, its buffers if they changed, its work in row gradients, and its memory after it."""
-        method, where = exchange.method, {"client": i, "round": exchange.round, "method": exchange.method}
+        method = exchange.method
         me = self.client(i, exchange.round)
         if self.algorithm.remembers:
             if memory is None:
-                memory = self.algorithm.remember(torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device))
+                memory = self.algorithm.remember(
+                    torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device)
+                )
             me.memory = tree.copy(memory)
         given = [*_tensors(memory, common, own)]
         if exchange.buffers is not None:
@@ -139,12 +119,13 @@ class Site:
         except MedleyError:
             raise
         except Exception as e:
-            raise ClientFailed(**where, traceback=traceback.format_exc()) from e
+            trace = traceback.format_exc()
+            raise ClientFailed(client=i, round=exchange.round, method=method, traceback=trace) from e
         for name, t, version in given:
             if t._version != version:
                 raise MedleyError(
-                    f"{self.algorithm.name}.{method} changed {name} in place (client {i}, round {exchange.round}); what a "
-                    "client is given or remembers changes by assignment only: write m.c = m.c + step"
+                    f"{self.algorithm.name}.{method} changed {name} in place (client {i}, round {exchange.round}); "
+                    "what a client is given or remembers changes by assignment only: write m.c = m.c + step"
                 )
         packed: Packed = answer.pack()
         for name, v in packed.items():
@@ -160,7 +141,9 @@ class Site:
 
     def _noise(self, i: int, exchange: Exchange) -> Any:
         """Dropout and its like draw from torch's global stream: give it a name for the length of the call."""
-        return _Noise(streams.key(self.seed, i, exchange.round, exchange.number, "noise"), "noise" in self.problem.gives)
+        return _Noise(
+            streams.key(self.seed, i, exchange.round, exchange.number, "noise"), "noise" in self.problem.gives
+        )
 
 
 def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, buffers: State | None) -> None:

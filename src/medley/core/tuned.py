@@ -11,7 +11,7 @@ from .errors import RecipeError
 
 @dataclass(frozen=True)
 class Tuned:
-    """``method`` with every client's lr multiplied by ``lr``. ``record`` is how that was found, one row a grid point."""
+    """``method`` with every client's lr multiplied by ``lr``. ``record`` is how that was found, a row a grid point."""
 
     method: Algorithm[Any, Any]
     lr: float = 1.0

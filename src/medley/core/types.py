@@ -17,3 +17,8 @@ Rows = Index | slice | None
 
 Data = Shaped[Tensor, "n ..."]
 """Inputs or labels, one row a sample."""
+
+
+def number(column: Tensor) -> Num:
+    """One client's [1] as a float; a crew's [k, 1] as it is."""
+    return float(column) if column.ndim < 2 else column

@@ -182,8 +182,8 @@ def class_labels(y: Data, classes: int | None, where: str) -> Int[Tensor, " n"]:
     if bad.any():
         row = int(bad.nonzero()[0])
         raise BadData(
-            f"{where} wants labels 0..{(classes or 0) - 1}; row {row} has {y[row].item():g}. Give classes= if there are "
-            "more, or number the labels from 0",
+            f"{where} wants labels 0..{(classes or 0) - 1}; row {row} has {y[row].item():g}. Give classes= if there "
+            "are more, or number the labels from 0",
             row=row,
         )
     return whole

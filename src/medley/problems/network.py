@@ -32,8 +32,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Network:
     """Train ``module``.
 
-    ``loss`` is "cross_entropy" (integer labels), "mse" (targets in the outputs' shape), or a function (outputs, y) -> 0-d
-    mean loss of the batch. ``start="draw"`` draws x₀ anew for every seed by the layers' own initialisation,
+    ``loss`` is "cross_entropy" (integer labels), "mse" (targets in the outputs' shape), or a function (outputs, y) ->
+    0-d mean loss of the batch. ``start="draw"`` draws x₀ anew for every seed by the layers' own initialisation,
     ``start="module"`` begins at the weights the module has.
     """
 
@@ -107,7 +107,7 @@ class NetworkProblem:
 
     def split(self, x: Vec) -> list[Tensor]:
         """Views of x in the parameters' shapes."""
-        return [v.view(s) for v, s in zip(x.split(self.sizes), self.shapes, strict=True)]
+        return [v.view(s) for v, s in zip(torch.split(x, self.sizes), self.shapes, strict=True)]
 
     def inputs(self, X: Data) -> Data:
         """Floats in the run's dtype, integers (token ids) as they are."""
@@ -183,7 +183,7 @@ class NetworkProblem:
     def load_buffers(self, state: State) -> None:
         """Set them."""
         for mine, flat in ((self.floats, state[0]), (self.ints, state[1])):
-            for b, v in zip(mine, flat.split([b.numel() for b in mine]), strict=True):
+            for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
                 b.copy_(v.view(b.shape))
 
 
@@ -331,5 +331,3 @@ class NetworkBatch:
     def loss(self, outputs: Tensor | None = None) -> Tensor:
         """Mean loss."""
         return self.of.problem.mean_loss(self.outputs if outputs is None else outputs, self.y)
-
-

@@ -28,7 +28,7 @@ class Seq:
         me: Client[Any],
         x: Vec,
         *,
-        scale: float = 1.0,
+        scale: Num = 1.0,
         pull: tuple[Num | Vec, Vec] | None = None,
         shift: Vec | None = None,
         loss: LocalLoss | None = None,

@@ -44,7 +44,8 @@ def quadratics(
 ) -> Synthetic:
     """Clients with Hessians of their own (eigenvalues log-uniform in [low, high]) and minimisers c_i ~ N(0, spread²).
 
-    Client i has between ``rows[0]`` and ``rows[1]`` rows (2d to 6d unless told otherwise; at least d), so that p_i differ.
+    Client i has between ``rows[0]`` and ``rows[1]`` rows (2d to 6d unless told otherwise; at least d), so that p_i
+    differ.
     """
     rng = streams.rng(seed, "quadratics")
     fewest, most = rows or (2 * d, 6 * d)
@@ -64,7 +65,12 @@ def quadratics(
 
 
 def logistic(
-    clients: int = 10, d: int = 10, mu: float = 0.1, rows: tuple[int, int] = (20, 80), spread: float = 1.0, seed: int = 0
+    clients: int = 10,
+    d: int = 10,
+    mu: float = 0.1,
+    rows: tuple[int, int] = (20, 80),
+    spread: float = 1.0,
+    seed: int = 0,
 ) -> Synthetic:
     """Clients with a labelling rule and a feature mean of their own; x* by Newton to machine precision."""
     rng = streams.rng(seed, "logistic")
@@ -77,8 +83,8 @@ def logistic(
         y = np.where(X @ rule + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
         made.append((torch.from_numpy(X), torch.from_numpy(y)))
     problem = Logistic(mu=mu)
-    X, y = torch.cat([X for X, _ in made]), torch.cat([y for _, y in made])
-    f = problem.ready(X, y, None, None, "cpu").bind(X, y)
+    X_all, y_all = torch.cat([X for X, _ in made]), torch.cat([y for _, y in made])
+    f = problem.ready(X_all, y_all, None, None, "cpu").bind(X_all, y_all)
     x = torch.zeros(d, dtype=torch.float64)
     for _ in range(100):
         step = torch.linalg.solve(f.hessian(x), f.grad(x))

@@ -1,0 +1,95 @@
+"""ECADO: the circuit whose server is solved to its steady state, which is consensus ADMM with inexact local solves.
+
+**Reference**: Agarwal & Pileggi, "Equivalent Circuit Approach to Distributed Optimization" (ECADO), 2023, as
+FedECADO's arXiv version, section 3, describes it; equation numbers are that section's.
+
+**Needs**: every client in every round.
+
+**One round sends** (floats per client):
+
+- simulate: 2d down, d + 1 up
+
+**Departures**: the steady state in closed form instead of backward-Euler steps until x_c stands still (28), their
+limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of Σ p_i f_i also for clients of unequal
+size.
+
+**Example**
+
+>>> import medley as md
+>>> q = md.problems.quadratics(clients=5, d=4, seed=2)
+>>> fed = md.Federation(q.problem, clients=q.clients, pace=md.scenarios.Pace(lr=0.02, batch=None, epochs=5))
+>>> run = md.run(md.ECADO(), fed, rounds=200, progress=False)
+>>> float((run.x - q.x_star).norm()) < 1e-8
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.message import Message
+from ..core.types import Num, Vec
+from ..numerics.circuit import steady_state
+
+
+class Center(Message):
+    """Down to all: the server's node, and how many clients there are."""
+
+    x: Vec
+    n: int
+
+
+class Flow(Message):
+    """Down to one: the current in its branch."""
+
+    I: Vec
+
+
+class Window(Message):
+    """Up: how far the client went, and its simulated time."""
+
+    delta: Vec
+    T: Num
+
+
+@dataclass
+class Server:
+    """The node, the sum of all currents, and the currents of those that took part."""
+
+    x: Vec
+    S: Vec
+    I: dict[int, Vec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ECADO(Algorithm[Server]):
+    """Consensus by a circuit at rest; G_i = 1/Δt with one Δt, the longest window."""
+
+    needs = frozenset({"everyone"})
+
+    def start(self, x: Vec) -> Server:
+        """No currents."""
+        return Server(x, torch.zeros_like(x))
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Simulate the clients, then solve the server: I_i ← I_i + G_i(x_c − x_i), after which Σ I_i = 0."""
+        own = {i: Flow(s.I.get(i, torch.zeros_like(s.x))) for i in clients.ids}
+        got = clients.ask(self.simulate, Center(s.x, clients.population), own).each()
+        got = {i: w for i, w in got.items() if w.T > 0}
+        if not got:
+            return
+        G = torch.full((len(got),), 1 / max(float(w.T) for w in got.values()), dtype=s.x.dtype)
+        rest = steady_state(s.S, [w.delta for w in got.values()], G, J=[own[i].I for i in got])
+        assert rest.J is not None
+        s.x, s.S, s.I = s.x + rest.dx, rest.S, s.I | dict(zip(got, rest.J, strict=True))
+
+    @on_client
+    def simulate(self, me: Client, got: Center, own: Flow) -> Window:
+        """Forward Euler on dx_i/dt = I_i − w_i ∇f_i(x_i), w_i = N p_i."""
+        w = me.descend(got.x, scale=me.p * got.n, shift=-own.I)
+        return Window(w.step, w.T)

@@ -1,0 +1,365 @@
+"""FedECADO: federated learning as an electric circuit, integrated by the server with backward Euler.
+
+**Reference**: Agarwal, Joshi & Pileggi, "FedECADO: A Dynamical System Model of Federated Learning", ICML 2025,
+Algorithms 1 and 2; equation numbers below are the paper's, with the signs of its appendix (41)-(43).
+
+**Needs**: nothing; Hessian-vector products where ``sensitivity`` is on.
+
+**One round sends** (floats per client):
+
+- simulate: 2d down, d + 2 up
+
+With ``flows="client"`` the flow stays where it is: x down; the displacement up, and what the limiter cut off if there
+is one; then the server's move down (settle: d + 1 down, 0 up). A client's sensitivity costs one exchange when it is
+new or refreshed: d down, one float or d up.
+
+**The circuit.** The server's node x_c (capacitor C_c) feeds one branch per client, an inductor; J_i is the flow in
+it:
+
+    C_c dx_c/dt = −Σ_i p_i J_i      ℓ dJ_i/dt = x_c − x_i      dx_i/dt = J_i − ∇f_i(x_i)            (41), (42), (43)
+
+At rest x_i = x_c = x*, J_i = ∇f_i(x*), and Kirchhoff's sum Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0, whatever
+the clients' learning rates, epochs and sizes. Clients that sit a round out are constant current sources in that sum.
+
+**Departures**, with reasons in the code and tests:
+
+- The default ``form="J"``: flows in units of a gradient (J_i = I_i/p_i), so that the client trains on its own mean
+loss; the inductance is ℓ = λ·Tw², without a scale of its own, so that nothing depends on the size of the learning
+rates; the server has a capacitor C_c; one backward-Euler step over the whole window of max T_i, whose damping is an
+asset. - Clients start at x_c, not at their own old state, and inactive flows stay in the sum: without either the
+fixed point, or the way to it, is lost. - A passivity limiter (κ): a flow may not push harder than the client's own
+gradient resists. It keeps networks stable. - q: a client that is extrapolated far (few steps, small lr) is trusted
+less. - Kept for ablation: ``form="I"``, the paper's variables with clients' losses scaled by N·p_i, and
+``form="paper"``, Algorithm 2 as printed but for its signs: clients go on from their own old states, all weights
+equal, G_i = 1/Δt + p_i H̄_i with the server's own step, L = λ.
+
+**Example**
+
+>>> import medley as md
+>>> q = md.problems.quadratics(clients=10, d=5, seed=1)
+>>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)
+>>> run = md.run(md.FedECADO(), fed, rounds=300, progress=False)
+>>> float((run.x - q.x_star).norm() / q.x_star.norm()) < 1e-8
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Num, Vec, number
+from ..numerics.circuit import Circuit, Controller, central_step, conductance, flow, integrate, passivity
+
+Auto = Literal["auto"]
+
+
+class Center(Message):
+    """Down to all: the server's node, and how many clients there are."""
+
+    x: Vec
+    n: int
+
+
+class Flow(Message):
+    """Down to one: the flow in its branch, where the server keeps it."""
+
+    J: Vec | None
+
+
+class Window(Message):
+    """Up: how far the client went in its window, how long that was, and what the limiter left of its flow."""
+
+    delta: Vec
+    T: Num
+    s: Num
+    cut: Vec | None
+    """What was cut off the flow, where only the client knows it."""
+    start: Vec | None
+    """Where the client began, where that is not x_c."""
+
+
+class Move(Message):
+    """Down to all, flows at the clients: how far x_c went, in which window."""
+
+    dx: Vec
+    Tw: float
+
+
+class Settled(Message):
+    """Up: the flow is up to date."""
+
+
+class Sensitivity(Message):
+    """Up: the curvature of f_i, tr(H_i)/d or the diagonal of H_i."""
+
+    h: Num | Vec
+
+
+@dataclass
+class Server:
+    """The node, Kirchhoff's sum over all clients, and what is known of each branch."""
+
+    x: Vec
+    S: Vec
+    J: dict[int, Vec] = field(default_factory=dict)
+    """Flows of those that took part, with flows at the server."""
+    h: dict[int, Num | Vec] = field(default_factory=dict)
+    """Curvature of those asked."""
+    sensed: dict[int, int] = field(default_factory=dict)
+    """The round in which they were."""
+    T_ref: float = 0.0
+    """The longest window so far."""
+    step: float | None = None
+    """Where Algorithm 1 starts in the next window, in shares of it."""
+
+
+@dataclass
+class Memory:
+    """A client's branch: with flows at the clients its flow and its last window, in the paper's form its own state."""
+
+    J: Vec | None = None
+    delta: Vec | None = None
+    T: Num = 0.0
+    h: Num | Vec | None = None
+    x: Vec | None = None
+
+
+@dataclass(frozen=True)
+class FedECADO(Algorithm[Server, Memory]):
+    """The circuit's elements; "auto" chooses by the problem.
+
+    ``lam`` λ, inductance in units of the window squared: 0 for convex problems, 1 for networks (3 if one is
+    unstable). ``C_c`` the server's capacitance: 0 at full participation, else the share of clients that takes part.
+    ``q`` how much less a client is trusted that is extrapolated: 0 convex, 0.5 networks. ``kappa`` κ of the passivity
+    limiter: None (off) convex, 1 networks. ``delta`` is the tolerance of the step-size control by local truncation
+    error, relative to the clients' longest way; None is exactly one step a round. ``sensitivity`` puts the clients'
+    curvature into G_i, by ``probes`` Hutchinson samples at a client's first round and every ``refresh`` rounds (0:
+    never again). ``flows`` are kept at the server (one exchange a round) or at the clients (two, and O(d) memory at
+    the server). ``weights`` are those of the I form. The defaults' source is this library's own trials; the paper
+    gives none.
+    """
+
+    lam: float | Auto = "auto"
+    C_c: float | Auto = "auto"
+    q: float | Auto = "auto"
+    kappa: float | Auto | None = "auto"
+    delta: float | None = None
+    sensitivity: Literal["off", "scalar", "diagonal"] = "off"
+    refresh: int = 0
+    form: Literal["J", "I", "paper"] = "J"
+    flows: Literal["client", "server"] = "server"
+    weights: Literal["mean1", "p", "uniform"] = "mean1"
+    probes: int = 8
+
+    def __post_init__(self) -> None:
+        for name, least in (("lam", 0.0), ("C_c", 0.0), ("q", 0.0), ("kappa", 1.0), ("refresh", 0), ("probes", 1)):
+            value = getattr(self, name)
+            if value is not None and value != "auto" and not value >= least:
+                raise RecipeError(f"FedECADO({name}={value}): must be at least {least:g}, or 'auto'", name)
+        if self.delta is not None and not self.delta > 0:
+            raise RecipeError(
+                f"FedECADO(delta={self.delta}): must be greater than 0; None takes one step a round", "delta"
+            )
+        for name, known in (
+            ("form", ("J", "I", "paper")),
+            ("flows", ("client", "server")),
+            ("sensitivity", ("off", "scalar", "diagonal")),
+            ("weights", ("mean1", "p", "uniform")),
+        ):
+            if getattr(self, name) not in known:
+                raise RecipeError.unknown(str(getattr(self, name)), known, f"FedECADO({name}=...)")
+        if self.flows == "client" and (self.form != "J" or self.delta is not None):
+            raise RecipeError(
+                "FedECADO(flows='client') takes one step a round in the J form; leave form and delta", "flows"
+            )
+
+    def suited(self, gives: frozenset[str]) -> FedECADO:
+        """The "auto" settings resolved for a problem."""
+        convex = "convex" in gives
+        auto = {"lam": 0.0 if convex else 1.0, "q": 0.0 if convex else 0.5, "kappa": None if convex else 1.0}
+        if self.form != "J":
+            auto = {"lam": 1.0, "q": 0.0, "kappa": None}
+        resolved: dict[str, Any] = {k: v for k, v in auto.items() if getattr(self, k) == "auto"}
+        return replace(self, **resolved)
+
+    def requires(self) -> frozenset[str]:
+        """Hessian-vector products for the sensitivity."""
+        return frozenset() if self.sensitivity == "off" else frozenset({"hessian"})
+
+    def start(self, x: Vec) -> Server:
+        """No flows."""
+        return Server(x, torch.zeros_like(x))
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Algorithm 2, steps 9-16."""
+        h = self.sense(s, clients)
+        keeps = self.flows == "server"
+        own = {i: Flow(s.J.get(i, torch.zeros_like(s.x)) if keeps else None) for i in clients.ids}
+        got = clients.ask(self.simulate, Center(s.x, clients.population), own).each()  # steps 9-11
+        got = {i: w for i, w in got.items() if w.T > 0}  # who made no step has no window, and waits like the absent
+        if not got:
+            return
+        T, p = (
+            torch.tensor(v, dtype=torch.float64) for v in ([w.T for w in got.values()], [clients.p[i] for i in got])
+        )
+        S, J = s.S.clone(), [w.s * J_i for i, w in got.items() if (J_i := own[i].J) is not None]
+        for i, w in got.items():  # what the limiter takes from a flow leaves the sum
+            J_i, cut = own[i].J, w.cut
+            if J_i is not None and w.s < 1:
+                cut = (1 - w.s) * J_i
+            if cut is not None:
+                S -= clients.p[i] * cut
+        D = [w.delta for w in got.values()]
+        h_active = self.stacked(h, got)
+        if self.form == "J" and self.delta is None:
+            lam, q, C_c = float(self.lam), float(self.q), self.capacitance(clients)
+            step = central_step(S, D, T, p, lam=lam, q=q, C_c=C_c, h=h_active, J=J or None, inplace=True)
+            dx, S, Tw = step.dx, step.S, step.Tw
+        else:  # steps 12-16
+            dx, S, Tw = self.substeps(s, clients, got, S, T, p, h_active, J)
+        s.x, s.S = s.x + dx, S
+        if keeps:
+            s.J = s.J | dict(zip(got, J, strict=True))
+        else:
+            self.settle_all(s, clients, got, dx, Tw, h)
+        clients.note(Tw=Tw, limited=sum(float(w.s) < 1 for w in got.values()) / len(got))
+
+    @on_client
+    def simulate(self, me: Client[Memory], got: Center, own: Flow) -> Window:
+        """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i), (43): local descent with the flow as a constant shift."""
+        m, zero = me.memory, torch.zeros_like(got.x)
+        J = own.J if own.J is not None else zero if m.J is None else m.J
+        s: Num = 1.0
+        if self.kappa is not None:
+            s = number(passivity(me.problem.grad(got.x, me.first_batch), J, float(self.kappa)))
+        literal = self.form == "paper"
+        start = m.x if literal and m.x is not None else got.x
+        w = me.descend(start, scale=self.scale(me.p, got.n), shift=-s * J)
+        if self.flows == "client":
+            m.J, m.delta, m.T = s * J, w.step, w.T
+        if literal:
+            m.x = start + w.step
+        cut = (1 - s) * J if self.flows == "client" and self.kappa is not None else None
+        return Window(w.step, w.T, s, cut, start - got.x if literal else None)
+
+    # Flows at the clients
+
+    def settle_all(
+        self, s: Server, clients: Cohort, got: dict[int, Window], dx: Vec, Tw: float, h: dict[int, Num | Vec]
+    ) -> None:
+        """Tell the clients where x_c went, so that each brings its flow up to date."""
+        done = clients.ask(self.settle, Move(dx, Tw), ids=tuple(got)).each()
+        for i in got.keys() - done.keys():  # its flow stays what it was, and so must its part of the sum
+            s.S = s.S - clients.p[i] * self.change(dx, Tw, got[i].delta, got[i].T, h.get(i))
+
+    @on_client
+    def settle(self, me: Client[Memory], got: Move) -> Settled:
+        """ℓ dJ_i/dt = x_c − x_i, (42), over the window."""
+        m = me.memory
+        assert m.J is not None
+        assert m.delta is not None
+        m.J, m.delta = m.J + self.change(got.dx, got.Tw, m.delta, m.T, m.h), None
+        return Settled()
+
+    def change(self, dx: Vec, Tw: float, D: Vec, T: Num, h: Num | Vec | None) -> Vec:
+        """β_i (x_c − Γ_i), with the Γ operator (28) at the window's end."""
+        return flow(torch.zeros_like(D), D, dx, Tw / T, conductance(T, Tw, float(self.lam), float(self.q), h))
+
+    # Aggregate sensitivity
+
+    def sense(self, s: Server, clients: Cohort) -> dict[int, Num | Vec]:
+        """Ask those who are new, or due for a refresh, for their curvature: H̄_i of (14), (22)."""
+        if self.sensitivity != "off":
+            known = {i for i, t in s.sensed.items() if not self.refresh or clients.round - t < self.refresh}
+            due = tuple(i for i in clients.ids if i not in known)
+            if due:
+                got = clients.ask(self.curvature, Center(s.x, clients.population), ids=due).each()
+                s.h = s.h | {i: r.h for i, r in got.items()}
+                s.sensed = s.sensed | dict.fromkeys(got, clients.round)
+        return s.h
+
+    @on_client
+    def curvature(self, me: Client[Memory], got: Center) -> Sensitivity:
+        """Hutchinson: E[v ⊙ H v] is H's diagonal, for v of random signs. Negative curvature counts as none."""
+        rng, total = me.rng("hutchinson"), torch.zeros_like(got.x)
+        for _ in range(self.probes):
+            v = torch.randint(0, 2, got.x.shape, generator=rng).to(got.x) * 2 - 1
+            total = total + v * me.problem.hvp(got.x, v)
+        diagonal = total / self.probes
+        scalar = self.sensitivity == "scalar"
+        h: Num | Vec = max(0.0, float(diagonal.mean())) if scalar else diagonal.clamp(min=0)
+        me.memory.h = h
+        return Sensitivity(h)
+
+    def stacked(self, h: dict[int, Num | Vec], got: dict[int, Window]) -> Tensor | None:
+        """The active clients' curvatures [a] or [a, d]; 0 for one whose answer was lost."""
+        if self.sensitivity == "off":
+            return None
+        like = next(iter(got.values())).delta
+        if self.sensitivity == "scalar":
+            return torch.tensor([h.get(i, 0.0) for i in got], dtype=torch.float64)
+        return torch.stack([torch.as_tensor(h.get(i, torch.zeros_like(like))) for i in got])
+
+    # Elements
+
+    def capacitance(self, clients: Cohort) -> float:
+        """C_c = a/n under partial participation: without it the extrapolation to max T is noisy."""
+        if self.C_c != "auto":
+            return self.C_c
+        return clients.fraction if len(clients) < clients.population else 0.0
+
+    def scale(self, p: float, n: int) -> float:
+        """The weight w_i inside the local gradient: 1 in the J form, where p_i stands in Kirchhoff's sum."""
+        if self.form == "paper" or self.weights == "uniform" or self.form == "J":
+            return 1.0
+        return p if self.weights == "p" else n * p
+
+    def substeps(
+        self,
+        s: Server,
+        clients: Cohort,
+        got: dict[int, Window],
+        S: Vec,
+        T: Tensor,
+        p: Tensor,
+        h: Tensor | None,
+        J: list[Vec],
+    ) -> tuple[Vec, Vec, float]:
+        """Algorithm 1 through the window, in any of the forms; adds to the flows ``J`` in place."""
+        Tw, lam, start = float(T.max()), float(self.lam), None
+        s.T_ref = max(s.T_ref, Tw)
+        if self.form == "J":
+            circuit = Circuit.j_form(T, p, lam=lam, q=float(self.q), C_c=self.capacitance(clients), h=h)
+        else:
+            window = T
+            if self.form == "paper":  # (22) with the server's own step
+                window = torch.full_like(T, (s.step or 0.2) * Tw)
+                start = torch.stack([w.start for w in got.values() if w.start is not None])
+            w = torch.tensor([self.scale(clients.p[i], clients.population) for i in got], dtype=torch.float64)
+            if self.form == "paper":
+                w = p
+            G = 1 / window
+            if h is not None:
+                G = G + w * h if h.ndim == 1 else G[:, None] + w[:, None] * h
+            L = lam
+            if self.form == "I":
+                # N branches in parallel against a capacitor of 1 ring with (ωT)² = N T²/L; it has to stay below π².
+                L *= s.T_ref**2 * max(1.0, clients.population / 8)
+            circuit = Circuit.i_form(G, L)
+        D = [w.delta for w in got.values()]
+        sol = integrate(circuit, S, D, T, start=start, controller=Controller(self.delta or 1e-2), h=s.step)
+        for j, k in zip(J, sol.K, strict=True):
+            j += k
+        s.step = sol.h
+        clients.note(substeps=sol.steps)
+        return sol.dx, sol.S, Tw
