@@ -161,7 +161,8 @@ def test_a_target_counts_who_got_there() -> None:
     rows = table_rows(text.split("What it took")[1])
     assert [r[1] for r in rows] == ["0 of 3 seeds", "3 of 3 seeds", "2 of 3 seeds"]
     assert rows[0][2:] == ["–"] * 4
-    default = section(page(board(3)), "Cost")
+    assert "accuracy at least 72.0 % or loss at most 0.5" in page(board(3), target={"accuracy": 0.72, "loss": 0.5})
+    default = section(page(board(3), target={}), "Cost")
     assert "where A ended on average" in default
     assert "What it took" not in section(page([run()]), "Cost")
 

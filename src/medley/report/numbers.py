@@ -154,9 +154,13 @@ def final(result: Result, metric: str, tail: bool = True) -> float:
 
 
 def tailed(results: Sequence[Result], metric: str) -> bool:
-    """Whether every usable run has a tail mean of ``metric``: tails are not held against others' last rows."""
+    """Whether ``metric`` is given as the mean of a run's last evaluations, its tail: noisy ends are smoothed.
+
+    Only where every usable run has one (tails are not held against others' last rows), and at least 40 rows: the last
+    ten of fewer reach back into the climb.
+    """
     ran = [r for r in results if usable(r)]
-    return bool(ran) and all(_is_number(r.summary.get(f"tail_{metric}")) for r in ran)
+    return bool(ran) and all(len(r.history) >= 40 and _is_number(r.summary.get(f"tail_{metric}")) for r in ran)
 
 
 def last_round(result: Result) -> int:
@@ -197,7 +201,7 @@ def primary(results: Sequence[Result]) -> str:
 def aggregate(results: Sequence[Result], target: Mapping[str, Real] | None = None) -> list[MethodSummary]:
     """Each method's final figures over its seeds; with ``target``, e.g. {"accuracy": 0.9}, what it took to get there.
 
-    A target is reached at the first evaluated row at or beyond it. Raises RecipeError for a target of several metrics.
+    A target is reached at the first evaluated row at or beyond it; of several, as in a run, the first one counts.
     """
     names = metrics_of(results)
     tails = {m: tailed(results, m) for m in names}
@@ -205,7 +209,7 @@ def aggregate(results: Sequence[Result], target: Mapping[str, Real] | None = Non
     for method, runs in by_method(results).items():
         ran = [r for r in runs if usable(r)]
         reached = {}
-        if target is not None:
+        if target:
             hits = [hit for hit in (first_reach(r, target) for r in ran) if hit]
             reached = {k: Stat.of(h.get(k, math.nan) for h in hits) for k in ("round", "bytes", *COSTS)}
         out.append(
@@ -222,13 +226,10 @@ def aggregate(results: Sequence[Result], target: Mapping[str, Real] | None = Non
 
 
 def first_reach(result: Result, target: Mapping[str, Real]) -> dict[str, Real] | None:
-    """The first row at or beyond ``target``, with ``bytes`` (up and down) added; None if there is none."""
-    if len(target) != 1:
-        raise RecipeError(f"a target is one metric and its value, got {dict(target)!r}", "target")
-    ((metric, value),) = target.items()
-    sign = 1.0 if higher_is_better(metric) else -1.0
+    """The first row at or beyond one of the ``target``'s values, ``bytes`` (up and down) added; None if there is none."""
+    signs = {m: 1.0 if higher_is_better(m) else -1.0 for m in target}
     for row in result.history:
-        if metric in row and sign * row[metric] >= sign * value:
+        if any(m in row and signs[m] * row[m] >= signs[m] * value for m, value in target.items()):
             return {**row, "bytes": row.get("bytes_down", math.nan) + row.get("bytes_up", math.nan)}
     return None
 
@@ -289,7 +290,7 @@ def base_of(groups: Iterable[str], base: str | None) -> str:
 def column(result: Result, name: str) -> Curve:
     """One column of a history, nan where it is missing; "bytes" is up and down together."""
     if name == "bytes":
-        return column(result, "bytes_down") + column(result, "bytes_up")
+        return np.asarray(column(result, "bytes_down") + column(result, "bytes_up"))
     return np.array(result[name], dtype=np.float64)
 
 

@@ -359,12 +359,15 @@ def _cost(results: Sequence[Result], base: str, target: Mapping[str, Real] | Non
         )
     text = _table(head, rows, "Means over the seeds that ran to their end. Bytes are payloads; evaluation is left out.")
     first, said = primary(results), ""
-    if target is None:
+    if not target:
         goal = next(s[first] for s in aggregate(results) if s.method == base) if slots else None
         if goal is None or not goal.n or len(slots) < 2 or not any(first in row for r in results for row in r.history):
             return text
         target, said = {first: goal.mean}, f", where {base} ended on average"
-    ((metric, value),) = target.items()
+    goals = [
+        f"{NAMES.get(m, m)} at {'least' if higher_is_better(m) else 'most'} {percent(v) if is_share(m) else number(v)}"
+        for m, v in target.items()
+    ]
     head = ["method", "reached on", "rounds", "bytes sent", "virtual time", "exchanges"]
     rows = []
     for s in aggregate(results, target):
@@ -376,10 +379,8 @@ def _cost(results: Sequence[Result], base: str, target: Mapping[str, Real] | Non
             count(got["exchanges"].mean),
         ]
         rows.append([_name(s.method, slots), f"{got['round'].n} of {s.n} seeds", *cells])
-    shown = percent(value) if is_share(metric) else number(value)
-    sign = "at least" if higher_is_better(metric) else "at most"
     note = "Means over the seeds that got there; compare them only between methods that got there on as many."
-    goal_text = f"What it took to reach {NAMES.get(metric, metric)} {sign} {shown}{said}"
+    goal_text = f"What it took to reach {' or '.join(goals)}{said}"
     return f"{text}<h3>{escape(goal_text)}</h3>{_table(head, rows, note)}"
 
 

@@ -22,6 +22,7 @@ from .numbers import (
     is_share,
     paired,
     primary,
+    tailed,
 )
 from .units import DASH, duration, nbytes, plus_minus
 
@@ -123,14 +124,18 @@ def markdown(results: Sequence[Result], base: str | None = None) -> str:
 
 def caption(results: Sequence[Result]) -> str:
     """What ± means here, and over how many seeds."""
+    tails = [NAMES.get(m, m) for m in headline(results) if tailed(results, m)]
+    tail = f" {' and '.join(tails).capitalize()}: mean of a run's last evaluations." if tails else ""
     n = {len(s.used) for s in aggregate(results) if s.used}
     most = max(n, default=0)
     if most == 0:
         return "No run came to its end."
     if most == 1:
-        return "One seed: no intervals, and no telling how much is luck."
+        return f"One seed: no intervals, and no telling how much is luck.{tail}"
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
-    return f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end; differences by seed."
+    return (
+        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end; differences by seed.{tail}"
+    )
 
 
 def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list[list[str]]]:
