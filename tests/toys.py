@@ -1,4 +1,4 @@
-"""Small methods and unreliable links that several tests use. They are here, not in a test, so that type hints resolve."""
+"""Small methods and unreliable links that several tests use. They stand here so that type hints resolve."""
 
 from __future__ import annotations
 

@@ -11,6 +11,12 @@ from medley.core import files
 from medley.core.errors import MedleyError, WireError
 
 
+def write_half(path: Path, error: BaseException) -> None:
+    with files.replacing(path) as tmp:
+        tmp.write_text("half")
+        raise error
+
+
 def test_a_file_appears_whole(tmp_path: Path):
     with files.replacing(tmp_path / "a.txt") as tmp:
         tmp.write_text("new")
@@ -22,21 +28,16 @@ def test_a_file_appears_whole(tmp_path: Path):
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("odd")])
 def test_what_was_there_stays_when_writing_fails(tmp_path: Path, error: Exception):
     (tmp_path / "a.txt").write_text("old")
-    with (
-        pytest.raises(MedleyError, match=r"cannot write .*a\.txt") as caught,
-        files.replacing(tmp_path / "a.txt") as tmp,
-    ):
-        tmp.write_text("half")
-        raise error
+    with pytest.raises(MedleyError, match=r"cannot write .*a\.txt") as caught:
+        write_half(tmp_path / "a.txt", error)
     assert caught.value.__cause__ is error
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.txt": "old"}
 
 
 def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path: Path):
     (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "a.txt") as tmp:
-        tmp.write_text("half")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "a.txt", KeyboardInterrupt())
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.txt": "old"}
 
 
