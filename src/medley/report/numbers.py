@@ -226,7 +226,7 @@ def aggregate(results: Sequence[Result], target: Mapping[str, Real] | None = Non
 
 
 def first_reach(result: Result, target: Mapping[str, Real]) -> dict[str, Real] | None:
-    """The first row at or beyond one of the ``target``'s values, with ``bytes`` (up and down) added; None if none is."""
+    """The first row at or beyond one of the ``target``'s values, with ``bytes`` (up and down) added; or None."""
     signs = {m: 1.0 if higher_is_better(m) else -1.0 for m in target}
     for row in result.history:
         if any(m in row and signs[m] * row[m] >= signs[m] * value for m, value in target.items()):
