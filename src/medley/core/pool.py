@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing as mp
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -88,7 +89,7 @@ def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
 
 def slot(folder: Path, name: str, seed: int) -> Path:
     """Where the result of a method with a seed lies below ``folder``; different names lie apart in any file system."""
-    return folder / quote(name, safe=" ()=,") / f"seed-{seed}"
+    return folder / re.sub(r"^\.", "%2E", quote(name, safe=" ()=,")) / f"seed-{seed}"
 
 
 def run_all(
