@@ -19,6 +19,8 @@ from .algorithms.fedprox import FedProx as FedProx
 from .algorithms.fedrs import FedRS as FedRS
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
+from .compare import Board as Board
+from .compare import compare as compare
 from .core.errors import BadData as BadData
 from .core.errors import ClientFailed as ClientFailed
 from .core.errors import Diverged as Diverged
@@ -32,3 +34,4 @@ from .core.result import Status as Status
 from .core.tuned import Tuned as Tuned
 from .federation import Federation as Federation
 from .federation import run as run
+from .tune import tune as tune
