@@ -22,7 +22,6 @@ from medley.core.client import Client
 from medley.core.cohort import Cohort
 from medley.core.message import Message
 from medley.core.types import Vec
-from medley.report.numbers import final
 
 
 def federation(**over):
@@ -118,12 +117,12 @@ def test_a_diverging_run_is_a_row():
 
 def test_rows_are_means_and_t_intervals_of_the_results():
     board = compare([md.FedAvg(), Probe()], federation(), rounds=3, seeds=3, jobs=1, base="Probe")
-    values = np.array([final(r, "accuracy") for r in board.results if r.method == "FedAvg"])
+    values = np.array([r["accuracy"][-1] for r in board.results if r.method == "FedAvg"])
     row = board.rows[0]
     assert row["accuracy"] == pytest.approx(values.mean())
     assert row["accuracy_half"] == pytest.approx(4.302652729911275 * values.std(ddof=1) / np.sqrt(3))
     (pair,) = board.paired()
-    still = np.array([final(r, "accuracy") for r in board.results if r.method == "Probe"])
+    still = np.array([r["accuracy"][-1] for r in board.results if r.method == "Probe"])
     assert (pair.base, pair.n) == ("Probe", 3)
     assert pair.diff.mean == pytest.approx((values - still).mean())
     assert board.table().row_count == 2
@@ -145,10 +144,10 @@ def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monk
         assert torch.equal(kept[r.method, r.seed].x, r.x)
     loaded = Board.load(tmp_path / "board")
     assert {(r.method, r.seed) for r in loaded.results} == set(kept)
-    with pytest.raises(md.WireError, match="run was .*'rounds': 2.* is .*'rounds': 5"):
+    with pytest.raises(md.WireError, match=r"run was .*'rounds': 2.* is .*'rounds': 5"):
         compare(methods, fed, rounds=5, seeds=2, jobs=1, save=tmp_path / "board")
+    other = federation(pace=md.scenarios.Pace(lr=0.5))
     with pytest.raises(md.WireError, match=r"pace was .*remove that one"):
-        other = federation(pace=md.scenarios.Pace(lr=0.5))
         compare(methods, other, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
 
 
@@ -183,9 +182,10 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_names_the_run(jobs):
-    with pytest.raises(md.ClientFailed, match="Probe, seed 1: client . failed in round 2 .*no such luck") as e:
+    with pytest.raises(md.ClientFailed, match=r"Probe, seed 1: client . failed in round 2 .*no such luck") as e:
         compare([Probe("fail", seed=1)], federation(), rounds=3, seeds=3, jobs=jobs)
-    assert (e.value.round, e.value.method) == (2, "Probe.stay" if "." in e.value.method else "stay")
+    assert e.value.round == 2
+    assert "ValueError" in e.value.traceback
 
 
 def test_a_dead_worker_is_no_endless_wait():
@@ -221,7 +221,7 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
     assert len(lines) == 2
     back = Board.load(board.save(tmp_path / "runs"))
     assert sorted(r.method for r in back.results) == ["mine", "mine", "still", "still"]
-    with pytest.raises(md.RecipeError, match="saved as .html"):
+    with pytest.raises(md.RecipeError, match=r"report\.pdf: a board is saved as"):
         board.save(tmp_path / "report.pdf")
 
 

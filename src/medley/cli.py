@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from . import compare as comparing
 from . import datasets, models, problems, recipe, report, scenarios
-from . import tune as tuning
+from .compare import Board, names
+from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
+from .tune import tune as tune_one
 
 DIVERGED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -159,7 +160,7 @@ def compare(
     """Run several methods on the same clients, seed by seed, and print the table."""
     r = recipe.load(recipe_file).with_settings(settings or [])
     methods = r.methods(_split(algorithms))
-    named = dict(zip(comparing.names(methods), methods, strict=True))
+    named = dict(zip(names(methods), methods, strict=True))
     if base is not None:
         base = next((n for n in named if n.lower() == base.lower()), base)
     options = r.options()
@@ -168,7 +169,7 @@ def compare(
     folder = save if save is not None and not save.suffix else None
     if folder is not None:
         r.save(folder / "recipe.toml")
-    board = comparing.compare(
+    board = run_all(
         named, fed, r.rounds if rounds is None else rounds, chosen, jobs=jobs, save=folder, base=base, **options
     )
     if not board.results:
@@ -210,7 +211,7 @@ def tune(
     fed = r.federation()
     found = []
     for method, grid in zip(methods, grids, strict=True):
-        best = tuning.tune(method, fed, grid, jobs=jobs, **how, **options)
+        best = tune_one(method, fed, grid, jobs=jobs, **how, **options)
         found.append(best)
         _print(_grid(best.name, grid, best.record))
     chosen = recipe.tuned(r, found)
@@ -230,7 +231,7 @@ def make_report(
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of finished runs, and print its table."""
-    results = [r for folder in runs for r in comparing.Board.load(folder).results]
+    results = [r for folder in runs for r in Board.load(folder).results]
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
     report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
