@@ -45,8 +45,12 @@ def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, 
         save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
 
 
-def load(folder: Path, classes: dict[str, type]) -> tuple[dict[str, Any], Books, dict[str, Any]]:
-    """Inverse of `save`: state, books, settings. Raises WireError for a missing, damaged or foreign checkpoint."""
+def load(
+    folder: Path, classes: dict[str, type], settings: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], Books, dict[str, Any]]:
+    """Inverse of `save`: state, books, settings. Raises WireError for a missing or damaged checkpoint, or, where
+    ``settings`` are given, one of a run with others.
+    """
     path = folder / FILE
     try:
         with safe_open(path, "pt") as f:
@@ -56,15 +60,24 @@ def load(folder: Path, classes: dict[str, type]) -> tuple[dict[str, Any], Books,
             raise WireError(f"{path} has format {head.get('format')!r}; this version reads {FORMAT!r}")
         if head.pop("sum") != _checksum(head, store):
             raise WireError(f"{path} is damaged: its checksum does not fit; take an earlier copy, or start anew")
+        theirs = json.loads(head["settings"])
+        ours = theirs if settings is None else json.loads(json.dumps(settings, default=files.plain))
+        # Before the state, which another method's classes could not hold.
+        differ = [k for k in ours | theirs if ours.get(k) != theirs.get(k)]
+        if differ:
+            k = differ[0]
+            raise WireError(
+                f"the checkpoint in {folder} is of another run: {k} was {theirs.get(k)!r} there and is {ours.get(k)!r} "
+                "here; resume with what it was started with"
+            )
         kept = tree.unpack(json.loads(head["tree"]), store, classes)
-        settings = json.loads(head["settings"])
     except FileNotFoundError:
         raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
     except (OSError, SafetensorError, ValueError, KeyError) as e:
         raise WireError(f"{path} is not a checkpoint that can be read: {type(e).__name__}: {e}") from None
     names = kept["methods"]
     entries = [Entry(r, x, names[m], *rest) for r, x, m, *rest in kept["ledger"].tolist()]
-    return kept["state"], Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"]), settings
+    return kept["state"], Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"]), theirs
 
 
 def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +12,11 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, files, tree
+from . import checkpoint, tree
 from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
-from .errors import Diverged, MedleyError, RecipeError, WireError
+from .errors import Diverged, MedleyError, RecipeError
 from .problem import State
 from .result import Result, Row, Status, summarise
 from .transport import Link
@@ -73,15 +72,7 @@ class Run:
         """A run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""
         server = type(self.algorithm.start(torch.zeros_like(self.x0)))
         classes = tree.dataclasses_in(server, self.algorithm.memory)
-        kept, books, settings = checkpoint.load(folder, classes)
-        ours = json.loads(json.dumps(self.settings, default=files.plain))
-        differ = [k for k in sorted(ours.keys() | settings.keys()) if ours.get(k) != settings.get(k)]
-        if differ:
-            k = differ[0]
-            raise WireError(
-                f"the checkpoint in {folder} is of another run: {k} was {settings.get(k)!r} there and is "
-                f"{ours.get(k)!r} here; resume with what it was started with"
-            )
+        kept, books, _ = checkpoint.load(folder, classes, self.settings)
         kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
         self.link.load(kept["memories"], books.acked)
         return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"])

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import medley as md
+from medley.core.errors import MedleyError, WireError
+from medley.core.result import Result, Status, summarise
+from toys import Toy, federation
+
+
+def ran(**options: object) -> Result:
+    return md.run(Toy(), federation(3), 3, **options)  # type: ignore[arg-type]
+
+
+def test_save_and_load_is_the_same_result(tmp_path: Path):
+    a = ran(eval_every=2)
+    b = Result.load(a.save(tmp_path / "runs" / "a"))
+    assert torch.equal(a.x, b.x)
+    assert a.x.dtype == b.x.dtype == torch.float64
+    assert (a.method, a.seed, a.history, a.summary, a.status, a.settings) == (
+        b.method, b.seed, b.history, b.summary, b.status, b.settings,
+    )  # fmt: skip
+    assert a.ledger == b.ledger
+    assert sorted(p.name for p in (tmp_path / "runs" / "a").iterdir()) == [
+        "history.csv", "ledger.csv", "result.json", "x.safetensors",
+    ]  # fmt: skip
+
+
+def test_buffers_are_saved_with_x(tmp_path: Path):
+    a = ran()
+    a.buffers = torch.tensor([0.5]), torch.tensor([3])
+    b = Result.load(a.save(tmp_path))
+    assert b.buffers is not None
+    assert [t.tolist() for t in b.buffers] == [[0.5], [3]]
+
+
+def test_columns_that_only_some_rows_have(tmp_path: Path):
+    a = Result("M", 0, torch.zeros(1), [{"round": 0, "loss": 1.0}, {"round": 1, "loss": math.inf, "drift": 0.5}])
+    assert a["drift"][1] == 0.5
+    assert math.isnan(a["drift"][0])
+    assert Result.load(a.save(tmp_path)).history == a.history
+
+
+def test_writing_over_an_older_result(tmp_path: Path):
+    ran().save(tmp_path)
+    b = md.run(md.FedAvg(), federation(3), 1)
+    assert Result.load(b.save(tmp_path)).method == "FedAvg"
+
+
+def damage(path: Path, name: str, how: str) -> None:
+    file = path / name
+    match how:
+        case "away":
+            file.unlink()
+        case "empty":
+            file.write_bytes(b"")
+        case "half":
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        case "noise":
+            file.write_bytes(bytes(range(256)) * 4)
+
+
+@pytest.mark.parametrize("how", ["away", "empty", "half", "noise"])
+@pytest.mark.parametrize("name", ["result.json", "ledger.csv", "x.safetensors"])
+def test_a_damaged_folder_is_a_wire_error(tmp_path: Path, name: str, how: str):
+    ran().save(tmp_path)
+    damage(tmp_path, name, how)
+    with pytest.raises(WireError, match=str(tmp_path)):
+        Result.load(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["away", "noise"])
+def test_a_damaged_history(tmp_path: Path, how: str):
+    ran().save(tmp_path)
+    damage(tmp_path, "history.csv", how)
+    with pytest.raises(WireError, match="holds no result"):
+        Result.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"format": 2}', '{"format": 1}', "null"])
+def test_json_that_is_no_result(tmp_path: Path, text: str):
+    ran().save(tmp_path)
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(WireError, match="holds no result that can be read"):
+        Result.load(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MedleyError, match="cannot make the folder"):
+        ran().save(tmp_path / "file" / "sub")
+
+
+def test_status_says_how_it_went():
+    assert Status("finished").ok
+    assert Status("target", "reached").ok
+    assert not any(Status(o).ok for o in ("interrupted", "diverged", "stalled", "failed"))
+    assert str(Status("diverged", "too fast")) == "diverged: too fast"
+    assert str(Status("finished")) == "finished"
+
+
+def test_a_summary_is_the_last_row_and_the_best():
+    rows = [
+        {"round": 0, "loss": 3.0},
+        {"round": 1, "loss": 1.0, "accuracy": 0.9},
+        {"round": 2, "loss": 2.0, "accuracy": 0.8},
+    ]
+    s = summarise(rows)
+    assert s == {"round": 2, "loss": 2.0, "accuracy": 0.8, "best_loss": 1.0, "best_accuracy": 0.9}
+    assert summarise([]) == {}
+    full = ran().summary
+    assert full["tail_loss"] == pytest.approx(sum(ran()["loss"]) / 4)
