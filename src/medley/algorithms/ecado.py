@@ -7,7 +7,7 @@ FedECADO's arXiv version, section 3, describes it; equation numbers are that sec
 
 **One round sends** (floats per client):
 
-- simulate: 2d down, d + 1 up
+- simulate: 2d + 1 down, d + 1 up
 
 **Departures**: the steady state in closed form instead of backward-Euler steps until x_c stands still (28), their
 limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of Σ p_i f_i also for clients of unequal
@@ -80,10 +80,9 @@ class ECADO(Algorithm[Server]):
         """Simulate the clients, then solve the server: I_i ← I_i + G_i(x_c − x_i), after which Σ I_i = 0."""
         own = {i: Flow(s.I.get(i, torch.zeros_like(s.x))) for i in clients.ids}
         got = clients.ask(self.simulate, Center(s.x, clients.population), own).each()
-        got = {i: w for i, w in got.items() if w.T > 0}
         if not got:
             return
-        G = torch.full((len(got),), 1 / max(float(w.T) for w in got.values()), dtype=s.x.dtype)
+        G = s.x.new_full((len(got),), 1 / max(float(w.T) for w in got.values()))
         rest = steady_state(s.S, [w.delta for w in got.values()], G, J=[own[i].I for i in got])
         assert rest.J is not None
         s.x, s.S, s.I = s.x + rest.dx, rest.S, s.I | dict(zip(got, rest.J, strict=True))

@@ -7,11 +7,14 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 
 **One round sends** (floats per client):
 
-- simulate: 2d down, d + 2 up
-
-With ``flows="client"`` the flow stays where it is: x down; the displacement up, and what the limiter cut off if there
-is one; then the server's move down (settle: d + 1 down, 0 up). A client's sensitivity costs one exchange when it is
-new or refreshed: d down, one float or d up.
+- simulate (if flows="server"): 2d down, d + 2 up
+- simulate (if form="I"): 2d + 1 down, d + 2 up
+- simulate (if form="paper"): 2d down, 2d + 2 up
+- simulate (if flows="client"): d down, d + 2 up
+- simulate (if flows="client" and kappa is on): d down, 2d + 2 up
+- settle (if flows="client"): d + 1 down, 0 up
+- curvature (if sensitivity="scalar"): d down, 1 up; when a client is new or due for a refresh
+- curvature (if sensitivity="diagonal"): d down, d up
 
 **The circuit.** The server's node x_c (capacitor C_c) feeds one branch per client, an inductor; J_i is the flow in
 it:
@@ -24,14 +27,16 @@ the clients' learning rates, epochs and sizes. Clients that sit a round out are 
 **Departures**, with reasons in the code and tests:
 
 - The default ``form="J"``: flows in units of a gradient (J_i = I_i/p_i), so that the client trains on its own mean
-loss; the inductance is ℓ = λ·Tw², without a scale of its own, so that nothing depends on the size of the learning
-rates; the server has a capacitor C_c; one backward-Euler step over the whole window of max T_i, whose damping is an
-asset. - Clients start at x_c, not at their own old state, and inactive flows stay in the sum: without either the
-fixed point, or the way to it, is lost. - A passivity limiter (κ): a flow may not push harder than the client's own
-gradient resists. It keeps networks stable. - q: a client that is extrapolated far (few steps, small lr) is trusted
-less. - Kept for ablation: ``form="I"``, the paper's variables with clients' losses scaled by N·p_i, and
-``form="paper"``, Algorithm 2 as printed but for its signs: clients go on from their own old states, all weights
-equal, G_i = 1/Δt + p_i H̄_i with the server's own step, L = λ.
+  loss; the inductance is ℓ = λ·Tw², without a scale of its own, so that nothing depends on the size of the learning
+  rates; the server has a capacitor C_c; one backward-Euler step over the whole window of max T_i, whose damping is an
+  asset.
+- Clients start at x_c, not at their own old state, and inactive flows stay in the sum: without either the fixed point,
+  or the way to it, is lost.
+- A passivity limiter (κ): a flow may not push harder than the client's own gradient resists. It keeps networks stable.
+- q: a client that is extrapolated far (few steps, small lr) is trusted less.
+- Kept for ablation: ``form="I"``, the paper's variables with clients' losses scaled by N·p_i, and ``form="paper"``,
+  Algorithm 2 as printed but for its signs: clients go on from their own old states, all weights equal,
+  G_i = 1/Δt + p_i H̄_i with the server's own step, L = λ.
 
 **Example**
 
@@ -46,6 +51,7 @@ True
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -64,10 +70,10 @@ Auto = Literal["auto"]
 
 
 class Center(Message):
-    """Down to all: the server's node, and how many clients there are."""
+    """Down to all: the server's node, and in the I form what p_i is multiplied by to weigh f_i."""
 
     x: Vec
-    n: int
+    unit: float | None = None
 
 
 class Flow(Message):
@@ -145,8 +151,11 @@ class FedECADO(Algorithm[Server, Memory]):
     error, relative to the clients' longest way; None is exactly one step a round. ``sensitivity`` puts the clients'
     curvature into G_i, by ``probes`` Hutchinson samples at a client's first round and every ``refresh`` rounds (0:
     never again). ``flows`` are kept at the server (one exchange a round) or at the clients (two, and O(d) memory at
-    the server). ``weights`` are those of the I form. The defaults' source is this library's own trials; the paper
-    gives none.
+    the server).
+
+    In the other forms C_c is 1, q means nothing and None for ``delta`` is 0.01. ``weights`` are the I form's w_i in
+    w_i f_i: N·p_i, p_i, or 1, whose optimum is that of the plain mean of f_i. Its λ is in units of max(1, N/8)·T², T
+    the longest window so far. The defaults' source is this library's own trials; the paper gives none.
     """
 
     lam: float | Auto = "auto"
@@ -163,9 +172,15 @@ class FedECADO(Algorithm[Server, Memory]):
 
     def __post_init__(self) -> None:
         for name, least in (("lam", 0.0), ("C_c", 0.0), ("q", 0.0), ("kappa", 1.0), ("refresh", 0), ("probes", 1)):
-            value = getattr(self, name)
-            if value is not None and value != "auto" and not value >= least:
-                raise RecipeError(f"FedECADO({name}={value}): must be at least {least:g}, or 'auto'", name)
+            value, whole = getattr(self, name), name in ("refresh", "probes")
+            if (value == "auto" and not whole) or (value is None and name == "kappa"):
+                continue
+            if not isinstance(value, int if whole else int | float) or not least <= value < math.inf:
+                raise RecipeError(
+                    f"FedECADO({name}={value!r}): must be {'a whole number' if whole else 'a finite number'}, at least "
+                    f"{least:g}{'' if whole else ', or '}{'' if whole else repr('auto')}",
+                    name,
+                )
         if self.delta is not None and not self.delta > 0:
             raise RecipeError(
                 f"FedECADO(delta={self.delta}): must be greater than 0; None takes one step a round", "delta"
@@ -203,24 +218,21 @@ class FedECADO(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """Algorithm 2, steps 9-16."""
         h = self.sense(s, clients)
-        keeps = self.flows == "server"
-        own = {i: Flow(s.J.get(i, torch.zeros_like(s.x)) if keeps else None) for i in clients.ids}
-        got = clients.ask(self.simulate, Center(s.x, clients.population), own).each()  # steps 9-11
-        got = {i: w for i, w in got.items() if w.T > 0}  # who made no step has no window, and waits like the absent
+        kept = self.flows == "server"
+        own = {i: Flow(s.J.get(i, torch.zeros_like(s.x)) if kept else None) for i in clients.ids}
+        got = clients.ask(self.simulate, Center(s.x, self.unit(clients.population)), own).each()  # steps 9-11
         if not got:
             return
-        T, p = (
-            torch.tensor(v, dtype=torch.float64) for v in ([w.T for w in got.values()], [clients.p[i] for i in got])
-        )
-        S, J = s.S.clone(), [w.s * J_i for i, w in got.items() if (J_i := own[i].J) is not None]
+        S, J = s.S.clone(), []
         for i, w in got.items():  # what the limiter takes from a flow leaves the sum
             J_i, cut = own[i].J, w.cut
-            if J_i is not None and w.s < 1:
-                cut = (1 - w.s) * J_i
+            if J_i is not None:
+                J.append(w.s * J_i)
+                cut = J_i - J[-1] if w.s < 1 else None
             if cut is not None:
-                S -= clients.p[i] * cut
-        D = [w.delta for w in got.values()]
-        h_active = self.stacked(h, got)
+                S -= (clients.p[i] if self.form == "J" else 1.0) * cut
+        D, h_active = [w.delta for w in got.values()], self.stacked(h, got)
+        T, p = s.x.new_tensor([[w.T, clients.p[i]] for i, w in got.items()], dtype=torch.float64).T
         if self.form == "J" and self.delta is None:
             lam, q, C_c = float(self.lam), float(self.q), self.capacitance(clients)
             step = central_step(S, D, T, p, lam=lam, q=q, C_c=C_c, h=h_active, J=J or None, inplace=True)
@@ -228,7 +240,7 @@ class FedECADO(Algorithm[Server, Memory]):
         else:  # steps 12-16
             dx, S, Tw = self.substeps(s, clients, got, S, T, p, h_active, J)
         s.x, s.S = s.x + dx, S
-        if keeps:
+        if kept:
             s.J = s.J | dict(zip(got, J, strict=True))
         else:
             self.settle_all(s, clients, got, dx, Tw, h)
@@ -239,17 +251,21 @@ class FedECADO(Algorithm[Server, Memory]):
         """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i), (43): local descent with the flow as a constant shift."""
         m, zero = me.memory, torch.zeros_like(got.x)
         J = own.J if own.J is not None else zero if m.J is None else m.J
+        w_i = 1.0 if got.unit is None else got.unit * me.p
         s: Num = 1.0
         if self.kappa is not None:
-            s = number(passivity(me.problem.grad(got.x, me.first_batch), J, float(self.kappa)))
+            # Weight decay is part of the local gradient, and so of the flow that balances it at the fixed point.
+            resists = me.problem.grad(got.x, me.first_batch) + me.pace.weight_decay * got.x
+            s = number(passivity(w_i * resists, J, float(self.kappa)))
         literal = self.form == "paper"
         start = m.x if literal and m.x is not None else got.x
-        w = me.descend(start, scale=self.scale(me.p, got.n), shift=-s * J)
+        w = me.descend(start, scale=w_i, shift=-s * J)
+        cut = None
         if self.flows == "client":
             m.J, m.delta, m.T = s * J, w.step, w.T
+            cut = None if self.kappa is None else J - m.J
         if literal:
             m.x = start + w.step
-        cut = (1 - s) * J if self.flows == "client" and self.kappa is not None else None
         return Window(w.step, w.T, s, cut, start - got.x if literal else None)
 
     # Flows at the clients
@@ -283,7 +299,7 @@ class FedECADO(Algorithm[Server, Memory]):
             known = {i for i, t in s.sensed.items() if not self.refresh or clients.round - t < self.refresh}
             due = tuple(i for i in clients.ids if i not in known)
             if due:
-                got = clients.ask(self.curvature, Center(s.x, clients.population), ids=due).each()
+                got = clients.ask(self.curvature, Center(s.x), ids=due).each()
                 s.h = s.h | {i: r.h for i, r in got.items()}
                 s.sensed = s.sensed | dict.fromkeys(got, clients.round)
         return s.h
@@ -307,7 +323,7 @@ class FedECADO(Algorithm[Server, Memory]):
             return None
         like = next(iter(got.values())).delta
         if self.sensitivity == "scalar":
-            return torch.tensor([h.get(i, 0.0) for i in got], dtype=torch.float64)
+            return like.new_tensor([h.get(i, 0.0) for i in got], dtype=torch.float64)
         return torch.stack([torch.as_tensor(h.get(i, torch.zeros_like(like))) for i in got])
 
     # Elements
@@ -318,11 +334,11 @@ class FedECADO(Algorithm[Server, Memory]):
             return self.C_c
         return clients.fraction if len(clients) < clients.population else 0.0
 
-    def scale(self, p: float, n: int) -> float:
-        """The weight w_i inside the local gradient: 1 in the J form, where p_i stands in Kirchhoff's sum."""
-        if self.form == "paper" or self.weights == "uniform" or self.form == "J":
-            return 1.0
-        return p if self.weights == "p" else n * p
+    def unit(self, n: int) -> float | None:
+        """w_i/p_i, w_i the weight inside the local gradient; None where w_i = 1, as where p_i stands in the sum."""
+        if self.form != "I" or self.weights == "uniform":
+            return None
+        return 1.0 if self.weights == "p" else float(n)
 
     def substeps(
         self,
@@ -341,20 +357,17 @@ class FedECADO(Algorithm[Server, Memory]):
         if self.form == "J":
             circuit = Circuit.j_form(T, p, lam=lam, q=float(self.q), C_c=self.capacitance(clients), h=h)
         else:
-            window = T
-            if self.form == "paper":  # (22) with the server's own step
-                window = torch.full_like(T, (s.step or 0.2) * Tw)
-                start = torch.stack([w.start for w in got.values() if w.start is not None])
-            w = torch.tensor([self.scale(clients.p[i], clients.population) for i in got], dtype=torch.float64)
-            if self.form == "paper":
-                w = p
+            if self.form == "I":
+                unit = self.unit(clients.population)
+                window, w = T, torch.ones_like(p) if unit is None else unit * p
+                # N branches in parallel against a capacitor of 1 ring with (ωT)² = N T²/L; it has to stay below π².
+                L = lam * s.T_ref**2 * max(1.0, clients.population / 8)
+            else:  # (22) with the server's own step
+                window, w, L = torch.full_like(T, (s.step or 0.2) * Tw), p, lam
+                start = torch.stack([reply.start for reply in got.values() if reply.start is not None])
             G = 1 / window
             if h is not None:
                 G = G + w * h if h.ndim == 1 else G[:, None] + w[:, None] * h
-            L = lam
-            if self.form == "I":
-                # N branches in parallel against a capacitor of 1 ring with (ωT)² = N T²/L; it has to stay below π².
-                L *= s.T_ref**2 * max(1.0, clients.population / 8)
             circuit = Circuit.i_form(G, L)
         D = [w.delta for w in got.values()]
         sol = integrate(circuit, S, D, T, start=start, controller=Controller(self.delta or 1e-2), h=s.step)
