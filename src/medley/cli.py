@@ -129,7 +129,7 @@ def run(
     if folder is not None:
         result.save(folder)
         r.save(folder / "recipe.toml")
-    _print(report.table([result]))
+    _print(Board([result]))
     _print(str(result.status))
     if folder is not None:
         _print(f"saved in {folder}")
@@ -177,7 +177,7 @@ def compare(
     board.command = shlex.join(["medley", *sys.argv[1:]])
     if save is not None:
         board.save(save if folder is None else folder / "report.html")
-    _print(board.table())
+    _print(board)
     if save is not None:
         _print(f"saved in {save}")
     if not board.status.ok:
@@ -235,7 +235,7 @@ def make_report(
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
     report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
-    _print(report.table(results, base))
+    _print(Board(results, base))
     _print(f"saved in {output}")
 
 

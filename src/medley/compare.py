@@ -6,12 +6,14 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import rich.table
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 
 from . import report
 from .core import files
@@ -45,8 +47,13 @@ class Board:
         """A table for the terminal."""
         return report.table(self.results, self.base)
 
-    def __rich__(self) -> rich.table.Table:
-        return self.table()
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[rich.table.Table]:
+        """The table, without the last columns before the status where the console is too narrow for all."""
+        table = self.table()
+        free = options.update_width(10_000)
+        while len(table.columns) > 4 and Measurement.get(console, free, table).maximum > options.max_width:
+            del table.columns[-2]
+        yield table
 
     def markdown(self) -> str:
         """The table in Markdown."""

@@ -1,0 +1,87 @@
+"""Tune every method of a recipe on the validation rows, then compare them on fresh seeds.
+
+    python papers/fedecado/run.py papers/fedecado/fashion_softmax.toml --out runs/fashion_softmax
+
+Everything lands in the folder: runs as they finish (start again after Ctrl-C and only the missing ones are made),
+recipe.toml with the settings that were found, table.md and report.html.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+import medley as md
+from medley import recipe
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="folder for everything")
+    parser.add_argument("--algorithms", help="some of the methods only, e.g. fedavg,fedecado")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the recipe"
+    )
+    parser.add_argument("--base", default="FedAvg", help="the method that differences are to")
+    parser.add_argument("--jobs", type=int, help="runs at a time; by default one a core")
+    given = parser.parse_args()
+    try:
+        return reproduce(given)
+    except md.MedleyError as e:
+        print(f"Error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as e:
+        print(str(e) or "stopped by Ctrl-C; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def reproduce(given: argparse.Namespace) -> int:
+    r = recipe.load(given.recipe).with_settings(given.set)
+    methods = r.methods(given.algorithms.split(",") if given.algorithms else None)
+    grids = [r.grid(m) for m in methods]
+    options = r.options()
+    fed = r.federation()
+    found = []
+    for method, grid in zip(methods, grids, strict=True):
+        if grid:
+            method = md.tune(method, fed, grid, jobs=given.jobs, save=given.out / "tune", **r.tuning(), **options)
+            print(f"{method.name}: {said(grid, chosen(method))}", file=sys.stderr, flush=True)
+        found.append(method if isinstance(method, md.Tuned) else md.Tuned(method))
+    recipe.tuned(r, found).save(given.out / "recipe.toml")
+    base = given.base if any(m.name == given.base for m in found) else None
+    board = md.compare(found, fed, r.rounds, r.seeds, jobs=given.jobs, save=given.out / "board", base=base, **options)
+    if not board.results:
+        raise KeyboardInterrupt(str(board.status))
+    board.command = shlex.join(["python", *sys.argv])
+    board.save(given.out / "report.html")
+    (given.out / "table.md").write_text(table(board, found, grids), encoding="utf-8")
+    Console().print(board)
+    print(f"{given.out / 'table.md'}, {given.out / 'report.html'}")
+    return 0 if board.status.ok else 130
+
+
+def chosen(method: md.Tuned) -> dict:
+    return next(row for row in method.record if row["chosen"])
+
+
+def said(grid: dict, row: dict) -> str:
+    settings = ", ".join(f"{k} = {row[k]:g}" if isinstance(row[k], float) else f"{k} = {row[k]}" for k in grid)
+    return f"{settings}, score {row['score']:.4f}" + (f" ({row['note']})" if "note" in row else "")
+
+
+def table(board: md.Board, found: list[md.Tuned], grids: list[dict]) -> str:
+    lines = [board.markdown(), "## What tuning chose", "", "Scores are means over the validation rows.", ""]
+    for method, grid in zip(found, grids, strict=True):
+        if method.record:
+            tried = "; ".join(said(grid, {k: v for k, v in row.items() if k != "note"}) for row in method.record)
+            lines += [f"- **{method.name}**: {said(grid, chosen(method))}. Tried: {tried}."]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
