@@ -17,6 +17,7 @@ from rich.console import Console
 
 import medley as md
 from medley import recipe
+from medley.compare import names
 
 
 def main() -> int:
@@ -46,20 +47,32 @@ def reproduce(given: argparse.Namespace) -> int:
     grids = [r.grid(m) for m in methods]
     options = r.options()
     fed = r.federation()
+    called = names(methods)
     found = []
-    for method, grid in zip(methods, grids, strict=True):
+    for name, method, grid in zip(called, methods, grids, strict=True):
         if grid:
-            method = md.tune(method, fed, grid, jobs=given.jobs, save=given.out / "tune", **r.tuning(), **options)
-            print(f"{method.name}: {said(grid, chosen(method))}", file=sys.stderr, flush=True)
+            # Two variants of one method would meet in one folder.
+            kept = given.out / "tune" if name == method.name else given.out / "tune" / name
+            method = md.tune(method, fed, grid, jobs=given.jobs, save=kept, **r.tuning())
+            print(f"{name}: {said(grid, chosen(method))}", file=sys.stderr, flush=True)
         found.append(method if isinstance(method, md.Tuned) else md.Tuned(method))
     recipe.tuned(r, found).save(given.out / "recipe.toml")
-    base = given.base if any(m.name == given.base for m in found) else None
-    board = md.compare(found, fed, r.rounds, r.seeds, jobs=given.jobs, save=given.out / "board", base=base, **options)
+    base = given.base if given.base in called else None
+    board = md.compare(
+        dict(zip(called, found, strict=True)),
+        fed,
+        r.rounds,
+        r.seeds,
+        jobs=given.jobs,
+        save=given.out / "board",
+        base=base,
+        **options,
+    )
     if not board.results:
         raise KeyboardInterrupt(str(board.status))
     board.command = shlex.join(["python", *sys.argv])
     board.save(given.out / "report.html")
-    (given.out / "table.md").write_text(table(board, found, grids), encoding="utf-8")
+    (given.out / "table.md").write_text(table(board, dict(zip(called, found, strict=True)), grids), encoding="utf-8")
     Console().print(board)
     print(f"{given.out / 'table.md'}, {given.out / 'report.html'}")
     return 0 if board.status.ok else 130
@@ -74,12 +87,12 @@ def said(grid: dict, row: dict) -> str:
     return f"{settings}, score {row['score']:.4f}" + (f" ({row['note']})" if "note" in row else "")
 
 
-def table(board: md.Board, found: list[md.Tuned], grids: list[dict]) -> str:
+def table(board: md.Board, found: dict[str, md.Tuned], grids: list[dict]) -> str:
     lines = [board.markdown(), "## What tuning chose", "", "Scores are means over the validation rows.", ""]
-    for method, grid in zip(found, grids, strict=True):
+    for (name, method), grid in zip(found.items(), grids, strict=True):
         if method.record:
             tried = "; ".join(said(grid, {k: v for k, v in row.items() if k != "note"}) for row in method.record)
-            lines += [f"- **{method.name}**: {said(grid, chosen(method))}. Tried: {tried}."]
+            lines += [f"- **{name}**: {said(grid, chosen(method))}. Tried: {tried}."]
     return "\n".join([*lines, ""])
 
 

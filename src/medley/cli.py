@@ -51,15 +51,16 @@ class _Commands(TyperGroup):
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True)
 
 
-def _debug(ctx: typer.Context, value: bool) -> bool:
+def _debug(ctx: Any, value: bool) -> bool:  # a Context is not always a typer.Context
     ctx.meta["debug"] = bool(value) or ctx.meta.get("debug", False)
     return value
 
 
-def _version(value: bool) -> None:
+def _version(value: bool) -> bool:
     if value:
         _print(f"medley {metadata.version('medley')}")
         raise typer.Exit
+    return value
 
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE.toml")]
@@ -207,11 +208,10 @@ def tune(
     how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
         how["seeds"] = _seeds(seeds)
-    options = {k: v for k, v in r.options().items() if k not in ("evaluate_on", "target")}
     fed = r.federation()
     found = []
     for method, grid in zip(methods, grids, strict=True):
-        best = tune_one(method, fed, grid, jobs=jobs, **how, **options)
+        best = tune_one(method, fed, grid, jobs=jobs, **how)
         found.append(best)
         _print(_grid(best.name, grid, best.record))
     chosen = recipe.tuned(r, found)
@@ -302,9 +302,8 @@ def card(module: object, part: str) -> str:
 
 def bibtex(reference: str) -> str:
     """An entry made of what a card says: surnames, title, venue, year; empty where it isn't written that way."""
-    found = re.match(
-        r'(?P<names>[^"“]+?),? ["“](?P<title>.+?),?["”],? (?P<venue>.+?)[ ,(]+(?P<year>(19|20)\d\d)\b', reference
-    )
+    pattern = r'(?P<names>[^"“]+?),? ["“](?P<title>.+?),?["”](?P<venue>.*?)[ ,(]+(?P<year>(?:19|20)\d\d)\b'
+    found = re.match(pattern, reference)
     if found is None:
         return ""
     people = [p for p in re.split(r",\s*(?:and\s+|&\s*)?|\s+(?:and|&)\s+", found["names"].strip()) if p]

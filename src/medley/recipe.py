@@ -209,10 +209,14 @@ class Recipe:
         return run
 
     def tuning(self) -> dict[str, Any]:
-        """rounds, seeds and metric of [tune], for `medley.tune`."""
+        """rounds, seeds and metric of [tune] and the options of a run, for `medley.tune`.
+
+        Without a target: where runs end early, their last evaluations are of different rounds.
+        """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
         self._known("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
-        return {"rounds": self.rounds, "seeds": 1, **tune}
+        options = {k: v for k, v in self.options().items() if k not in ("target", "evaluate_on")}
+        return {"rounds": self.rounds, "seeds": 1, **options, **tune}
 
     def grid(self, method: Algorithm[Any, Any] | Tuned) -> dict[str, list[Any]]:
         """tune.grid for this method: the lists there, and those in the sub-table of its name."""

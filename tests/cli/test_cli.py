@@ -1,0 +1,216 @@
+"""Every command: what it prints, what it writes, and its exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import medley as md
+from medley import cli, recipe
+
+RECIPE = """
+participation = 0.3
+[problem]
+kind = "Network"
+model = "mlp"
+hidden = [8]
+[data]
+name = "digits"
+validation = 0.2
+[partition]
+kind = "Dirichlet"
+clients = 8
+alpha = 0.5
+[pace]
+lr = 0.1
+[run]
+rounds = 3
+seeds = 2
+[[methods]]
+kind = "FedAvg"
+[[methods]]
+kind = "FedProx"
+mu = 0.5
+[tune]
+rounds = 2
+grid = { lr = [0.1, 1.0, 1e30], FedProx = { mu = [0.1, 1.0] } }
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def medley(*args):
+    return CliRunner().invoke(cli.app, [str(a) for a in args])
+
+
+def test_run_prints_saves_and_resumes_to_the_same_bits(file, tmp_path):
+    got = medley("run", file, "--save", tmp_path / "a", "--seed", 4)
+    assert got.exit_code == 0, got.output
+    assert "FedAvg" in got.stdout
+    assert "finished" in got.stdout
+    longer = medley("run", "--resume", tmp_path / "a", "--rounds", 5)
+    assert longer.exit_code == 0, longer.output
+    resumed = md.Result.load(tmp_path / "a")
+    r = recipe.loads(RECIPE)
+    straight = r.federation().run(md.FedAvg(), rounds=5, seed=4)
+    assert resumed.x.tolist() == straight.x.tolist()
+    assert recipe.load(tmp_path / "a" / "recipe.toml").tables["run"] == {"rounds": 5, "seeds": 2, "seed": 4}
+
+
+def test_run_takes_settings_and_a_method_that_the_recipe_lacks(file, tmp_path):
+    args = ("--algorithm", "fednova", "--set", "pace.lr=0.02", "--rounds", 1, "--save", tmp_path / "a")
+    assert medley("run", file, *args).exit_code == 0
+    result = md.Result.load(tmp_path / "a")
+    assert (result.method, result.history[-1]["round"]) == ("FedNova", 1)
+    assert "lr=0.02" in result.settings["pace"]
+
+
+def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
+    got = medley("run", file, "--set", "pace.lr=1e30", "--save", tmp_path / "a")
+    assert got.exit_code == 1
+    assert "try a smaller lr" in got.stdout
+    assert md.Result.load(tmp_path / "a").status.outcome == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "{file}", "--set", "pace.lrr=2"], "my.toml: pace has no 'lrr'. Did you mean 'lr'?"),
+        (["run", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
+        (["run"], "give a recipe, or --resume"),
+        (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
+        (["run", "{file}", "--workers", "2"], "local has no workers; say --on processes"),
+        (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
+        (["run", "{file}", "--algorithm", "fedavgg"], "Did you mean 'FedAvg'?"),
+        (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
+        (["compare", "{file}", "--base", "Fed"], "compare(base=...) has no 'Fed'"),
+        (["compare", "{file}", "--save", "a.pdf"], "a board is saved as .html"),
+        (["tune", "{file}", "--metric", "accurcy", "--algorithms", "fedavg"], "Did you mean 'accuracy'?"),
+        (["tune", "{file}", "--set", "data.validation=0"], "give Federation(validation=0.1)"),
+        (["report", "nowhere"], "there is no run in nowhere"),
+        (["list", "model"], "Did you mean 'models'?"),
+        (["cite", "fedavgg"], "Did you mean 'FedAvg'?"),
+    ],
+)
+def test_errors_are_one_message_and_exit_with_2(file, args, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    got = medley(*(a.format(file=file) for a in args))
+    assert got.exit_code == 2
+    assert says in got.stderr
+    assert got.stderr.startswith("Error: ")
+    assert "Traceback" not in got.output
+
+
+@pytest.mark.parametrize("args", [["--debug", "run", "nowhere.toml"], ["run", "nowhere.toml", "--debug"]])
+def test_debug_lets_the_error_through(args):
+    got = medley(*args)
+    assert isinstance(got.exception, md.RecipeError)
+
+
+def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
+    def stop(self, round):
+        if round == 3:
+            raise KeyboardInterrupt
+        return whole(self, round)
+
+    whole = md.federation.World.cohort
+    monkeypatch.setattr(md.federation.World, "cohort", stop)
+    got = medley("run", file, "--save", tmp_path / "a")
+    assert got.exit_code == 130
+    assert "stopped by Ctrl-C after round 2 of 3" in got.stdout
+    assert md.Result.load(tmp_path / "a").history[-1]["round"] == 2
+    got = medley("compare", file, "--jobs", 1)
+    assert got.exit_code == 130
+    assert "0 of 4 runs are done" in got.stderr
+    assert medley("tune", file, "--jobs", 1, "--rounds", 3).exit_code == 130
+    monkeypatch.undo()
+    assert medley("run", "--resume", tmp_path / "a").exit_code == 0
+    assert md.Result.load(tmp_path / "a").history[-1]["round"] == 3
+
+
+def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path):
+    page, figures = tmp_path / "report.html", tmp_path / "figures.json"
+    got = medley("compare", file, "--algorithms", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
+    assert got.exit_code == 0, got.output
+    assert [w for w in got.stdout.split() if w.startswith("Fed")][:4] == ["FedNova", "FedProx", "FedAvg", "FedNova"]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    got = medley("compare", file, "--seeds", "7,9", "--rounds", 1, "--jobs", 1, "--save", figures)
+    assert got.exit_code == 0, got.output
+    runs = json.loads(figures.read_text())["runs"]
+    assert [(r["method"], r["seed"]) for r in runs] == [("FedAvg", 7), ("FedAvg", 9), ("FedProx", 7), ("FedProx", 9)]
+    assert runs[2]["settings"]["method.mu"] == 0.5
+
+
+def test_compare_into_a_folder_can_be_reported(file, tmp_path):
+    board = tmp_path / "runs"
+    assert medley("compare", file, "--jobs", 1, "--save", board).exit_code == 0
+    assert (board / "report.html").exists()
+    assert recipe.load(board / "recipe.toml").tables == recipe.loads(RECIPE).tables
+    got = medley("report", board / "FedAvg", board / "FedProx", "-o", tmp_path / "p.html", "--base", "FedProx")
+    assert got.exit_code == 0, got.output
+    assert "against FedProx" in got.stdout
+    assert "FedAvg" in (tmp_path / "p.html").read_text()
+    assert medley("report", board, "-o", tmp_path / "p.txt").exit_code == 2
+
+
+def test_tune_prints_the_grid_and_writes_a_recipe_that_runs(file, tmp_path):
+    got = medley("tune", file, "--jobs", 1, "--save", tmp_path / "tuned.toml")
+    assert got.exit_code == 0, got.output
+    assert got.stdout.count("chosen") == 2
+    assert "diverged" in got.stdout
+    found = recipe.load(tmp_path / "tuned.toml").methods()
+    assert [m.name for m in found] == ["FedAvg", "FedProx"]
+    assert all(getattr(m, "lr", 1.0) in (0.1, 1.0) for m in found)
+    assert medley("run", tmp_path / "tuned.toml", "--rounds", 1).exit_code == 0
+
+
+def test_list_has_every_method_with_its_sentence():
+    got = medley("list")
+    assert got.exit_code == 0
+    for name in (*recipe.methods(), "Dirichlet", "digits", "mlp", "Softmax", "LogUniform", "phones"):
+        assert f" {name} " in got.stdout
+    only = medley("list", "methods").stdout
+    assert "clients descend on their own data, the server averages where they end." in only
+    assert "digits" not in only
+
+
+def test_cite_has_the_reference_and_bibtex():
+    got = medley("cite", "FEDAVG", "scaffold")
+    assert got.exit_code == 0
+    assert "Communication-Efficient Learning of Deep Networks" in got.stdout
+    assert "@misc{mcmahan2017communication," in got.stdout
+    assert "author = {McMahan and Moore and Ramage and Hampson and Agüera y Arcas}" in got.stdout
+    assert "year = {2020}" in got.stdout
+
+
+@pytest.mark.parametrize("name", sorted(recipe.methods()))
+def test_every_method_can_be_cited(name):
+    got = medley("cite", name)
+    assert got.exit_code == 0
+    assert "@misc{" in got.stdout
+
+
+def test_references_that_are_not_written_that_way_give_no_entry():
+    assert cli.bibtex("someone's web page, 2020") == ""
+    entry = cli.bibtex('Šmídl et al., "On Things" (draft), 2021, section 3')
+    assert entry.splitlines()[:3] == [
+        "@misc{smidl2021things,",
+        "  author = {Šmídl and others},",
+        "  title = {{On Things}},",
+    ]
+    assert "howpublished" not in entry
+
+
+def test_version_and_help():
+    assert medley("--version").stdout.startswith("medley 0.")
+    for command in ("run", "compare", "tune", "report", "list", "cite"):
+        got = medley(command, "--help")
+        assert got.exit_code == 0
+        assert "--debug" in got.stdout

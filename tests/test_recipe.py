@@ -1,0 +1,254 @@
+"""Recipes: what is written is what is built, and what is wrong is named with its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import medley as md
+from medley import recipe
+from medley.compare import names
+from medley.scenarios import Dirichlet, Fraction, Integers, Pace, Uniform, cosine
+
+TEXT = """
+[problem]
+kind = "network"
+model = "mlp"
+hidden = [16, 8]
+start = "module"
+
+[data]
+name = "digits"
+validation = 0.2
+
+[partition]
+kind = "dirichlet"
+clients = 10
+alpha = 0.3
+
+[pace]
+lr = { kind = "Uniform", low = 0.01, high = 0.1 }
+epochs = { kind = "Integers", low = 1, high = 3 }
+batch = "full"
+schedule = { kind = "cosine", rounds = 4 }
+
+[participation]
+fraction = 0.2
+
+[devices]
+preset = "phones"
+
+[federation]
+weights = "uniform"
+
+[run]
+rounds = 4
+seed = 9
+seeds = [1, 5]
+eval_every = 2
+target = { accuracy = 0.99 }
+
+[[methods]]
+kind = "FedProx"
+mu = 0.5
+lr = 2.0
+
+[[methods]]
+kind = "fedavg"
+server_lr = 1.2
+
+[tune]
+rounds = 3
+metric = "test_loss"
+grid = { lr = [1, 3], FedProx = { mu = [0.1, 1] }, FedAvg = { server_lr = [1, 1.5] } }
+"""
+
+
+def test_what_is_written_is_what_is_built():
+    r = recipe.loads(TEXT)
+    fed = r.federation()
+    assert fed.partition == Dirichlet(clients=10, alpha=0.3)
+    assert fed.pace == Pace(lr=Uniform(0.01, 0.1), epochs=Integers(1, 3), batch=None, schedule=cosine(4))
+    assert fed.participation == Fraction(0.2)
+    assert fed.devices == md.scenarios.phones()
+    assert (fed.weights, fed.validation) == ("uniform", 0.2)
+    module = fed.problem.module
+    assert [tuple(p.shape) for p in module.parameters() if p.ndim == 2] == [(16, 64), (8, 16), (10, 8)]
+    assert fed.problem.start == "module"
+    assert r.methods() == [md.Tuned(md.FedProx(mu=0.5), lr=2.0), md.FedAvg(lr=1.2)]
+    assert (r.rounds, r.seed, r.seeds) == (4, 9, [1, 5])
+    assert r.options() == {"eval_every": 2, "target": {"accuracy": 0.99}}
+    assert r.tuning() == {"rounds": 3, "seeds": 1, "metric": "test_loss", "eval_every": 2}
+    assert r.grid(r.methods()[0]) == {"lr": [1, 3], "mu": [0.1, 1]}
+    assert r.grid(r.methods()[1]) == {"lr": [1, 3], "server_lr": [1, 1.5]}
+    assert r.methods(["FEDAVG", "fednova"]) == [md.FedAvg(lr=1.2), md.FedNova()]
+    assert r.only("fednova").methods() == [md.FedNova()]
+    assert r.only().methods() == [md.Tuned(md.FedProx(mu=0.5), lr=2.0)]
+
+
+def test_a_recipe_runs_as_the_same_thing_in_python():
+    r = recipe.loads(TEXT).with_settings(["problem.start=draw", "run.target={}"])
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 10, (16, 8))),
+        data=md.datasets.digits(),
+        partition=Dirichlet(10, 0.3),
+        pace=Pace(Uniform(0.01, 0.1), Integers(1, 3), batch=None, schedule=cosine(4)),
+        participation=0.2,
+        weights="uniform",
+        validation=0.2,
+    )
+    ours = r.federation().run(r.methods()[0], r.rounds, seed=r.seed, **r.options())
+    assert torch.equal(ours.x, fed.run(md.Tuned(md.FedProx(mu=0.5), lr=2.0), 4, seed=9, eval_every=2).x)
+
+
+def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
+    X = torch.arange(40 * 16, dtype=torch.float32).reshape(40, 1, 4, 4)
+    y = torch.arange(40) % 4
+    whole = md.datasets.Dataset(X, y, X[:20], y[:20], classes=4, name="squares")
+
+    def squares() -> md.datasets.Dataset:
+        return whole
+
+    monkeypatch.setattr(recipe, "_readers", lambda: {"squares": squares})
+    text = """
+    [problem]
+    kind = "Softmax"
+    [data]
+    name = "squares"
+    train = 24
+    test = 8
+    pool = 2
+    flatten = true
+    [partition]
+    kind = "IID"
+    clients = 4
+    """
+    fed = recipe.loads(text).federation()
+    want = whole.take(24, 8).pool(2).flatten()
+    assert torch.equal(fed.data.X, want.X)
+    assert fed.data.X.shape == (24, 4)
+    assert len(fed.data.X_test) == 8
+    cnn = recipe.loads(text).with_settings(
+        ["data.flatten=false", "data.pool=1", "problem={kind='Network', model='cnn', channels=[3], kernel=3, hidden=5}"]
+    )
+    assert cnn.federation().problem.module[0].weight.shape == (3, 1, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("pace.lr.hi=1", "pace.lr has no 'hi'. Did you mean 'high'?"),
+        ("pace.epoch=1", "pace has no 'epoch'. Did you mean 'epochs'?"),
+        ("pace.lr=true", "pace.lr = true should be a number or a list or a table with a kind"),
+        ("pace.epochs=1.5", "epochs must be a whole number"),
+        ("pace.lr.kind='Unifrm'", "pace.lr.kind: this version has no 'Unifrm'. Did you mean 'Uniform'?"),
+        ("data.nam=3", "data has no 'nam'. Did you mean 'name'?"),
+        ("data.name='digit'", "data.name: this version has no 'digit'. Did you mean 'digits'?"),
+        ("data.validation='a'", 'data.validation = "a" should be a number'),
+        ("problem.hiden=[3]", "problem has no 'hiden'. Did you mean 'hidden'?"),
+        ("problem.hidden=3", "problem.hidden = 3 should be a list"),
+        ("problem.hidden=[3.5]", "problem.hidden = [3.5] should be a list"),
+        ("problem.model='vgg11'", "problem.model: this version has no 'vgg11'. It knows: cnn"),
+        ("problem.start='fresh'", "problem.start = \"fresh\" should be 'draw' or 'module'"),
+        ("problem.kind='Softmax'", "problem has no 'model'"),
+        ("partition.alpha='a'", 'partition.alpha = "a" should be a number'),
+        ("partition.kind=3", "partition.kind = 3 should be one of ByKey, Dirichlet"),
+        ("run.evry=3", "run has no 'evry'. Did you mean 'eval_every'?"),
+        ("run.seeds='a'", 'run.seeds = "a" should be a whole number or a list'),
+        ("run.rounds=2.5", "run.rounds = 2.5 should be a whole number"),
+        ("run.dtype='float3'", "run.dtype has no 'float3'. Did you mean 'float32'?"),
+        ("run.target=3", "run.target = 3 should be a table"),
+        ("methods.0.nu=3", "methods.0 has no 'nu'. Did you mean 'mu'?"),
+        ("methods.fedavg.server_lr='x'", 'methods.1.server_lr = "x" should be a number'),
+        ("methods.0.lr='x'", 'methods.0.lr = "x" should be a number'),
+        ("methods.0.kind='FedProxx'", "methods.0.kind: this version has no 'FedProxx'. Did you mean 'FedProx'?"),
+        ("participation.fraction=2", "participation: Fraction(fraction=2): fraction must be in (0, 1]"),
+        ("participation.p=0.5", "participation has no 'p'"),
+        ("devices.preset='phone'", "devices.preset: this version has no 'phone'. Did you mean 'phones'?"),
+        ("federation.weights='sizes'", "federation.weights = \"sizes\" should be 'size' or 'uniform'"),
+        ("tune.grid.FedProx.nu=[1]", "tune.grid.FedProx has no 'nu'. Did you mean 'mu'?"),
+        ("tune.grid.FedAvgg.lr=[1]", "tune.grid has no 'FedAvgg'. Did you mean 'FedAvg'?"),
+        ("tune.metrics='loss'", "tune has no 'metrics'. Did you mean 'metric'?"),
+        ("tables.x=1", "my.toml has no 'tables'"),
+        ("problem=3", "problem = 3 should be a table, [problem]"),
+        ("methods=3", "methods = 3 should be tables, each under [[methods]]"),
+        ("methods.7.lr=3", "methods has no '7' that is a table"),
+        ("pace.batch.size=3", "pace.batch is no table"),
+        ("nonsense", "write key=value"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_path(setting, says):
+    r = recipe.loads(TEXT, "my.toml")
+    with pytest.raises(md.RecipeError) as e:
+        _build(r, setting)
+    assert says in str(e.value)
+    assert str(e.value).startswith(("my.toml", "--set"))
+
+
+def _build(r, setting):
+    r = r.with_settings([setting])
+    for m in r.methods():
+        r.grid(m)
+    r.options(), r.tuning(), r.rounds, r.seeds, r.federation()
+
+
+def test_missing_tables_and_files_are_named(tmp_path):
+    with pytest.raises(md.RecipeError, match=r"there is no \[partition\]"):
+        recipe.loads('[problem]\nkind="Softmax"\n[data]\nname="digits"').federation()
+    with pytest.raises(md.RecipeError, match="partition lacks 'alpha', which Dirichlet needs"):
+        recipe.loads(TEXT.replace("alpha = 0.3", "")).federation()
+    with pytest.raises(md.RecipeError, match="cannot read the recipe"):
+        recipe.load(tmp_path / "none.toml")
+    with pytest.raises(md.RecipeError, match=r"recipe is not TOML: .*line 2"):
+        recipe.loads("[run]\nrounds = = 3")
+    with pytest.raises(md.RecipeError, match=r"there are no \[\[methods\]\]"):
+        recipe.loads("").methods()
+
+
+def test_set_takes_toml_values_text_and_new_tables():
+    r = recipe.loads("").with_settings(
+        ["pace.lr.kind=Uniform", "pace.lr.low=1e-3", "run.seeds=[1, 2]", "run.device = cpu"]
+    )
+    assert r.tables == {"pace": {"lr": {"kind": "Uniform", "low": 1e-3}}, "run": {"seeds": [1, 2], "device": "cpu"}}
+
+
+def test_tuned_methods_are_written_as_they_are_read():
+    r = recipe.loads(TEXT)
+    found = [md.Tuned(md.FedProx(mu=0.25), lr=3.0), md.Tuned(md.FedAvg(lr=0.5), lr=0.1)]
+    assert recipe.loads(recipe.tuned(r, found).dumps()).methods() == found
+
+
+def test_dumps_and_loads_are_inverse(tmp_path):
+    r = recipe.loads(TEXT)
+    assert recipe.loads(r.dumps()) == r
+    assert recipe.load(r.save(tmp_path / "deep" / "recipe.toml")).tables == r.tables
+
+
+words = st.text(st.characters(codec="utf-8"), max_size=5)
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | words
+values = st.recursive(scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(words, v, max_size=3), max_leaves=6)
+tables = st.dictionaries(words, values, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({"name": words}, optional={"run": tables, "pace": tables, "methods": st.lists(tables)}))
+def test_any_tables_survive_the_round_trip(tables):
+    assert recipe.loads(recipe.Recipe(tables).dumps()).tables == tables
+
+
+PAPERS = sorted((Path(__file__).parents[1] / "papers").glob("*/*.toml"))
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=[f"{p.parent.name}/{p.stem}" for p in PAPERS])
+def test_the_recipes_of_the_papers_are_in_order(path):
+    r = recipe.load(path)
+    methods = r.methods()
+    assert len(names(methods)) == len(methods) > 1
+    grids = [r.grid(m) for m in methods]
+    assert all(grid.keys() <= {"lr"} and len(grid.get("lr", [])) <= 4 for grid in grids)
+    rounds = {"table3": 200, "table4": 60, "table5": 10, "table7": 200}.get(path.stem, 100)
+    assert (r.rounds, r.tuning()["rounds"]) == (rounds, rounds)
