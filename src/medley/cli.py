@@ -254,7 +254,7 @@ def list_all(
     there: dict[str, Mapping[str, Any]] = {
         "methods": {name: inspect.getmodule(kind) for name, kind in recipe.methods().items()},
         "problems": {n: getattr(problems, n) for n in ("LeastSquares", "Logistic", "Network", "Softmax")},
-        "models": {n: getattr(models, n) for n in models.__all__ if n != "initialise"},
+        "models": {n: getattr(models, n) for n in models.__all__},
         "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"},
         "partitions": {n: getattr(scenarios, n) for n in recipe.PARTITIONS},
         "participations": {n: getattr(scenarios, n) for n in recipe.PARTICIPATIONS},

@@ -437,7 +437,7 @@ def _of(module: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _models() -> dict[str, Any]:
-    return {name: f for name, f in vars(models).items() if name in models.__all__ and name != "initialise"}
+    return {name: f for name, f in vars(models).items() if name in models.__all__}
 
 
 def _readers() -> dict[str, Any]:
