@@ -20,7 +20,7 @@ h_i is 0. The model handed out is the server's x.
 >>> toy = md.problems.quadratics(clients=10)
 >>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.4)
->>> md.run(md.FedDyn(alpha=1.0), fed, rounds=300, progress=False).summary["gap"] < 1e-12
+>>> md.run(md.FedDyn(alpha=5.0), fed, rounds=300, progress=False).summary["gap"] < 1e-12
 True
 """
 

@@ -29,15 +29,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from ..core.algorithm import Algorithm, on_client
 from ..core.client import Client
 from ..core.cohort import Cohort
 from ..core.errors import RecipeError
 from ..core.message import Message
-from ..core.types import Vec
+from ..core.types import Num, Vec, number
 
 
 class Model(Message):
@@ -50,7 +47,7 @@ class Step(Message):
     """Up: how far the client went, Δ_i = y_i − x, and ‖Δ_i‖²."""
 
     delta: Vec
-    squared: Float[Tensor, "*k 1"]
+    squared: Num
 
 
 @dataclass
@@ -109,4 +106,4 @@ class FedExP(Algorithm[Server]):
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         delta = me.descend(got.x).step
-        return Step(delta, delta.square().sum(-1, keepdim=True))
+        return Step(delta, number(delta.square().sum(-1, keepdim=True)))

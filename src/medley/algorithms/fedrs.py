@@ -20,7 +20,7 @@ margin instead of logits has the two classes' mean scale on it, as its two logit
 >>> import medley as md
 >>> digits, dealt = md.datasets.digits(), md.scenarios.Dirichlet(clients=10, alpha=0.3)
 >>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=digits, partition=dealt)
->>> md.run(md.FedRS(), fed, rounds=5, progress=False).summary["accuracy"] > 0.7
+>>> md.run(md.FedRS(), fed, rounds=10, progress=False).summary["accuracy"] > 0.6
 True
 """
 
