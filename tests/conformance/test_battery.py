@@ -1,0 +1,288 @@
+"""The battery itself: a sound method passes, and one with a single fault fails in the checks that are there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import medley as md
+from medley.algorithms import fedavg
+from medley.core.algorithm import Algorithm, on_client
+from medley.core.client import Client
+from medley.core.cohort import Cohort
+from medley.core.message import Message
+from medley.core.types import Vec
+from medley.testing import Line, card, checks, conformance
+
+
+class Model(Message):
+    x: Vec
+    t: int
+
+
+class Step(Message):
+    delta: Vec
+    more: Vec | None
+
+
+class Hello(Message):
+    n: int | None
+
+
+class Answer(Message):
+    x: Vec | None
+    n: int | None
+
+
+@dataclass
+class Server:
+    x: Vec
+    t: int = 0
+
+
+@dataclass
+class Memory:
+    sum: Vec
+
+
+@dataclass(frozen=True)
+class Descent(Algorithm[Server, Memory]):
+    """Local descent with a memory, and one fault.
+
+    **One round sends** (floats per client):
+
+    - train: d + 1 down, d up; with a remark
+
+    **Departures**: - this line: is not read
+    """
+
+    fault: str = "none"
+    seen: list[int] = field(default_factory=list)
+    elsewhere: ClassVar[dict[Any, Any]] = {}
+
+    def start(self, x: Vec) -> Server:
+        self.elsewhere.clear()
+        return Server(x)
+
+    def remember(self, x: Vec) -> Memory:
+        return Memory(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        everybody = tuple(range(clients.population)) if self.fault == "asks the absent" else None
+        replies = clients.ask(self.train, Model(s.x, s.t), ids=everybody)
+        if self.fault == "leaves replies unread":
+            return
+        step = replies.mean().delta
+        if self.fault == "divides by n - 1":
+            step = step / (clients.population - 1)
+        if self.fault == "walks on its own":
+            step = step + 0.1
+        if self.fault == "changes the server in place":
+            s.x.add_(step)
+        else:
+            s.x = s.x + step
+        s.t = s.t + 1
+
+    @on_client
+    def train(self, me: Client[Memory], got: Model) -> Step:
+        shift = 0.1 * me.memory.sum
+        if self.fault == "remembers elsewhere":
+            shift = 0.1 * self.elsewhere.get(me.id, torch.zeros_like(got.x))
+        step = me.descend(got.x, shift=shift).step
+        match self.fault:
+            case "changes memory in place":
+                me.memory.sum += step
+            case "remembers elsewhere":
+                self.elsewhere[me.id] = 10 * self.elsewhere.get(me.id, 0.0) + step
+            case "keeps state on itself":
+                self.seen.append(me.id)
+                step = step / len(self.seen)
+            case "counts who came before":
+                at, count = self.elsewhere.get("count", (0, 0))
+                self.elsewhere["count"] = me.round, count + 1 if at == me.round else 0
+                step = step * (1 + 0.1 * self.elsewhere["count"][1])
+            case "draws without a name":
+                step = step * torch.rand(())
+            case "knows its number":
+                step = step * (1 + 0.1 * me.id)
+        if self.fault != "changes memory in place":
+            me.memory.sum = me.memory.sum + step
+        return Step(step, step if self.fault == "sends more" else None)
+
+
+def failing(method: Algorithm[Any, Any], names: Collection[str]) -> set[str]:
+    """Which of these checks fail."""
+    out = set()
+    for check in (c for c in checks(method) if c.name in names):
+        try:
+            check()
+        except (AssertionError, md.MedleyError, ZeroDivisionError):
+            out.add(check.name)
+    return out
+
+
+ALL = {c.name for c in checks(Descent())}
+WORKERS = {"one worker", "two workers"}
+
+FAULTS = {
+    "changes memory in place": ALL,
+    "changes the server in place": {"server by assignment"},
+    "leaves replies unread": ALL,
+    "counts who came before": {"arrival", "two workers", "lost reply", "asked twice", "relabelled"},
+    "remembers elsewhere": WORKERS | {"resume", "lost reply", "asked twice"},
+    "knows its number": {"relabelled"},
+    "sends more": {"card", "narrow codec"},
+    "asks the absent": {"partial"},
+    "divides by n - 1": {"one client"},
+    "walks on its own": {"small steps"},
+    "keeps state on itself": WORKERS | {"arrival", "same again", "resume", "lost reply", "asked twice", "frozen"},
+    "draws without a name": WORKERS | {"arrival", "same again", "resume", "asked twice"},
+}
+
+
+def test_a_sound_method_passes() -> None:
+    assert failing(Descent(), ALL) == set()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_where_it_should_be(fault: str) -> None:
+    # One check of those that have nothing to do with it is run along, lest a fault be one that fails everywhere.
+    others = sorted(ALL - FAULTS[fault] - {"frozen"})[:1]
+    assert failing(Descent(fault), FAULTS[fault] | set(others)) == FAULTS[fault]
+
+
+@dataclass
+class Thawed(Algorithm[Server]):
+    """**One round sends**
+
+    - train: d down, d up
+    """
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        s.x = s.x + clients.ask(self.train, fedavg.Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
+        return fedavg.Step(me.descend(got.x).step)
+
+
+def test_a_method_has_to_be_frozen() -> None:
+    assert failing(Thawed(), {"frozen", "card"}) == {"frozen"}
+
+
+def test_conformance_tells_all_that_failed() -> None:
+    with pytest.raises(ExceptionGroup, match="Descent breaks the contract") as e:
+        conformance(Descent("sends more"))
+    notes = [n for one in e.value.exceptions for n in one.__notes__]
+    assert notes == ["in the check 'card'", "in the check 'narrow codec'"]
+    assert "train sent 56 bytes down and 96 up" in str(e.value.exceptions[0])  # d = 6: 6·8 + 8, twice 6·8
+
+
+@dataclass(frozen=True)
+class Demanding(Algorithm[Server]):
+    needs: ClassVar[frozenset[str]] = frozenset({"replay"})
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        raise NotImplementedError
+
+
+def test_a_method_that_the_battery_cannot_serve() -> None:
+    with pytest.raises(AssertionError, match="needs more than the battery's problems give"):
+        checks(Demanding())[0]()
+    with pytest.raises(AssertionError, match="has no section"):
+        card(Demanding())
+
+
+# Cards
+
+
+def read(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[Line]:
+    section = "\n    ".join(lines)
+    monkeypatch.setattr(
+        Demanding, "__doc__", f"Words.\n\n    **One round sends** (floats)\n\n    {section}\n\n    **Needs**: d"
+    )
+    return card(Demanding())
+
+
+def test_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = read(
+        monkeypatch,
+        "- probe (first time): d down, 1 up; who is new",
+        "- train: 2d + 1 down, d + 2 up.",
+        "  d down, as this line does not say",
+        "- settle (if flows are at the clients): 1 + d + 1 down, 0 up",
+        "- train (later): 10 d down, 3d+d up",
+    )
+    assert lines == [
+        Line("probe", "first time", (1, 0), (0, 1)),
+        Line("train", "", (2, 1), (1, 2)),
+        Line("settle", "if flows are at the clients", (1, 2), (0, 0)),
+        Line("train", "later", (10, 0), (4, 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- train: d down",
+        "- train: d² down, d up",
+        "- train: d down, ? up",
+        "- train (sometimes): d down, d up",
+        "- train: d + down, d up",
+        "- train: dd down, d up",
+    ],
+)
+def test_cards_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    with pytest.raises(AssertionError, match="2d \\+ 1"):
+        read(monkeypatch, line)
+
+
+@dataclass(frozen=True)
+class Greeting(Algorithm[Server]):
+    """Asks a client that is new one thing more.
+
+    **One round sends**
+
+    - greet (first time): 0 down, d up
+    - greet (later): 1 down, 1 up
+    - never (if it rains): 3d down, d up
+    """
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        for i, up in clients.ask(self.greet, Hello(None if clients.round == 1 else 1)).each().items():
+            s.x = s.x + clients.p[i] * (0.1 if up.x is None else up.x)
+
+    @on_client
+    def greet(self, me: Client, got: Hello) -> Answer:
+        return (
+            Answer(me.descend(torch.zeros(me.problem.d, dtype=torch.float64)).step, None)
+            if got.n is None
+            else Answer(None, 2)
+        )
+
+
+def test_first_times_and_later_ones_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = [c for c in checks(Greeting()) if c.name == "card"]
+    check()
+    assert Greeting.__doc__ is not None
+    monkeypatch.setattr(Greeting, "__doc__", Greeting.__doc__.replace(" (if it rains)", ""))
+    with pytest.raises(AssertionError, match=r"lines that never occur: \['never'\]"):
+        check()
+    monkeypatch.setattr(
+        Greeting, "__doc__", Greeting.__doc__.replace("- greet (later): 1 down", "- greet (later): 2 down")
+    )
+    with pytest.raises(AssertionError, match=r"greet sent 8 bytes down and 8 up \(client 0, round 2"):
+        check()

@@ -1,0 +1,38 @@
+"""Every method through the whole battery: a new one is a line in the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import medley as md
+from medley.core.algorithm import Algorithm
+from medley.testing import Check, checks
+
+METHODS: list[Algorithm[Any, Any]] = [
+    md.ECADO(),
+    md.FedAdagrad(),
+    md.FedAdam(),
+    md.FedAvg(),
+    md.FedAvgM(),
+    md.FedDecorr(),
+    md.FedDyn(),
+    md.FedECADO(),
+    md.FedExP(),
+    md.FedNova(),
+    md.FedProx(),
+    md.FedRS(),
+    md.FedYogi(),
+    md.SCAFFOLD(),
+]
+
+
+@pytest.mark.parametrize("check", [pytest.param(c, id=f"{m.name}-{c}") for m in METHODS for c in checks(m)])
+def test_conformance(check: Check) -> None:
+    check()
+
+
+def test_the_table_holds_every_public_method() -> None:
+    public = {k for k, v in vars(md).items() if isinstance(v, type) and issubclass(v, Algorithm)}
+    assert {m.name for m in METHODS} == public
