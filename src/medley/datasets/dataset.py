@@ -15,7 +15,7 @@ from medley.core import streams
 from medley.core.errors import BadData, RecipeError
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
-Features = Float[Tensor, "_ ..."]
+Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
 Targets = Int[Tensor, " _"] | Float[Tensor, "_ ..."]
 
 
@@ -183,7 +183,10 @@ def _finite(values: Tensor, what: str) -> None:
     # A float64 sum of float32 numbers cannot overflow, so it is finite iff they all are; it needs no mask in memory.
     if bool(_total(values, torch.sum).isfinite()):
         return
-    at = (~values.isfinite()).nonzero()[0].tolist()
+    outside = (~values.isfinite()).nonzero()
+    if not len(outside):  # finite numbers, whose sum overflowed
+        return
+    at = outside[0].tolist()
     row, column = at[0], (at[1] if len(at) > 1 else None)
     where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
     raise BadData(

@@ -41,6 +41,8 @@ class Linear:
                 f"{type(self).__name__} wants X as [rows, features], this one is {list(X.shape)}; flatten it first "
                 "(Dataset.flatten())"
             )
+        if y.ndim != 1:
+            raise BadData(f"{type(self).__name__} wants y as [rows], this one is {list(y.shape)}; flatten it first")
         return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
 
     def width(self, classes: int | None) -> int:
@@ -88,7 +90,7 @@ class Logistic(Linear):
     def targets(self, y: Data, classes: int | None) -> Data:
         """±1 in floats."""
         y = y.to(torch.float64)
-        zero_one = ((y == 0) | (y == 1)).all()
+        zero_one = not (y == -1).any()
         bad = ~((y == 1) | (y == (0 if zero_one else -1)))
         if bad.any():
             row = int(bad.nonzero()[0])

@@ -25,6 +25,7 @@ from ..core.types import Data, Rows, Vec
 from .linear import class_labels
 from .meter import Meter, count
 
+_Pool = nn.FractionalMaxPool2d | nn.FractionalMaxPool3d
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -58,6 +59,11 @@ class Network:
             raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}: {e}") from e
         if self.loss == "cross_entropy" and classes and (out.ndim != 2 or out.shape[1] < classes):
             raise BadData(f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row")
+        if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
+            raise BadData(
+                f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}: the mean "
+                "squared error of the two would be of all pairs; reshape y"
+            )
         return p
 
     def canonical(self, y: Data, classes: int | None) -> Data:
@@ -76,6 +82,12 @@ class Network:
             "loss": self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "own"),
             "start": self.start,
         }
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether a forward pass may draw random numbers: some of torch's layers do, of a user's own nobody knows."""
+    torchs = type(module).__module__.startswith("torch.nn.modules.")
+    return not torchs or isinstance(module, _DropoutNd | nn.RNNBase | nn.RReLU | nn.MultiheadAttention | _Pool)
 
 
 class NetworkProblem:
@@ -98,7 +110,7 @@ class NetworkProblem:
         self.head = linear[-1] if linear else None
         self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
-        noisy = any(isinstance(m, _DropoutNd | nn.RNNBase) for m in self.module.modules())
+        noisy = any(map(_draws, self.module.modules()))
         gives = {"hessian": True, "features": self.head is not None, "noise": noisy}
         gives["classes"] = family.loss == "cross_entropy" and classes is not None
         self.gives = frozenset(k for k, v in gives.items() if v)
@@ -118,11 +130,16 @@ class NetworkProblem:
         return NetworkObjective(self, X, y, Meter())
 
     def initial(self, generator: torch.Generator) -> Vec:
-        """x₀ by the layers' own initialisation under this generator; the global stream is left as it was."""
+        """x₀ by the layers' own ``reset_parameters`` under this generator.
+
+        What no layer draws stays as the module has it. The draw is torch's CPU stream whatever the device, and the global
+        stream is left as it was.
+        """
         if self.family.start == "draw":
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(generator.initial_seed())
-                fresh = copying.deepcopy(self.family.module)
+                # Not torch.manual_seed, which would seed the accelerators too.
+                torch.default_generator.manual_seed(generator.initial_seed())
+                fresh = copying.deepcopy(self.family.module).cpu()
                 for m in fresh.modules():
                     reset = getattr(m, "reset_parameters", None)
                     if callable(reset):

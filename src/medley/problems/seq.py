@@ -43,14 +43,15 @@ class Seq:
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) and optimizer == "sgd" else 0.0
-        w = me.problem.workspace(x)
+        # A correction may ask the problem for gradients elsewhere, which pass through its workspace.
+        w = me.problem.workspace(x) if correct is None else x.clone()
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         c = weight = 0.0
         steps = 0
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
-            u = objective.grad(w, rows, loss, copy=False)
+            u = objective.grad(w, rows, loss, copy=correct is not None)
             if pace.weight_decay:
                 u = u.add_(w, alpha=pace.weight_decay)
             if pace.clip is not None:

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import medley as md
+from medley.core import streams
+from medley.core.errors import BadData, RecipeError
+from medley.problems import Network, Softmax
+from medley.problems.network import NetworkObjective
+
+F64 = torch.float64
+n, C = 10, 3
+
+
+class Residual(nn.Module):
+    """Not a stack: a skip, a tied weight, a buffer that is no statistic, and one frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4, bias=False)
+        self.b.weight = self.a.weight
+        self.head = nn.Linear(4, C)
+        self.scale = nn.Parameter(torch.tensor(0.5), requires_grad=False)
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.head(X + self.scale * torch.tanh(self.b(torch.tanh(self.a(X)))) + self.shift)
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, C)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.head(F.dropout(X, 0.5, self.training))
+
+
+def mlp() -> nn.Module:
+    return md.models.mlp(4, C, (5,))
+
+
+def cnn() -> nn.Module:
+    return md.models.cnn((1, 8, 8), C, channels=(2,), hidden=4)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, C))
+
+
+def dropped() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 20), nn.Dropout(0.5), nn.ReLU(), nn.Linear(20, C))
+
+
+def smooth() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, C))
+
+
+def rows(shape: tuple[int, ...] = (4,), seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, *shape, generator=g, dtype=F64), torch.randint(C, (n,), generator=g)
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return make()
+
+
+def objective(make: Callable[[], nn.Module], **options: Any) -> NetworkObjective:
+    X, y = rows((1, 8, 8) if make is cnn else (4,))
+    problem = Network(seeded(make), start="module", **options).ready(X, y, C, F64, "cpu")
+    return problem.bind(problem.inputs(X), y)
+
+
+def plain(make: Callable[[], nn.Module]) -> nn.Module:
+    return seeded(make).to(F64)
+
+
+def start(f: NetworkObjective) -> Tensor:
+    return f.problem.initial(streams.generator(0, "init"))
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, normed, Residual])
+def test_x_is_the_parameters_in_their_order_and_the_gradient_autograds(make: Callable[[], nn.Module]):
+    f, module = objective(make), plain(make)
+    params = [p for _, p in module.named_parameters() if p.requires_grad]
+    x = start(f)
+    assert torch.equal(x, torch.cat([p.detach().reshape(-1) for p in params]))
+    rows = torch.tensor([0, 3, 4, 9])
+    loss = F.cross_entropy(module(f.X[rows]), f.y[rows])
+    want = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, params)])
+    assert torch.allclose(f.grad(x, rows), want, rtol=1e-12, atol=1e-14)
+    # And at another point, where the module has to be loaded first.
+    z = x + 0.1
+    for p, v in zip(params, f.problem.split(z), strict=True):
+        p.data.copy_(v)
+    module.eval()
+    assert f.loss(z) == pytest.approx(float(F.cross_entropy(module(f.X), f.y).detach()), rel=1e-13) or make is normed
+    assert f.d == sum(p.numel() for p in params)
+
+
+@pytest.mark.parametrize("make", [smooth, Residual])
+def test_hessian_and_products_are_autograds(make: Callable[[], nn.Module]):
+    f, module = objective(make), plain(make)
+    x = start(f)
+    names = [k for k, p in module.named_parameters() if p.requires_grad]
+
+    def loss(v: Tensor) -> Tensor:
+        params = dict(zip(names, f.problem.split(v), strict=True))
+        return F.cross_entropy(torch.func.functional_call(module, params, (f.X,)), f.y)
+
+    H = torch.autograd.functional.hessian(loss, x)
+    assert torch.allclose(f.hessian(x), H, rtol=1e-10, atol=1e-13)
+    v = torch.arange(f.d, dtype=F64) / f.d
+    assert torch.allclose(f.hvp(x, v), H @ v, rtol=1e-10, atol=1e-13)
+    h = 1e-5
+    assert torch.allclose((f.grad(x + h * v) - f.grad(x - h * v)) / (2 * h), H @ v, atol=1e-8)
+
+
+def test_one_linear_layer_is_the_softmax_problem():
+    X, y = rows()
+    soft = Softmax().ready(X, y, C, None, "cpu")
+    g = soft.bind(soft.inputs(X), y)
+    f = objective(lambda: nn.Linear(4, C, bias=False))
+    x = torch.linspace(-1, 1, 12, dtype=F64)
+    assert f.loss(x) == pytest.approx(g.loss(x), rel=1e-13)
+    assert torch.allclose(f.grad(x), g.grad(x), rtol=1e-12)
+    assert torch.allclose(f.hessian(x), g.hessian(x), rtol=1e-11, atol=1e-14)
+    assert torch.allclose(f.outputs(x), g.outputs(x), rtol=1e-13)
+
+
+def test_features_bias_and_outputs_belong_together():
+    f = objective(mlp)
+    x = start(f)
+    z = f.features(x)
+    W, b = f.problem.split(x)[-2:]
+    assert torch.allclose(z @ W.T + b, f.outputs(x), rtol=1e-12)
+    seen: list[Any] = []
+    own = f.grad(x, slice(0, 5), lambda batch: seen.append(batch) or batch.loss(batch.features @ W.T + batch.bias))
+    assert own.shape == (f.d,)
+    assert torch.allclose(seen[0].outputs.detach(), f.outputs(x, slice(0, 5)), rtol=1e-12)
+    assert torch.allclose(f.grad(x, None, lambda batch: batch.loss()), f.grad(x), rtol=1e-13)
+
+
+def test_losses_of_other_kinds():
+    X, _ = rows()
+    Y = torch.randn(n, C, generator=torch.Generator().manual_seed(3), dtype=F64)
+    problem = Network(seeded(mlp), loss="mse", start="module").ready(X, Y, None, F64, "cpu")
+    f = problem.bind(X, Y)
+    x = start(f)
+    out = plain(mlp)(X)
+    assert f.loss(x) == pytest.approx(float((out - Y).square().mean().detach()), rel=1e-13)
+    by_row = problem.losses(f.outputs(x), Y)
+    assert by_row is not None
+    assert float(by_row.mean()) == pytest.approx(f.loss(x), rel=1e-13)
+    assert problem.hits(f.outputs(x), Y) is None
+    own = Network(seeded(mlp), loss=lambda z, t: (z - t).abs().sum(), start="module").ready(X, Y, None, F64, "cpu")
+    g = own.bind(X, Y)
+    assert g.loss(x) == pytest.approx(float((out - Y).abs().sum().detach()), rel=1e-13)
+    assert own.losses(g.outputs(x), Y) is None
+    assert "own loss" not in str(own.gives)
+
+
+def test_x0_is_drawn_from_its_stream_and_the_global_one_is_left_alone():
+    X, y = rows()
+    problem = Network(nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, C))).ready(X, y, C, F64, "cpu")
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    a = problem.initial(streams.generator(0, "init"))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert torch.equal(problem.initial(streams.generator(0, "init")), a)
+    assert not torch.equal(problem.initial(streams.generator(1, "init")), a)
+    # torch's own initialisation: U(±1/√4) for a layer of 4 inputs, 1 and 0 for the norm.
+    W, b, gain, offset = problem.split(a)[:4]
+    assert 0.3 < float(W.abs().max()) <= 0.5
+    assert float(b.abs().max()) <= 0.5
+    assert gain.tolist() == [1.0] * 5
+    assert offset.tolist() == [0.0] * 5
+
+
+def federation(make: Callable[[], nn.Module], sizes: tuple[int, ...] = (6, 10), **options: Any) -> md.Federation:
+    clients = [tuple(t[:k] for t in rows(seed=i)) for i, k in enumerate(sizes)]
+    pace = md.scenarios.Pace(**{"lr": 0.1, "batch": None, **options})
+    return md.Federation(Network(seeded(make), start="module"), clients=clients, test=rows(seed=9), pace=pace)
+
+
+def run(fed: md.Federation, rounds: int = 2, **options: Any) -> md.Result:
+    return md.run(md.FedAvg(), fed, rounds, **{"dtype": F64, **options})
+
+
+def test_batchnorm_statistics_are_averaged_by_hand():
+    fed = federation(normed)
+    r = run(fed, 1)
+    means, variances, ends = [], [], []
+    for i in (0, 1):
+        X, y = (t[: (6, 10)[i]] for t in rows(seed=i))
+        module = plain(normed)
+        opt = torch.optim.SGD(module.parameters(), lr=0.1)
+        F.cross_entropy(module(X), y).backward()
+        opt.step()
+        means.append(module[1].running_mean)
+        variances.append(module[1].running_var)
+        ends.append(torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
+    p = (6 / 16, 10 / 16)
+    assert torch.allclose(r.x, p[0] * ends[0] + p[1] * ends[1], rtol=1e-12)
+    assert r.model is not None
+    norm = r.model[1]
+    assert torch.allclose(norm.running_mean, p[0] * means[0] + p[1] * means[1], rtol=1e-12)
+    assert torch.allclose(norm.running_var, p[0] * variances[0] + p[1] * variances[1], rtol=1e-12)
+    assert int(norm.num_batches_tracked) == 1
+    # Evaluation is with those statistics.
+    X, y = rows(seed=9)
+    assert not r.model.training
+    assert r.summary["accuracy"] == float((r.model(X).argmax(1) == y).double().mean())
+    assert r.summary["test_loss"] == pytest.approx(float(F.cross_entropy(r.model(X), y).detach()), rel=1e-12)
+    # 2 × 5 floats and one integer beside the 43 + … parameters.
+    entry = next(iter(r.ledger))
+    assert entry.down == entry.up == 8 * (len(r.x) + 10 + 1)
+    assert int(run(fed, 3).model[1].num_batches_tracked) == 3  # type: ignore[index,arg-type]
+
+
+def test_a_model_that_was_interrupted_has_the_statistics_of_its_last_whole_round():
+    fed = federation(normed)
+    want = run(fed, 2).model
+
+    def stop(row: dict[str, float]) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    r = run(fed, 5, on_round=stop)
+    assert r.status.outcome == "interrupted"
+    assert want is not None
+    assert r.model is not None
+    for a, b in zip(want.state_dict().values(), r.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    wild = federation(normed, lr=1.7e308, epochs=9)
+    r = run(wild, 5, throw=False)
+    assert r.status.outcome == "diverged"
+    assert r.model is not None
+    assert torch.equal(r.model[1].running_mean, torch.zeros(5, dtype=F64))
+
+
+@pytest.mark.parametrize("make", [dropped, Functional])
+def test_dropout_draws_from_named_streams(make: Callable[[], nn.Module]):
+    fed = federation(make, batch=4, epochs=2)
+    torch.manual_seed(0)
+    a = run(fed)
+    before = torch.get_rng_state()
+    torch.manual_seed(5)
+    torch.rand(3)
+    kept = torch.get_rng_state()
+    b = run(fed)
+    assert torch.equal(a.x, b.x)
+    assert torch.equal(torch.get_rng_state(), kept)
+    assert not torch.equal(before, kept)
+    assert not torch.equal(a.x, run(fed, seed=1).x)
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    f = objective(dropped)
+    x = start(f)
+    assert f.loss(x) == f.loss(x)
+    torch.manual_seed(0)
+    assert not torch.equal(f.grad(x), f.grad(x))
+    assert torch.equal(f.outputs(x), f.outputs(x))
+
+
+def test_the_users_module_is_never_modified():
+    module = seeded(normed)
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    module.eval()
+    clients = [tuple(t[:6] for t in rows(seed=i)) for i in range(2)]
+    for start in ("draw", "module"):
+        fed = md.Federation(Network(module, start=start), clients=clients)  # type: ignore[arg-type]
+        r = md.run(md.FedAvg(), fed, 2)
+        assert r.model is not module
+    assert not module.training
+    assert all(p.grad is None for p in module.parameters())
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+
+
+def test_the_result_is_a_module_with_x_in_it():
+    r = run(federation(mlp))
+    assert r.model is not None
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in r.model.parameters()]), r.x)
+    x = r.x.clone()
+    next(iter(r.model.parameters())).data.add_(1)
+    assert torch.equal(r.x, x)
+
+
+def test_gradients_are_fresh_unless_asked_otherwise():
+    f = objective(mlp)
+    x = start(f)
+    a = f.grad(x)
+    kept = a.clone()
+    f.grad(x + 1)
+    assert torch.equal(a, kept)
+    b = f.grad(x, copy=False)
+    assert torch.equal(b, kept)
+    f.grad(x + 1)
+    assert not torch.equal(b, kept)
+
+
+def test_dtypes():
+    r = md.run(md.FedAvg(), federation(mlp), 1)
+    assert r.x.dtype == torch.float32
+    assert md.run(md.FedAvg(), federation(mlp), 1, dtype="float64").x.dtype == F64
+    for wrong in ("float65", "int64", "nn", torch.int32):
+        with pytest.raises(RecipeError, match=r"run\(dtype=.*choose float32 or float64"):
+            md.run(md.FedAvg(), federation(mlp), 1, dtype=wrong)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused_before_round_1():
+    X, y = rows()
+    with pytest.raises(BadData, match=r"the data has 5 classes, but the network's outputs are \[3\] a row"):
+        Network(mlp()).ready(X, y, 5, None, "cpu")
+    with pytest.raises(BadData, match=r"the network cannot read rows of shape \[7\]"):
+        Network(mlp()).ready(torch.zeros(3, 7), y[:3], 3, None, "cpu")
+    with pytest.raises(BadData, match=r"outputs are \[1\] a row and the targets \[\].*reshape y"):
+        Network(nn.Linear(4, 1), loss="mse").ready(X, X[:, 0], None, None, "cpu")
+    with pytest.raises(RecipeError, match="no trainable parameters"):
+        Network(nn.ReLU())
+    with pytest.raises(BadData, match=r"Network wants labels 0\.\.2; row 1 has 3"):
+        Network(mlp()).targets(torch.tensor([0, 3]), 3)
+
+
+def test_integer_rows_stay_integers():
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.EmbeddingBag(6, 4)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, X: Tensor) -> Tensor:
+            return self.head(self.words(X))
+
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randint(6, (8, 5), generator=g), torch.randint(2, (8,), generator=g)) for _ in range(2)]
+    r = md.run(md.FedAvg(), md.Federation(Network(Bag()), clients=clients), 3)
+    assert r["loss"][-1] < r["loss"][0]

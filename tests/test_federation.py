@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import medley as md
+from medley.core.algorithm import Algorithm
+from medley.core.cohort import Cohort
+
+F64 = torch.float64
+
+
+def least_squares(sizes: tuple[int, ...] = (4, 6, 10), d: int = 3) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(0)
+    return [(torch.randn(n, d, generator=g, dtype=F64), torch.randn(n, generator=g, dtype=F64)) for n in sizes]
+
+
+def labelled(sizes: tuple[int, ...] = (8, 12), d: int = 3, classes: int = 3) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(n, d, generator=g, dtype=F64), torch.arange(n) % classes) for n in sizes]
+
+
+full = md.scenarios.Pace(lr=0.1, batch=None)
+brisk = md.scenarios.Pace(lr=0.3, batch=None)
+
+
+def test_a_run_as_a_reader_would_type_it():
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 10, hidden=(16,))),
+        data=md.datasets.digits(),
+        partition=md.scenarios.Dirichlet(clients=20, alpha=0.5),
+        pace=md.scenarios.Pace(lr=md.scenarios.Uniform(0.05, 0.2), epochs=md.scenarios.Integers(1, 5), batch=32),
+        participation=0.5,
+    )
+    run = md.run(md.FedAvg(), fed, rounds=8, seed=0)
+    assert run.status.outcome == "finished"
+    assert run.summary["accuracy"] > 0.5
+    assert run["loss"][-1] < 0.7 * run["loss"][0]
+    assert len({e.client for e in run.ledger if e.round == 1}) == 10
+    assert run.x.dtype == torch.float32
+    assert fed.run(md.FedAvg(), 1, seed=3).x.tolist() == md.run(md.FedAvg(), fed, 1, seed=3).x.tolist()
+
+
+@pytest.mark.parametrize("how", ["numpy", "float32", "lists", "ints"])
+def test_clients_may_come_in_whatever_they_are(how: str):
+    want = md.run(md.FedAvg(), md.Federation(md.problems.Softmax(), clients=labelled(), pace=full), 3)
+    make: Any = {
+        "numpy": lambda X, y: (X.numpy(), y.numpy()),
+        "float32": lambda X, y: (X.float(), y.float()),
+        "lists": lambda X, y: (X.tolist(), y.tolist()),
+        "ints": lambda X, y: (X, y.to(torch.int8)),
+    }[how]
+    r = md.run(md.FedAvg(), md.Federation(md.problems.Softmax(), clients=[make(*c) for c in labelled()], pace=full), 3)
+    assert r.x.dtype == F64
+    assert torch.allclose(r.x, want.x, atol=1e-6 if how == "float32" else 0, rtol=0)
+
+
+def test_integer_features_and_bool_labels():
+    clients = [([[1, 0], [0, 1], [2, 2]], [True, False, True]), ([[3, 1]], [False])]
+    r = md.run(md.FedAvg(), md.Federation(md.problems.Logistic(), clients=clients, pace=full), 2)
+    assert r.x.dtype == F64
+    assert r["loss"][0] == pytest.approx(math.log(2), rel=1e-12)
+
+
+def test_logistic_labels_of_both_kinds_make_the_same_run():
+    clients = [(X, (y > 0).long()) for X, y in labelled()]
+    signed = [(X, 2 * y - 1) for X, y in clients]
+    test = clients[0]
+    runs = [
+        md.run(md.FedAvg(), md.Federation(md.problems.Logistic(mu=0.1), clients=c, test=t, pace=full), 3)
+        for c, t in ((clients, test), (signed, (test[0], 2 * test[1] - 1)), (clients, (test[0], 2.0 * test[1] - 1)))
+    ]
+    for r in runs[1:]:
+        assert torch.equal(r.x, runs[0].x)
+        assert r["accuracy"] == runs[0]["accuracy"]
+        assert r["client_accuracy_mean"] == runs[0]["client_accuracy_mean"]
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_weights_in_the_loss_and_at_the_fixed_point(weights: str):
+    clients = least_squares()
+    mu = 0.5
+    fed = md.Federation(md.problems.LeastSquares(mu=mu), clients=clients, weights=weights, pace=brisk)  # type: ignore[arg-type]
+    p = [4 / 20, 6 / 20, 10 / 20] if weights == "size" else [1 / 3] * 3
+    H = sum(q * X.T @ X / len(y) for q, (X, y) in zip(p, clients, strict=True)) + mu * torch.eye(3, dtype=F64)
+    b = sum(q * X.T @ y / len(y) for q, (X, y) in zip(p, clients, strict=True))
+    x = torch.linalg.solve(H, b)
+    r = md.run(md.FedAvg(), fed, 100, target={"grad_norm": 1e-6})
+    assert r.status.outcome == "target"
+    assert float((r.x - x).norm()) < 1e-5
+    want = sum(q * float(((X @ r.x - y) ** 2).mean()) / 2 for q, (X, y) in zip(p, clients, strict=True))
+    assert r["loss"][-1] == pytest.approx(want + mu / 2 * float(r.x @ r.x), rel=1e-12)
+    world = fed.draw(0)
+    assert list(world.p) == [0, 1, 2]
+    assert list(world.p.values()) == pytest.approx(p, rel=1e-15)
+
+
+def test_the_loss_is_the_mean_over_clients_of_what_a_loss_of_ones_own_says():
+    own = lambda z, y: ((z - y[:, None]) ** 2).mean() / 2
+    for weights in ("size", "uniform"):
+        nets = [
+            md.Federation(problem, clients=least_squares(), weights=weights, test=least_squares()[0], pace=full)  # type: ignore[arg-type]
+            for problem in (
+                md.problems.Network(torch.nn.Linear(3, 1, bias=False), loss=own),
+                md.problems.LeastSquares(),
+            )
+        ]
+        x = torch.tensor([0.3, -0.2, 0.7], dtype=F64)
+        a, b = (md.run(md.FedAvg(), fed, 2, init=x, dtype=F64, target={"grad_norm": 0.0}) for fed in nets)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-12)
+        assert a["test_loss"] == pytest.approx(b["test_loss"], rel=1e-12)
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-10)
+
+
+def test_every_seed_draws_its_partition_anew_and_all_shares_sum_to_1():
+    data = md.datasets.digits()
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.Dirichlet(clients=15, alpha=0.3))
+    worlds = [fed.draw(seed) for seed in (0, 1, 0)]
+    for world in worlds:
+        assert sum(world.p.values()) == pytest.approx(1.0, abs=1e-14)
+        assert sum(world.sizes) == len(data.X)
+        rows = np.sort(np.concatenate(fed.parts(world.seed)[0]))
+        assert (rows == np.arange(len(data.X))).all()
+    assert worlds[0].sizes.tolist() == worlds[2].sizes.tolist() != worlds[1].sizes.tolist()
+    parts = fed.parts(0)[0]
+    X, y = worlds[0]._slice(3)
+    assert torch.equal(X, data.X[parts[3]].double())
+    assert torch.equal(y, data.y[parts[3]])
+
+
+def test_validation_rows_are_never_trained_on():
+    clients = least_squares((10, 20))
+    for i, (X, _) in enumerate(clients):
+        X[:, 0] = torch.arange(len(X)) + 100.0 * i  # every row can be told
+    fed = md.Federation(md.problems.LeastSquares(), clients=clients, validation=0.2)
+    train, held = fed.draw(0), fed.draw(0, "validation")
+    assert train.sizes.tolist() == [8, 16]
+    assert held.held is not None
+    kept = set(held.held[0][:, 0].tolist())
+    trained = set(train.X[:, 0].tolist())
+    assert len(kept) == 6
+    assert kept | trained == set(torch.cat([X[:, 0] for X, _ in clients]).tolist())
+    assert not kept & trained
+    assert sum(k < 100 for k in kept) == 2
+    assert set(fed.draw(1, "validation").held[0][:, 0].tolist()) != kept  # type: ignore[index]
+    data = md.datasets.digits()
+    pooled = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(5), validation=0.25)
+    world = pooled.draw(0, "validation")
+    assert world.held is not None
+    assert len(world.held[0]) == round(0.25 * len(data.X))
+    assert len(world.X) + len(world.held[0]) == len(data.X)
+    r = md.run(md.FedAvg(), pooled, 1, evaluate_on="validation")
+    assert r["accuracy"] != md.run(md.FedAvg(), pooled, 1)["accuracy"]
+    with pytest.raises(md.RecipeError, match=r"there is no validation data: give Federation\(validation=0\.1\)"):
+        md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(), clients=clients), 1, evaluate_on="validation")
+
+
+def test_accuracy_over_clients_by_hand():
+    clients = [
+        (torch.eye(3, dtype=F64)[[0, 0, 1, 2]], torch.tensor([0, 0, 1, 2])),
+        (torch.eye(3, dtype=F64)[[2, 2]], torch.tensor([2, 2])),
+        (torch.eye(3, dtype=F64)[[0, 1]], torch.tensor([0, 1])),
+    ]
+    # Test rows: class 0 right 3 of 4, class 1 right 1 of 2, class 2 right 0 of 1, under x = the identity.
+    X = torch.eye(3, dtype=F64)[[0, 0, 0, 1, 1, 0, 1]]
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    fed = md.Federation(md.problems.Softmax(), clients=clients, test=(X, y), pace=full)
+    seen = []
+
+    def metric(z: Tensor, labels: Tensor) -> float:
+        seen.append((z.shape, labels.shape))
+        return float((z.argmax(1) == labels).sum())
+
+    r = md.run(md.FedAvg(), fed, 0, init=torch.eye(3, dtype=F64).reshape(-1), metrics={"right": metric})
+    row = r.history[0]
+    by_client = [(2 * 3 / 4 + 1 / 2 + 0) / 4, 0.0, (3 / 4 + 1 / 2) / 2]
+    assert row["accuracy"] == 4 / 7
+    assert row["right"] == 4.0
+    assert seen == [((7, 3), (7,))]
+    assert row["client_accuracy_mean"] == pytest.approx(sum(by_client) / 3, rel=1e-14)
+    assert row["client_accuracy_worst"] == 0.0
+    assert row["test_loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(X, y)), rel=1e-14)
+
+
+def test_init_codec_engine_and_tuned():
+    fed = md.Federation(md.problems.LeastSquares(), clients=least_squares(), pace=full)
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=F64)
+    assert md.run(md.FedAvg(), fed, 0, init=x).x.tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(md.RecipeError, match=r"run\(init=\.\.\.\): x has 3 parameters, init has shape \[4\]"):
+        md.run(md.FedAvg(), fed, 0, init=torch.zeros(4))
+    half = md.run(md.Tuned(md.FedAvg(), lr=0.5), fed, 3)
+    slow = md.Federation(
+        md.problems.LeastSquares(), clients=least_squares(), pace=md.scenarios.Pace(lr=0.05, batch=None)
+    )
+    assert torch.equal(half.x, md.run(md.FedAvg(), slow, 3).x)
+    assert half.settings["lr multiplier"] == 0.5
+    with pytest.raises(md.RecipeError, match=r"Tuned\(lr=0\)"):
+        md.Tuned(md.FedAvg(), lr=0)
+    with pytest.raises(md.RecipeError, match=r"run\(engine=\.\.\.\) has no 'warp'"):
+        md.run(md.FedAvg(), fed, 1, engine="warp")
+
+
+def test_one_client_is_a_federation():
+    X, y = least_squares((8,))[0]
+    fed = md.Federation(md.problems.LeastSquares(), clients=[(X, y)], pace=full)
+    r = md.run(md.FedAvg(), fed, 1)
+    assert torch.allclose(r.x, 0.1 * X.T @ y / 8, rtol=1e-12)
+
+
+def bad(clients: list[Any], problem: Any = None, **options: Any) -> md.BadData:
+    with pytest.raises(md.BadData) as caught:
+        md.Federation(problem or md.problems.LeastSquares(), clients=clients, **options).draw(0)
+    return caught.value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_name_client_row_and_column(value: float):
+    clients = least_squares()
+    clients[1][0][4, 2] = value
+    e = bad(clients)
+    assert (e.client, e.row, e.column) == (1, 4, 2)
+    assert str(e) == f"client 1 has {value} in row 4, column 2; remove or fill such rows first"
+    clients = least_squares()
+    clients[2][1][7] = value
+    e = bad(clients)
+    assert (e.client, e.row) == (2, 7)
+    assert f"client 2 has {value} in row 7, target" in str(e)
+    X, y = least_squares()[0]
+    X[1, 0] = value
+    assert "test X" in str(bad(least_squares(), test=(X, y)))
+
+
+def test_large_finite_numbers_are_fine():
+    clients = [(torch.full((2, 3), 1.6e308, dtype=F64), torch.zeros(2, dtype=F64))]
+    assert md.Federation(md.problems.LeastSquares(), clients=clients).draw(0).p == {0: 1.0}
+
+
+def test_other_data_that_cannot_be_used():
+    two = least_squares()
+    X, y = two[0]
+    assert "client 1 has no rows" in str(e := bad([two[0], (X[:0], y[:0])]))
+    assert e.client == 1
+    assert "client 2: X is [4, 3] and y is [3]" in str(bad([*two[:2], (X, y[:3])]))
+    assert "client 1 has rows of shape [2], client 0 of [3]" in str(bad([two[0], (X[:, :2], y)]))
+    assert "client 0: X is [4] and y is [4]; want one row a sample" in str(bad([(y, y)]))
+    assert "there are no clients" in str(bad([]))
+    assert "client 0's X cannot be made a tensor" in str(bad([(np.array([["a", "b"]]), [1.0])]))
+    assert "client 0's X cannot be made a tensor" in str(bad([([[1.0, 2.0], [3.0]], [1.0, 2.0])]))
+    assert "wants y as [rows], this one is [20, 1]" in str(bad([(X, y[:, None]) for X, y in two]))
+    assert "wants X as [rows, features]" in str(bad([(X[:, None], y)]))
+    assert "a test row has shape (2,)" in str(bad(two, test=(X[:, :2], y)))
+    assert "test" in str(bad(two, test=(X[:2], y)))
+
+
+def test_labels_name_client_and_row():
+    clients = labelled()
+    clients[1][1][5] = 7
+    e = bad(clients, md.problems.Softmax(), classes=3)
+    assert (e.client, e.row) == (1, 5)
+    assert "client 1, row 5" in str(e)
+    assert "labels 0..2" in str(e)
+    clients = labelled(classes=2)
+    clients[0][1][2] = -1
+    assert bad(clients, md.problems.Softmax()).client == 0
+    clients = labelled(classes=3)
+    e = bad(clients, md.problems.Logistic())
+    assert (e.client, e.row) == (0, 2)
+    assert "{0, 1} or {-1, 1}" in str(e)
+    net = md.problems.Network(md.models.mlp(3, 2))
+    assert "the data has 3 classes, but the network's outputs are [2] a row" in str(bad(labelled(), net))
+    assert "the network cannot read rows of shape [3]" in str(bad(labelled(), md.problems.Network(md.models.mlp(4, 3))))
+
+
+def test_a_bad_test_label_is_not_blamed_on_a_client():
+    X, y = labelled()[0]
+    e = bad(labelled(), md.problems.Softmax(), classes=3, test=(X, y + 2))
+    assert e.client is None
+    assert e.row == 1
+    assert "the test set" in str(e)
+
+
+def test_a_class_that_only_the_test_set_has_counts():
+    X, y = labelled(classes=2)[0]
+    fed = md.Federation(md.problems.Softmax(), clients=labelled(classes=2), test=(X, y + 1))
+    assert fed.draw(0).problem.d == 3 * 3
+
+
+def test_bad_rows_of_a_data_set():
+    X, y = torch.randn(6, 2), torch.zeros(6, dtype=torch.int64)
+    X[4, 1] = math.nan
+    with pytest.raises(md.BadData, match=r"nan at row 4, column 1"):
+        md.datasets.Dataset(X, y, classes=2)
+
+
+def ours(**options: Any) -> md.Federation:
+    return md.Federation(md.problems.LeastSquares(), **{"clients": least_squares(), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "key"),
+    [
+        ({"clients": None}, "either data= with partition=, or clients=", "data"),
+        ({"data": md.datasets.digits()}, "either data= with partition=, or clients=", "data"),
+        ({"data": md.datasets.digits(), "clients": None}, "who holds what", "partition"),
+        ({"partition": md.scenarios.IID(2)}, "they hold their data already", "partition"),
+        ({"validation": 1.0}, r"share in \[0, 1\)", "validation"),
+        ({"participation": 0}, r"must be in \(0, 1\]", "fraction"),
+        ({"participation": 1.5}, r"must be in \(0, 1\]", "fraction"),
+        ({"pace": md.scenarios.Pace(lr=[0.1, 0.2])}, r"lr.* 2 .* 3 clients", "lr"),
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, Any], words: str, key: str):
+    with pytest.raises(md.RecipeError, match=words) as caught:
+        ours(**options).draw(0)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("lr", [0, -0.1, math.nan, [0.1, 0.0]])
+def test_learning_rates_that_make_no_sense(lr: Any):
+    with pytest.raises(md.RecipeError, match="a learning rate must be above 0") as caught:
+        md.scenarios.Pace(lr=lr)
+    assert caught.value.key == "lr"
+
+
+def test_more_clients_than_rows():
+    data = md.datasets.digits().take(10)
+    for partition in (md.scenarios.IID(11), md.scenarios.Dirichlet(11, 0.5)):
+        fed = md.Federation(md.problems.Softmax(), data=data, partition=partition)
+        with pytest.raises(md.MedleyError, match=r"11.*10|10.*11") as caught:
+            md.run(md.FedAvg(), fed, 1)
+        assert isinstance(caught.value, md.BadData | md.RecipeError)
+
+
+class Needy(Algorithm[Any]):
+    def __init__(self, *needs: str) -> None:
+        self.wants = frozenset(needs)
+
+    def requires(self) -> frozenset[str]:
+        return self.wants
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def start(self, x: Tensor) -> Any:
+        raise AssertionError("it must be refused before it starts")
+
+    def round(self, s: Any, clients: Cohort) -> None:
+        raise AssertionError("it must be refused before it starts")
+
+
+@pytest.mark.parametrize(
+    ("need", "options"),
+    [("everyone", {"participation": 0.5}), ("convex", {"problem": "net"}), ("classes", {}), ("replay", {})],
+)
+def test_what_a_run_cannot_give_is_refused_before_it_begins(need: str, options: dict[str, Any]):
+    problem: Any = md.problems.LeastSquares()
+    if options.pop("problem", None):
+        problem = md.problems.Network(torch.nn.Linear(3, 1), loss=lambda z, y: (z[:, 0] - y).square().mean())
+    fed = md.Federation(problem, clients=least_squares(), **options)
+    with pytest.raises(md.Unsupported, match="Needy needs") as caught:
+        md.run(Needy(need), fed, 1)
+    assert (caught.value.method, caught.value.need) == ("Needy", need)
+
+
+def test_what_a_run_gives_is_not_refused():
+    fed = md.Federation(md.problems.Softmax(), clients=labelled())
+    with pytest.raises(AssertionError, match="before it starts"):
+        md.run(Needy("everyone", "hessian", "convex", "features", "classes"), fed, 1)
+
+
+def test_a_network_without_a_linear_layer_has_no_features():
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(3, 3))
+
+        def forward(self, X: Tensor) -> Tensor:
+            return X @ self.w
+
+    fed = md.Federation(md.problems.Network(Bare()), clients=labelled())
+    with pytest.raises(md.Unsupported, match="Needy needs a network whose last layer is linear"):
+        md.run(Needy("features"), fed, 1)
+    assert md.run(md.FedAvg(), fed, 1).x.shape == (9,)
+
+
+def test_the_record_has_everything_that_made_the_run():
+    fed = md.Federation(md.problems.LeastSquares(mu=0.5), clients=least_squares(), participation=0.5, weights="uniform")
+    s = md.run(md.FedAvg(lr=0.5), fed, 1, seed=4).settings
+    assert {k: s[k] for k in ("method", "method.lr", "problem", "mu", "weights", "seed", "dtype", "engine")} == {
+        "method": "FedAvg", "method.lr": 0.5, "problem": "LeastSquares", "mu": 0.5, "weights": "uniform", "seed": 4,
+        "dtype": "float64", "engine": "seq",
+    }  # fmt: skip
+    assert "20, 3" in s["data"]
+    other = least_squares()
+    other[0][0][0, 0] += 1e-9
+    changed = md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(), clients=other), 0).settings["data"]
+    assert changed != s["data"]
+
+
+def test_progress_goes_to_stderr_and_leaves_no_trace(capfd: pytest.CaptureFixture[str]):
+    fed = md.Federation(md.problems.LeastSquares(), clients=least_squares())
+    md.run(md.FedAvg(), fed, 2, progress=False)
+    assert capfd.readouterr() == ("", "")
+    md.run(md.FedAvg(), fed, 2, progress=True)
+    assert capfd.readouterr().out == ""
