@@ -91,9 +91,9 @@ def mean(values: Sequence[Tensor], weights: Sequence[float] | Tensor) -> Tensor:
     return out
 
 
-def states(method: Algorithm[Any, Any], fed: md.Federation, rounds: int, folder: Path, seed: int = 0) -> Any:
+def states(method: Algorithm[Any, Any], fed: md.Federation, rounds: int, folder: Path, **options: Any) -> Any:
     """(server, memories by client) at the end of a run, read from its checkpoint."""
-    run(method, fed, rounds, seed=seed, checkpoint=folder, eval_every=max(1, rounds))
+    run(method, fed, rounds, checkpoint=folder, eval_every=rounds, **options)
     x = torch.zeros(1, dtype=torch.float64)
     kept, _, _ = checkpoint.load(folder, tree.dataclasses_in(type(method.start(x)), method.memory))
     return kept["server"], kept["memories"]

@@ -6,27 +6,31 @@ from oracles import error, federation, mean, quadratic_parts, run, states, walk
 
 import medley as md
 from medley.core.errors import RecipeError
+from toys import LossyTransport
 
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
 
 
-def test_rounds_by_hand():
+@pytest.mark.parametrize("participation", [None, 0.5])
+def test_rounds_by_hand(participation):
     # Gradient descent on f_i(θ) + α_i(⟨θ, h_i − x⟩ + ½‖θ‖²), with every term as the paper has it.
     toy, lr, steps, alpha = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1], 0.6
     H, b, p = quadratic_parts(toy)
     x = torch.zeros(5).double()
     h = [torch.zeros(5).double()] * 4
-    for _ in range(5):
-        theta = []
-        for i in range(4):
+    fed = federation(toy, participation, lr=lr, steps=steps)
+    for t in range(1, 6):
+        theta, ids = [], fed.draw(0).cohort(t)
+        for i in ids:
             a = alpha / (4 * float(p[i]))
             y = x
             for _ in range(steps[i]):
                 y = y - lr[i] * (H[i] @ y - b[i] + a * (h[i] - x) + a * y)
             theta.append(y)
-        h = [h[i] + theta[i] - x for i in range(4)]
-        x = mean(theta, [1] * 4) + mean(h, [1] * 4)
-    got = run(md.FedDyn(alpha), federation(toy, lr=lr, steps=steps), 5).x
+        for i, y in zip(ids, theta, strict=True):
+            h[i] = h[i] + y - x
+        x = mean(theta, [1] * len(ids)) + mean(h, [1] * 4)
+    got = run(md.FedDyn(alpha), fed, 5).x
     assert torch.allclose(got, x, rtol=0, atol=1e-13)
 
 
@@ -37,6 +41,16 @@ def test_h_is_the_mean_over_everybody_asked_or_not(rounds, tmp_path):
     total = sum((m.h for m in memories.values()), torch.zeros(10).double()) / 10
     assert float(total.norm()) > 1e-3
     assert float((server.h - total).norm()) < 1e-14
+
+
+def test_lost_messages_do_not_break_the_mean(tmp_path):
+    lost = {
+        (t, 0, i): ("request", "reply")[(t + i) % 2] for t in range(1, 13) for i in range(10) if (3 * t + i) % 4 == 0
+    }
+    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    server, memories = states(md.FedDyn(5.0), fed, 12, tmp_path, transport=LossyTransport(lost))
+    total = sum((m.h for m in memories.values()), torch.zeros(10).double()) / 10
+    assert float((server.h - total).norm()) < 1e-14 < float(total.norm())
 
 
 def test_at_the_optimum_h_is_every_clients_gradient(tmp_path):

@@ -10,19 +10,26 @@ from medley.core.errors import RecipeError
 RULES = ("official", "paper")
 
 
+@pytest.mark.parametrize("participation", [None, 0.6])
 @pytest.mark.parametrize("rule", RULES)
-def test_rounds_by_hand(rule):
+def test_rounds_by_hand(rule, participation):
     toy, lr, steps, eps, decay = md.problems.quadratics(5, d=6), [0.1, 0.05, 0.2, 0.1, 0.02], [3, 9, 1, 4, 7], 0.01, 0.9
+    fed = federation(toy, participation, lr=lr, steps=steps)
+    world = fed.draw(0)
     x = before = torch.zeros(6).double()
     etas = []
     for t in range(1, 5):
-        D = walks(toy, x, lr, steps)
-        w = toy.p if rule == "official" else [1 / 5] * 5
+        ids = world.cohort(t)
+        everyone = walks(toy, x, lr, steps)
+        D, p = [everyone[i] for i in ids], [world.p[i] for i in ids]
+        w = [k / sum(p) for k in p] if rule == "official" else [1 / len(ids)] * len(ids)
         D_bar, eps_t = mean(D, w), eps * decay ** (2 * t)
         numerator = sum(float(k) * float(d @ d) for k, d in zip(w, D, strict=True))
-        etas.append(max(1.0, numerator / (2 * (float(D_bar @ D_bar) + eps_t * (5 if rule == "official" else 1)))))
+        etas.append(
+            max(1.0, numerator / (2 * (float(D_bar @ D_bar) + eps_t * (len(ids) if rule == "official" else 1))))
+        )
         x, before = x + etas[-1] * D_bar, x
-    got = run(md.FedExP(eps, decay, rule), federation(toy, lr=lr, steps=steps), 4)
+    got = run(md.FedExP(eps, decay, rule), fed, 4)
     assert [row["server_step"] for row in got.history[1:]] == pytest.approx(etas, rel=1e-12)
     assert max(etas) > 1
     # What is handed out is the mean of the last two iterates.

@@ -10,7 +10,7 @@ from oracles import digits, error, federation, mean, quadratic_parts, run, state
 import medley as md
 from medley.algorithms import scaffold
 from medley.core.errors import RecipeError
-from medley.core.pace import Pace
+from toys import LossyTransport
 
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
 
@@ -25,6 +25,17 @@ def test_c_is_the_mean_of_everybodys_c(option, rounds, tmp_path):
     assert len(memories) == 4 or rounds > 1
     assert float((server.c - total).norm()) < 1e-14
     assert float(total.norm()) > 0.01
+
+
+def test_lost_messages_do_not_break_it(tmp_path):
+    lost = {
+        (t, 0, i): ("request", "reply")[(t + i) % 2] for t in range(1, 13) for i in range(10) if (3 * t + i) % 4 == 0
+    }
+    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    server, memories = states(md.SCAFFOLD(), fed, 12, tmp_path, transport=LossyTransport(lost))
+    p = fed.draw(0).p
+    total = sum((p[i] * m.c for i, m in memories.items()), torch.zeros(10).double())
+    assert float((server.c - total).norm()) < 1e-14 < float(total.norm())
 
 
 def test_at_the_optimum_every_client_knows_its_gradient(tmp_path):
@@ -100,7 +111,6 @@ def test_the_file_stays_short():
 
 def test_defaults_are_the_papers():
     assert md.SCAFFOLD().settings() == {"lr": 1.0, "option": "II"}
-    assert Pace().momentum == 0  # under momentum, too, but nobody needs it
 
 
 @pytest.mark.parametrize("setting", [{"lr": 0.0}, {"lr": float("nan")}, {"option": "III"}])
