@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -282,6 +284,77 @@ def test_a_bad_test_label_is_not_blamed_on_a_client():
     assert e.client is None
     assert e.row == 1
     assert "the test set" in str(e)
+
+
+def test_labels_below_zero_where_nobody_said_how_many_classes_there_are():
+    e = bad([(X, y - 1) for X, y in labelled()], md.problems.Softmax())
+    assert "wants labels 0, 1, ...; row 0 has -1" in str(e)
+
+
+def test_bytes_for_a_network_of_floats_are_explained():
+    clients = [(X.to(torch.uint8), y) for X, y in labelled()]
+    e = bad(clients, md.problems.Network(md.models.mlp(3, 3)))
+    assert "of integers (convert them to floats if it does not embed them)" in str(e)
+
+
+def test_rows_that_ask_for_a_gradient_are_just_rows():
+    X, y = least_squares()[0]
+    fed = md.Federation(md.problems.LeastSquares(), clients=[(X.requires_grad_(), y)], pace=full)
+    assert not md.run(md.FedAvg(), fed, 1).x.requires_grad
+
+
+def test_a_metric_cannot_take_the_name_of_a_column():
+    fed = md.Federation(md.problems.LeastSquares(), clients=least_squares(), test=least_squares()[0])
+    with pytest.raises(md.RecipeError, match=r"run\(metrics=...\): 'loss' is a column already"):
+        md.run(md.FedAvg(), fed, 1, metrics={"loss": lambda z, y: 0.0})
+    with pytest.raises(md.RecipeError, match=r"run\(init=...\): it holds numbers that are not finite"):
+        md.run(md.FedAvg(), fed, 1, init=torch.full((3,), math.nan))
+
+
+# The run-time type checks of the tests would refuse these first; a user has none.
+SLIPS = """
+import medley as md, torch
+X = torch.eye(3)
+pair = X, X[:, 0]
+ls = md.problems.LeastSquares()
+fed = md.Federation(ls, clients=[pair])
+for slip in (
+    lambda: md.run(md.FedAvg, fed, 1),
+    lambda: md.run(fed, md.FedAvg(), 1),
+    lambda: md.run(md.FedAvg(), fed, 1.5),
+    lambda: md.run(md.FedAvg(), fed, 1, transport="local"),
+    lambda: md.run(md.FedAvg(), fed, 1, codec="float16"),
+    lambda: md.run(md.FedAvg(), fed, 1, target="loss"),
+    lambda: md.Federation(torch.nn.Linear(3, 1), clients=[pair]),
+    lambda: md.Federation(md.problems.Softmax, clients=[pair]),
+    lambda: md.Federation(ls, clients=[pair], pace=0.1),
+    lambda: md.Federation(ls, data=pair, partition=md.scenarios.IID(1)),
+    lambda: md.Federation(ls, clients=[pair], test=X),
+    lambda: md.Federation(ls, clients=[pair, X]),
+):
+    try:
+        slip()
+    except md.MedleyError as e:
+        print(e)
+"""
+
+
+def test_slips_of_a_user_are_answered_in_words():
+    out = subprocess.run([sys.executable, "-c", SLIPS], capture_output=True, text=True, timeout=120, check=True)
+    assert out.stdout.splitlines() == [
+        "run(method) is the class FedAvg; give an object such as FedAvg()",
+        "run(method) is a Federation; give an object such as FedAvg()",
+        "run(rounds=1.5): must be a whole number, at least 0",
+        "run(transport=...) is a str; give an object such as transports.Local()",
+        "run(codec=...) is a str; give an object such as core.wire.Cast('float16')",
+        "run(target=...) is a str; give an object such as {'accuracy': 0.9}",
+        "Federation(problem): this is a module; wrap it, problems.Network(module)",
+        "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
+        "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
+        "Federation(data=...) is a tuple; give an object such as datasets.Dataset(X, y, classes=10)",
+        "Federation(test=...): give a pair (X, y)",
+        "client 1: give a pair (X, y)",
+    ]
 
 
 def test_a_class_that_only_the_test_set_has_counts():

@@ -41,6 +41,12 @@ Metric = Callable[[Tensor, Tensor], float]
 
 Split = Literal["test", "validation"]
 
+COLUMNS = frozenset(
+    "round exchanges seconds wall bytes_down bytes_up loss gap grad_norm test_loss accuracy client_accuracy_mean "
+    "client_accuracy_worst".split()
+)
+"""What a row of the history may hold beside metrics and a method's notes."""
+
 EVALUATED_AT_ONCE = 1 << 22
 """Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
 
@@ -73,6 +79,11 @@ class Federation:
         classes: int | None = None,
         f_star: float | None = None,
     ) -> None:
+        if isinstance(problem, torch.nn.Module):
+            raise RecipeError("Federation(problem): this is a module; wrap it, problems.Network(module)", "problem")
+        _is_a(problem, Family, "Federation(problem)", "problems.Softmax()", "problem")
+        _is_a(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
+        _is_a(pace, Pace, "Federation(pace=...)", "scenarios.Pace(lr=0.1)", "pace")
         if (data is None) == (clients is None):
             raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
         if data is not None and partition is None:
@@ -321,14 +332,23 @@ def run(
 
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
-    rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures of the
-    test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
+    rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures
+    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
+    _is_a(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method")
+    _is_a(fed, Federation, "run(fed)", "Federation(problem, data=..., partition=...)", "fed")
+    _is_a(transport, Transport, "run(transport=...)", "transports.Local()", "transport")
+    _is_a(codec, Codec, "run(codec=...)", "core.wire.Cast('float16')", "codec")
+    _is_a(target, Mapping, "run(target=...)", "{'accuracy': 0.9}", "target")
+    if taken := COLUMNS & (metrics or {}).keys():
+        raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise RecipeError(f"run(device={device!r}): torch finds no such device here; leave device= out", "device")
     algorithm, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
     world = fed.draw(seed, evaluate_on, _dtype(dtype), device)
-    algorithm = algorithm.suited(world.problem.gives)
+    asked, algorithm = algorithm.settings(), algorithm.suited(world.problem.gives)
     _refuse(algorithm, world)
     local = engines.choose(engine, world.problem, device)
     x0 = world.problem.initial(streams.generator(seed, "init"))
@@ -339,6 +359,8 @@ def run(
                 f"run(init=...): x has {x0.numel()} parameters, init has shape {list(init.shape)}", "init"
             )
         x0 = init.detach().to(x0).clone()
+        if not bool(torch.isfinite(x0).all()):
+            raise RecipeError("run(init=...): it holds numbers that are not finite", "init")
     codec = codec or Plain()
     site = Site(algorithm, world.problem, lambda i, t: world.client(i, t, local, lr), seed, codec, device=device)
     wanted = dict(target or {})
@@ -349,7 +371,8 @@ def run(
         raise RecipeError(f"run({key}=...): there is no test set to measure that on; give Federation(test=(X, y))", key)
     settings = {
         "method": algorithm.name,
-        **{f"method.{k}": v for k, v in algorithm.settings().items()},
+        **{f"method.{k}": v for k, v in asked.items()},
+        **{f"resolved.{k}": v for k, v in algorithm.settings().items() if v != asked[k]},
         "lr multiplier": lr,
         **fed.settings(),
         "seed": seed,
@@ -404,6 +427,13 @@ def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     return found
 
 
+def _is_a(value: object, kind: Any, where: str, example: str, key: str) -> None:
+    """Raise RecipeError unless ``value`` is None or of this kind; a class in an instance's place is the usual slip."""
+    if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
+
+
 def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
     gives = set(world.problem.gives)
     if len(world.cohort(1)) == len(world.p) and isinstance(world.fed.participation, Everyone):
@@ -425,6 +455,7 @@ def _tensor(value: Any, what: str, client: int | None) -> Tensor:
         t = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
     except (TypeError, ValueError) as e:
         raise BadData(f"{what} cannot be made a tensor: {e}", client=client) from None
+    t = t.detach().cpu()
     return t if t.is_floating_point() else t.to(torch.int64)
 
 
@@ -456,6 +487,8 @@ def _pooled(
         Xs.append(X)
         ys.append(y)
     sizes = [len(X) for X in Xs]
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        raise BadData("Federation(test=...): give a pair (X, y)")
     X_test, y_test = (
         (None, None) if test is None else (_tensor(t, f"the test {k}", None) for t, k in zip(test, "Xy", strict=True))
     )

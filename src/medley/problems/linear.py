@@ -183,8 +183,9 @@ def class_labels(y: Data, classes: int | None, where: str) -> Int[Tensor, " n"]:
     bad = (whole != y) | (whole < 0) | (whole >= (classes or 1 << 62))
     if bad.any():
         row = int(bad.nonzero()[0])
+        known = f"0..{classes - 1}" if classes else "0, 1, ..."
         raise BadData(
-            f"{where} wants labels 0..{(classes or 0) - 1}; row {row} has {y[row].item():g}. Give classes= if there "
+            f"{where} wants labels {known}; row {row} has {y[row].item():g}. Give classes= if there "
             "are more, or number the labels from 0",
             row=row,
         )

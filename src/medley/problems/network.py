@@ -56,7 +56,8 @@ class Network:
         try:
             out = p.outputs(p.flat, p.inputs(X[:2]))
         except Exception as e:
-            raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}: {e}") from e
+            whole = "" if X.is_floating_point() else " of integers (convert them to floats if it does not embed them)"
+            raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}{whole}: {e}") from e
         if self.loss == "cross_entropy" and classes and (out.ndim != 2 or out.shape[1] < classes):
             raise BadData(f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row")
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
