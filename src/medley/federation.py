@@ -41,10 +41,8 @@ Metric = Callable[[Tensor, Tensor], float]
 
 Split = Literal["test", "validation"]
 
-COLUMNS = frozenset(
-    "round exchanges seconds wall bytes_down bytes_up loss gap grad_norm test_loss accuracy client_accuracy_mean "
-    "client_accuracy_worst".split()
-)
+COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
+COLUMNS |= {"test_loss", "accuracy", "client_accuracy_mean", "client_accuracy_worst"}
 """What a row of the history may hold beside metrics and a method's notes."""
 
 EVALUATED_AT_ONCE = 1 << 22
@@ -333,7 +331,7 @@ def run(
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
     rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures
-    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result up to there.
+    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result so far.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
