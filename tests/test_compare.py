@@ -239,3 +239,13 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
 def test_settings_that_make_no_sense(over, says):
     with pytest.raises(md.RecipeError, match=says):
         compare([md.FedAvg()], federation(), rounds=1, **over)
+
+
+def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
+    methods, fed = [md.FedECADO(), md.FedAvg()], federation()
+    first = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
+    again = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
+    assert [r.settings["method.lam"] for r in first.results[:1]] == ["auto"]
+    assert isinstance(first.results[0].settings["resolved.lam"], float)
+    assert [torch.equal(a.x, b.x) for a, b in zip(first.results, again.results, strict=True)] == [True, True]
+    assert again.results[0].history[-1]["wall"] == first.results[0].history[-1]["wall"]
