@@ -82,7 +82,10 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{CLIENTS} clients x {args.rounds} rounds, {ROWS} rows, batch {BATCH}; CPU seconds, {args.repeats} repeats")
     for name in args.models:
-        make = {"softmax": lambda: md.models.softmax(FEATURES, CLASSES), "mlp": lambda: md.models.mlp(FEATURES, CLASSES)}
+        make = {
+            "softmax": lambda: md.models.softmax(FEATURES, CLASSES),
+            "mlp": lambda: md.models.mlp(FEATURES, CLASSES),
+        }
         module = make[name]()
         fed = federation(module)
         hand, ours, drift = [], [], 0.0

@@ -5,14 +5,14 @@ from . import models as models
 from . import problems as problems
 from . import scenarios as scenarios
 from . import transports as transports
+from .algorithms.ecado import ECADO as ECADO
 from .algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from .algorithms.fedadam import FedAdam as FedAdam
-from .algorithms.ecado import ECADO as ECADO
 from .algorithms.fedavg import FedAvg as FedAvg
-from .algorithms.fedecado import FedECADO as FedECADO
 from .algorithms.fedavgm import FedAvgM as FedAvgM
 from .algorithms.feddecorr import FedDecorr as FedDecorr
 from .algorithms.feddyn import FedDyn as FedDyn
+from .algorithms.fedecado import FedECADO as FedECADO
 from .algorithms.fedexp import FedExP as FedExP
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedprox import FedProx as FedProx

@@ -8,10 +8,10 @@ import medley as md
 from medley.core.errors import RecipeError
 
 
-@pytest.mark.parametrize("fed", [digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)])
-def test_without_a_pull_it_is_fedavg_bit_for_bit(fed):
-    a, b = (run(m, fed, 5, seed=3) for m in (md.FedProx(mu=0), md.FedAvg()))
-    assert torch.equal(a.x, b.x)
+def test_without_a_pull_it_is_fedavg_bit_for_bit():
+    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+        a, b = (run(m, fed, 5, seed=3) for m in (md.FedProx(mu=0), md.FedAvg()))
+        assert torch.equal(a.x, b.x)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])

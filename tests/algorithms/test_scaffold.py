@@ -75,10 +75,10 @@ def test_one_step_of_all_data_is_gradient_descent(option):
     assert torch.allclose(got, x, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("fed", [digits(), federation(md.problems.quadratics(10), 0.4, **UNEQUAL)])
-def test_the_first_round_is_fedavgs(fed):
-    a, b = (run(m, fed, 1).x for m in (md.SCAFFOLD(), md.FedAvg()))
-    assert float((a - b).norm()) <= 1e-15 * float(b.norm()) if a.dtype == torch.float64 else torch.allclose(a, b)
+def test_the_first_round_is_fedavgs():
+    for fed in (digits(), federation(md.problems.quadratics(10), 0.4, **UNEQUAL)):
+        a, b = (run(m, fed, 1, dtype="float64").x for m in (md.SCAFFOLD(), md.FedAvg()))
+        assert float((a - b).norm()) < 1e-14 * float(b.norm())
 
 
 def test_momentum_decay_and_schedules_keep_the_fixed_point():

@@ -133,8 +133,8 @@ class NetworkProblem:
     def initial(self, generator: torch.Generator) -> Vec:
         """x₀ by the layers' own ``reset_parameters`` under this generator.
 
-        What no layer draws stays as the module has it. The draw is torch's CPU stream whatever the device, and the global
-        stream is left as it was.
+        What no layer draws stays as the module has it. The draw is torch's CPU stream whatever the device, and the
+        global stream is left as it was.
         """
         if self.family.start == "draw":
             with torch.random.fork_rng(devices=[]):
