@@ -1,0 +1,62 @@
+"""A method round by round: the test says who takes part and what is lost, and sees the server and every memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import medley as md
+from medley.core.algorithm import Algorithm
+from medley.core.cohort import Books, Cohort
+from medley.core.site import Site
+from medley.problems import Synthetic
+from medley.transports.local import LocalLink
+from toys import Lossy
+
+
+class Rig:
+    def __init__(
+        self,
+        method: Algorithm[Any, Any],
+        toy: Synthetic,
+        x: Tensor | None = None,
+        lost: Mapping[tuple[int, int, int], str] | None = None,
+        dtype: torch.dtype = torch.float64,
+        **pace: Any,
+    ) -> None:
+        fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(**{"batch": None} | pace))
+        self.world = world = fed.draw(0, dtype=dtype)
+        self.method = method = method.suited(world.problem.gives)
+        engine = md.problems.engines.choose("seq", world.problem, "cpu")
+        self.client = lambda i, t: world.client(i, t, engine)
+        self.site = Site(method, world.problem, self.client)
+        self.link, self.books, self.t = Lossy(LocalLink(self.site), lost or {}), Books(), 0
+        self.s = method.start(torch.zeros(world.problem.d, dtype=dtype) if x is None else x.to(dtype))
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return tuple(self.world.p)
+
+    def cohort(self, ids: Iterable[int]) -> Cohort:
+        return Cohort(tuple(sorted(ids)), self.world.p, self.t, self.link, self.books)
+
+    def __call__(self, ids: Iterable[int] | None = None) -> Any:
+        self.t += 1
+        self.books = replace(self.books, notes={})
+        self.method.round(self.s, self.cohort(self.all if ids is None else ids))
+        return self.s
+
+    def remember(self, memories: Mapping[int, Any]) -> None:
+        """Clients' memories, as if acknowledged before round 1."""
+        self.books.acked = dict.fromkeys(memories, (0, 0))
+        self.link.load(memories, self.books.acked)
+
+    def memories(self) -> dict[int, Any]:
+        return self.link.save(self.books.acked)
+
+    def grad(self, i: int, x: Tensor) -> Tensor:
+        return self.client(i, 1).problem.grad(x)
