@@ -106,7 +106,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         c_i, c = me.memory.c, got.c
         went = me.descend(got.x, shift=c - c_i)
         if self.option == "I":
-            me.memory.c = me.problem.grad(got.x) + me.pace.weight_decay * got.x
+            me.memory.c = me.problem.grad(got.x)
         else:
             me.memory.c = c_i - c - went.step / went.T
         return Step(went.step, me.memory.c - c_i)

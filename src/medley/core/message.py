@@ -28,10 +28,15 @@ class Message:
         dataclasses.dataclass(frozen=True, eq=False)(cls)
 
     def pack(self) -> Packed:
-        """Fields by name. Raises WireError for a field that is neither tensor nor scalar."""
+        """Fields by name, tensors contiguous: strides do not travel, and products of views can differ in their bits.
+
+        Raises WireError for a field that is neither tensor nor scalar.
+        """
         fields = dict(vars(self))
         for name, value in fields.items():
-            if not isinstance(value, Tensor | bool | int | float | None):
+            if isinstance(value, Tensor):
+                fields[name] = value.contiguous()
+            elif not isinstance(value, bool | int | float | None):
                 raise WireError(
                     f"{type(self).__name__}.{name} is a {type(value).__name__}; messages carry tensors, numbers, "
                     "bools and None only"

@@ -115,7 +115,7 @@ class Site:
             self.problem.load_buffers(exchange.buffers)
         try:
             with self._noise(i, exchange):
-                answer = getattr(self.algorithm, method)(me, common, *([] if own is None else [own]))
+                packed: Packed = getattr(self.algorithm, method)(me, common, *([] if own is None else [own])).pack()
         except MedleyError:
             raise
         except Exception as e:
@@ -127,7 +127,6 @@ class Site:
                     f"{self.algorithm.name}.{method} changed {name} in place (client {i}, round {exchange.round}); "
                     "what a client is given or remembers changes by assignment only: write m.c = m.c + step"
                 )
-        packed: Packed = answer.pack()
         for name, v in packed.items():
             if isinstance(v, Tensor) and v.is_floating_point() and not _finite(v):
                 raise Diverged(
@@ -137,7 +136,7 @@ class Site:
         buffers = self.problem.buffers() if exchange.buffers is not None else None
         if buffers is not None and exchange.buffers is not None and _same(buffers, exchange.buffers):
             buffers = None
-        return packed, buffers, me.problem.work, me.memory
+        return packed, buffers, me.problem.work, tree.map_tensors(me.memory, Tensor.contiguous)
 
     def _noise(self, i: int, exchange: Exchange) -> Any:
         """Dropout and its like draw from torch's global stream: give it a name for the length of the call."""

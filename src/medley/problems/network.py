@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Train ``module``.
+    """Any nn.Module, trained on a loss of its outputs.
 
     ``loss`` is "cross_entropy" (integer labels), "mse" (targets in the outputs' shape), or a function (outputs, y) ->
     0-d mean loss of the batch. ``start="draw"`` draws x₀ anew for every seed by the layers' own initialisation,
