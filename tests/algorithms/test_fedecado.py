@@ -119,7 +119,7 @@ COHORTS = [(0, 1, 2, 3, 4), (1, 3), (0, 2, 4), (4,), (0, 1, 3), (2, 3, 4), (0, 1
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
 )
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_rounds_are_a_dense_solve_of_the_circuit(where, lam, C_c, q, kappa, lr, steps):
     rig = Rig(md.FedECADO(lam, C_c, q, kappa, flows=where), TOY, lr=lr, epochs=steps)
     xs = dense(TOY, rig.s.x, COHORTS, lr, steps, lam, C_c, q, kappa)
@@ -218,7 +218,7 @@ def test_leaving_the_inactive_flows_out_loses_the_fixed_point(name):
     assert float((rig(ids).x - x).norm()) > 1e-2
 
 
-SEEDS = [s if s < 3 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
+SEEDS = [s if s < 2 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -254,11 +254,11 @@ def test_any_scale_of_the_learning_rates(seed):
     "method",
     [
         md.FedECADO(lam=1.0, kappa=1.0),
-        md.FedECADO(lam=1.0, q=0.5, kappa=1.0, flows="client"),
-        md.FedECADO(lam=1.0, delta=1e-2),
+        md.FedECADO(lam=0.5, q=0.5, kappa=1.0, flows="client"),
+        md.FedECADO(lam=1.0, delta=0.1),
         md.FedECADO(sensitivity="scalar"),
         md.FedECADO(sensitivity="diagonal", refresh=20, flows="client"),
-        md.FedECADO(form="I"),
+        md.FedECADO(form="I", delta=0.1),
         pytest.param(md.FedECADO(form="I", weights="p", lam=2.0), marks=pytest.mark.slow),
     ],
     ids=repr,

@@ -275,7 +275,7 @@ class FedECADO(Algorithm[Server, Memory]):
     ) -> None:
         """Tell the clients where x_c went, so that each brings its flow up to date."""
         done = clients.ask(self.settle, Move(dx, Tw), ids=tuple(got)).each()
-        for i in got.keys() - done.keys():  # its flow stays what it was, and so must its part of the sum
+        for i in sorted(got.keys() - done.keys()):  # its flow stays what it was, and so must its part of the sum
             s.S = s.S - clients.p[i] * self.change(dx, Tw, got[i].delta, got[i].T, h.get(i))
 
     @on_client

@@ -224,7 +224,8 @@ class Cohort:
             floats = changed[0][0]
             for later, _ in changed[1:]:
                 floats = floats + later
-            books.buffers = floats / share, changed[0][1]
+            assert books.buffers is not None
+            books.buffers = books.buffers[0] + floats / share, changed[0][1]
         return got
 
 

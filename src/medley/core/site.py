@@ -151,8 +151,8 @@ def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, bu
         reply.replies[i] = packed
     else:
         reply.folded = accumulate(reply.folded, packed, exchange.weights[i])
-    if buffers is not None:
-        floats, ints = buffers[0] * exchange.p[i], buffers[1]
+    if buffers is not None and exchange.buffers is not None:
+        floats, ints = (buffers[0] - exchange.buffers[0]) * exchange.p[i], buffers[1]
         reply.buffers = (floats, ints) if reply.buffers is None else (reply.buffers[0].add_(floats), reply.buffers[1])
 
 

@@ -60,7 +60,7 @@ class BlockReply:
     replies: dict[int, Packed] = field(default_factory=dict)
     folded: Packed | None = None
     buffers: State | None = None
-    """Σ p_i of the floating-point buffers over who answered, and the first client's integers; None if none changed."""
+    """Σ p_i times the change of the floating-point buffers, and the first client's integers; None if none changed."""
 
 
 @runtime_checkable
