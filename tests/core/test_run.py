@@ -12,7 +12,9 @@ import torch
 import medley as md
 from medley.core import checkpoint
 from medley.core.result import Result
-from toys import Toy, federation
+from medley.core.run import Run
+from medley.transports.local import LocalLink
+from toys import Toy, federation, site
 
 HERE = Path(__file__).parent.parent
 
@@ -82,6 +84,7 @@ def test_ctrl_c_in_a_client_undoes_the_round_and_resume_goes_on(
         Toy(trouble=trouble), federation(), 6, checkpoint=tmp_path, on_round=lambda row: seen.append(row["round"])
     )
     assert r.status.outcome == "interrupted"
+    assert r.ledger.entries == list(r.ledger)
     assert f"after round {round - 1} of 6" in r.status.message
     assert str(tmp_path) in r.status.message
     assert figures(r) == figures(whole)[:round]
@@ -280,6 +283,9 @@ def test_targets_that_cannot_be_measured_are_refused():
             md.run(Toy(), federation(), 1, target={name: 0.1})
     with pytest.raises(md.RecipeError, match=r"run\(metrics=...\): there is no test set"):
         md.run(Toy(), federation(), 1, metrics={"f": lambda z, y: 0.0})
+    regression = federation(test=(torch.ones(2, 3), torch.ones(2)))
+    with pytest.raises(md.RecipeError, match=r"run\(target=...\): this run's history has no 'accuracy'.*test_loss"):
+        md.run(Toy(), regression, 1, target={"accuracy": 0.1})
 
 
 fast = md.scenarios.Pace(lr=1e3, epochs=40, batch=None)
@@ -321,3 +327,15 @@ def test_rounds_in_which_nobody_takes_part_pass():
     assert [row["exchanges"] for row in r.history] == [0, 2, 2, 4]
     assert r["loss"][1] == r["loss"][2]
     assert {e.client for e in r.ledger} == {0, 1, 2}
+
+
+def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_path: Path):
+    fed = federation()
+    world, x = fed.draw(0), torch.zeros(3, dtype=torch.float64)
+    loop = Run(Toy(), LocalLink(site(fed, Toy())), x, (x, x.long()), world.p, world.cohort, lambda x, b: {}, 1)
+    loop.checkpoint = tmp_path
+    loop()
+    loop.x0 = x.to("meta")
+    live = loop.resume(tmp_path)
+    there = [live.s.x, *(live.books.buffers or ()), *(m.c for m in loop.link.save(live.books.acked).values())]
+    assert [t.device.type for t in there] == ["meta"] * 8

@@ -21,7 +21,7 @@ from .problem import State
 from .result import Result, Row, Status, summarise
 from .transport import Link
 from .types import Vec
-from .wire import Codec, Plain
+from .wire import Codec, Ledger, Plain
 
 AT_MOST, AT_LEAST = ("loss", "test_loss", "gap", "grad_norm"), ("accuracy",)
 
@@ -73,7 +73,7 @@ class Run:
         server = type(self.algorithm.start(torch.zeros_like(self.x0)))
         classes = tree.dataclasses_in(server, self.algorithm.memory)
         kept, books, _ = checkpoint.load(folder, classes, self.settings)
-        kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
+        kept, books.buffers = tree.map_tensors((kept, books.buffers), lambda t: t.to(self.x0.device))
         self.link.load(kept["memories"], books.acked)
         return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"])
 
@@ -90,7 +90,10 @@ class Run:
         try:
             try:
                 if not live.history:
-                    self.on_round(self._evaluate(live))
+                    row = self._evaluate(live)
+                    if lacking := self.target.keys() - row.keys():
+                        raise RecipeError.unknown(min(lacking), row, "run(target=...): this run's history")
+                    self.on_round(row)
                 while live.round < self.rounds and not self._reached(live.history[-1]):
                     after = self._round(live.before())
                     after.wall = time.perf_counter() - began
@@ -133,7 +136,7 @@ class Run:
             self.algorithm.model(live.s).detach().cpu().clone(),
             live.history,
             _summary(live.history),
-            live.books.ledger,
+            Ledger.of([*live.books.ledger]),  # a list of its own: an undone round's deliveries stay behind
             status,
             dict(self.settings),
             buffers=tree.map_tensors(live.books.buffers, lambda t: t.cpu()),
