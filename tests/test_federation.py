@@ -471,8 +471,29 @@ def test_the_record_has_everything_that_made_the_run():
     assert "20, 3" in s["data"]
     other = least_squares()
     other[0][0][0, 0] += 1e-9
-    changed = md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(), clients=other), 0).settings["data"]
-    assert changed != s["data"]
+    X, y = (torch.cat(part) for part in zip(*least_squares(), strict=True))
+    feds = [
+        md.Federation(md.problems.LeastSquares(), clients=clients, test=test)
+        for clients, test in (
+            (least_squares(), None),
+            (other, None),
+            ([(X[:10], y[:10]), (X[10:], y[10:])], None),
+            ([(X[:9], y[:9]), (X[9:], y[9:])], None),
+            (least_squares(), (X[:3], y[:3])),
+            (least_squares(), (X[:3], y[1:4])),
+        )
+    ]
+    assert len({fed.settings()["data"] for fed in feds}) == len(feds)
+    assert feds[0].settings()["data"] == s["data"]
+
+
+def test_a_label_that_only_the_test_set_has_is_blamed_on_it():
+    X, y = torch.ones(4, 2), torch.tensor([0, 1, 0, 1])
+    data = md.datasets.Dataset(X, y, X, torch.tensor([0, 1, 2, 0]), classes=3)
+    fed = md.Federation(md.problems.Logistic(), data=data, partition=md.scenarios.IID(2))
+    with pytest.raises(md.BadData, match=r"^the test set: Logistic wants labels in .*; row 2 has 2$") as caught:
+        fed.draw(0)
+    assert (caught.value.client, caught.value.row) == (None, 2)
 
 
 def test_progress_goes_to_stderr_and_leaves_no_trace(capfd: pytest.CaptureFixture[str]):

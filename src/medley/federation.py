@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -138,12 +139,9 @@ class Federation:
 
     def settings(self) -> dict[str, Any]:
         """Everything that makes this federation, in plain values."""
-        digest = blake2b(digest_size=6)
-        for t in (self.data.X, self.data.y):
-            digest.update(np.ascontiguousarray(t.numpy()).data if t.numel() else b"")
         return {
             **self.problem.settings(),
-            "data": f"{self.data.name} {list(self.data.X.shape)} #{digest.hexdigest()}",
+            "data": f"{self.data.name} {list(self.data.X.shape)} #{self._digest}",
             "partition": lasting(repr(self.partition))
             if self.partition
             else f"{len(self.sizes or [])} clients' own data",
@@ -153,6 +151,14 @@ class Federation:
             "weights": self.weights,
             "validation": self.validation,
         }
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of all rows, training, test and validation, and of how clients of their own share them."""
+        digest, d = blake2b(repr(self.sizes).encode(), digest_size=6), self.data
+        for t in (d.X, d.y, d.X_test, d.y_test, d.X_validation, d.y_validation):
+            digest.update(b"|" if t is None else np.ascontiguousarray(t.numpy()).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
 
     def run(self, method: Algorithm[Any, Any] | Tuned, rounds: int = 100, **options: Any) -> Result:
         """`medley.run` on this federation."""
@@ -177,7 +183,6 @@ class World:
         order = torch.from_numpy(np.concatenate(parts))
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
         X, y = data.X[order], data.y[order]
-        self._check(X, np.concatenate(parts))
         self.problem: Problem = fed.problem.ready(X, y, data.classes, dtype, device)
         self.X, self.y = self.problem.inputs(X), self._targets(y, device)
         n = len(parts)
@@ -193,33 +198,19 @@ class World:
                 raise RecipeError("there is no validation data: give Federation(validation=0.1)", "validation")
         self.held: tuple[Tensor, Tensor] | None = None
         if held[0] is not None and held[1] is not None and len(held[0]):
-            self.held = self.problem.inputs(held[0]), self._targets(held[1], device)
+            self.held = self.problem.inputs(held[0]), self._targets(held[1], device, on)
         self.histograms: np.ndarray | None = None
         if data.classes:
             owner = np.repeat(np.arange(n), self.sizes)
             self.histograms = np.zeros((n, data.classes))
             np.add.at(self.histograms, (owner, y.numpy().astype(np.int64)), 1.0)
 
-    def _check(self, X: Tensor, order: np.ndarray) -> None:
-        if X.is_floating_point() and not bool(torch.isfinite(X.sum())):
-            bad = ~torch.isfinite(X.reshape(len(X), -1))
-            if bad.any():
-                at, column = (int(k) for k in bad.nonzero()[0])
-                client = int(np.searchsorted(self.starts, at, side="right")) - 1
-                row = at - int(self.starts[client])
-                value = X.reshape(len(X), -1)[at, column].item()
-                raise BadData(
-                    f"client {client} has {value} in row {row}, column {column} (row {int(order[at])} of the training "
-                    "data); remove or fill such rows first",
-                    client=client,
-                    row=row,
-                    column=column,
-                )
-
-    def _targets(self, y: Tensor, device: str) -> Tensor:
+    def _targets(self, y: Tensor, device: str, part: Literal["train"] | Split = "train") -> Tensor:
         try:
             y = self.fed.problem.targets(y, self.fed.data.classes)
         except BadData as e:
+            if part != "train":
+                raise BadData(f"the {part} set: {e}", row=e.row) from None
             if e.row is None:
                 raise
             client = int(np.searchsorted(self.starts, e.row, side="right")) - 1
@@ -229,11 +220,10 @@ class World:
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, its lr multiplied by ``lr``."""
-        rows = slice(int(self.starts[i]), int(self.starts[i + 1]))
         pace = self.fed.pace.of(self.seed, i, round)
         if lr != 1.0:
             pace = replace(pace, lr=pace.lr * lr)
-        return Client(i, self.p[i], self.problem.bind(self.X[rows], self.y[rows]), pace, engine, self.seed, round)
+        return Client(i, self.p[i], self.problem.bind(*self._slice(i)), pace, engine, self.seed, round)
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Who takes part."""
@@ -380,7 +370,7 @@ def run(
         "codec": repr(codec),
     }
     folder = resume if checkpoint is None else checkpoint
-    sizes = max(4, min(32, (1 << 18) // world.problem.d))
+    block = max(4, min(32, (1 << 18) // world.problem.d))
     with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, rounds) as tick:
 
         def watch(row: Row) -> None:
@@ -396,17 +386,17 @@ def run(
             world.p,
             world.cohort,
             lambda x, b: world.evaluate(x, b, metrics, "grad_norm" in wanted),
-            rounds,
-            seed,
-            eval_every,
-            wanted,
-            codec,
-            sizes,
-            lambda i: fed.devices.of(seed, i),
-            Path(folder) if folder is not None else None,
-            checkpoint_every,
-            watch,
-            settings,
+            rounds=rounds,
+            seed=seed,
+            eval_every=eval_every,
+            target=wanted,
+            codec=codec,
+            block=block,
+            device=cache(lambda i: fed.devices.of(seed, i)),
+            checkpoint=Path(folder) if folder is not None else None,
+            checkpoint_every=checkpoint_every,
+            on_round=watch,
+            settings=settings,
         )
         result = loop(Path(resume) if resume is not None else None)
     if result.buffers is not None:
