@@ -254,6 +254,14 @@ def test_a_correction_gets_the_point_the_gradient_and_the_rows():
     assert torch.equal(client(epochs=2).descend(x0, correct=check).step, torch.zeros(d, dtype=F64))
 
 
+def test_what_a_correction_gives_stays_as_it_was():
+    mine, shift = torch.ones(d, dtype=F64), torch.full((d,), 2.0, dtype=F64)
+    step = client(epochs=2).descend(x0, scale=3.0, correct=lambda *_: mine, shift=shift).step
+    assert torch.allclose(step, -5 * client(epochs=2).descend(x0, correct=lambda *_: -mine).step)
+    assert mine.tolist() == [1.0] * d
+    assert shift.tolist() == [2.0] * d
+
+
 def test_descending_again_changes_nothing():
     f = least_squares()
     me = client(f, epochs=2, momentum=0.5)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,11 +139,17 @@ class Site:
             buffers = None
         return packed, buffers, me.problem.work, tree.map_tensors(me.memory, Tensor.contiguous)
 
-    def _noise(self, i: int, exchange: Exchange) -> Any:
-        """Dropout and its like draw from torch's global stream: give it a name for the length of the call."""
-        return _Noise(
-            streams.key(self.seed, i, exchange.round, exchange.number, "noise"), "noise" in self.problem.gives
-        )
+    @contextlib.contextmanager
+    def _noise(self, i: int, exchange: Exchange) -> Iterator[None]:
+        """Dropout and its like draw from torch's global streams: give them a name for the length of the call."""
+        if "noise" not in self.problem.gives:
+            yield
+            return
+        key = streams.key(self.seed, i, exchange.round, exchange.number, "noise")
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if "cuda" in self.device else []):
+            # torch.manual_seed looks for every kind of accelerator, and takes a hundred times as long.
+            (torch.default_generator.manual_seed if self.device == "cpu" else torch.manual_seed)(key)
+            yield
 
 
 def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, buffers: State | None) -> None:
@@ -154,22 +161,6 @@ def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, bu
     if buffers is not None and exchange.buffers is not None:
         floats, ints = (buffers[0] - exchange.buffers[0]) * exchange.p[i], buffers[1]
         reply.buffers = (floats, ints) if reply.buffers is None else (reply.buffers[0].add_(floats), reply.buffers[1])
-
-
-class _Noise:
-    """torch's global stream under a given name, put back as it was; free of cost where nothing draws from it."""
-
-    def __init__(self, key: int, on: bool) -> None:
-        self.key, self.on = key, on
-
-    def __enter__(self) -> None:
-        if self.on:
-            self.before = torch.random.get_rng_state()
-            torch.manual_seed(self.key)
-
-    def __exit__(self, *_: object) -> None:
-        if self.on:
-            torch.random.set_rng_state(self.before)
 
 
 def _finite(t: Tensor) -> bool:

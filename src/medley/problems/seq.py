@@ -59,11 +59,11 @@ class Seq:
                 if norm > pace.clip:
                     u = u.mul_(pace.clip / norm)
             if correct is not None:
-                u = correct(w, u, names)
+                u = correct(w, u, names).clone()  # it may be the method's own; from here on it is changed in place
             if scale != 1.0:
-                u = u * scale
+                u = u.mul_(scale)
             if shift is not None:
-                u = u + shift
+                u = u.add_(shift)
             if optimizer == "adam":
                 if pull is not None:
                     u = u + pull[0] * (w - pull[1])
