@@ -346,10 +346,9 @@ def _split(names: str | None) -> list[str] | None:
 
 def _seeds(text: str) -> int | list[int]:
     try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
+        return [int(part) for part in text.split(",") if part.strip()] if "," in text else int(text)
     except ValueError:
         raise RecipeError(f"--seeds {text}: write a number, or numbers with commas between them", "seeds") from None
-    return numbers if "," in text else numbers[0]
 
 
 def _print(what: Any) -> None:

@@ -90,6 +90,7 @@ def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
         (["run", "{file}", "--algorithm", "fedavgg"], "Did you mean 'FedAvg'?"),
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
+        (["compare", "{file}", "--seeds", ""], "--seeds : write a number"),
         (["compare", "{file}", "--base", "Fed"], "compare(base=...) has no 'Fed'"),
         (["compare", "{file}", "--save", "a.pdf"], "a board is saved as .html"),
         (["tune", "{file}", "--metric", "accurcy", "--algorithms", "fedavg"], "Did you mean 'accuracy'?"),
