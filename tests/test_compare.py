@@ -193,6 +193,12 @@ def test_a_dead_worker_is_no_endless_wait():
         compare([Probe("die", seed=1)], federation(), rounds=3, seeds=3, jobs=2)
 
 
+def test_a_worker_that_dies_before_it_has_read_its_work_is_named_too(monkeypatch):
+    monkeypatch.setattr(pool, "_work", lambda *_: (time.sleep(0.3), os._exit(7)))
+    with pytest.raises(md.MedleyError, match=r"the process of Probe, seed . died"):
+        compare([Probe()], federation(), rounds=3, seeds=2, jobs=2)
+
+
 def test_names_say_what_differs_and_nothing_else():
     tuned = md.Tuned(md.FedAvg(lr=2.0), lr=0.5)
     assert names([md.FedAvg(), tuned, Probe()]) == ["FedAvg", "FedAvg (lr=0.5, server_lr=2)", "Probe"]

@@ -195,7 +195,8 @@ def _forked(pairs: list[Pair], todo: list[int], do: Do, workers: int, call: str,
     ends: list[Connection] = []
     crew: list[Any] = []
     fork = mp.get_context("fork")
-    queue, busy = list(reversed(todo)), {}
+    queue = list(reversed(todo))
+    busy: dict[Connection, int] = {}
     try:
         # Forked before the bar has a thread. That torch may have some is harmless: a worker computes with one thread.
         with warnings.catch_warnings():
@@ -208,14 +209,13 @@ def _forked(pairs: list[Pair], todo: list[int], do: Do, workers: int, call: str,
                 theirs.close()
         with _bar(bar, call, len(todo), rounds) as (row, done):
             for end in ends:
-                busy[end] = queue.pop()
-                end.send(busy[end])
+                _give(end, busy, queue)
             while busy:
                 for end in cast("list[Connection]", wait(list(busy))):
                     k = busy[end]
                     try:
                         what, *said = end.recv()
-                    except EOFError:
+                    except (EOFError, OSError):  # OSError where it had not yet read what it was given
                         raise MedleyError(
                             f"{call}: the process of {pairs[k]} died, perhaps for want of memory; try fewer jobs"
                         ) from None
@@ -227,8 +227,7 @@ def _forked(pairs: list[Pair], todo: list[int], do: Do, workers: int, call: str,
                     done(k, str(pairs[k]), said[0])
                     del busy[end]
                     if queue:
-                        busy[end] = queue.pop()
-                        end.send(busy[end])
+                        _give(end, busy, queue)
     except KeyboardInterrupt:
         return True
     finally:
@@ -241,6 +240,12 @@ def _forked(pairs: list[Pair], todo: list[int], do: Do, workers: int, call: str,
             p.kill()
             p.join()
     return False
+
+
+def _give(end: Connection, busy: dict[Connection, int], queue: list[int]) -> None:
+    busy[end] = queue.pop()
+    with contextlib.suppress(OSError):  # it has died, which whoever waits for its answer will see
+        end.send(busy[end])
 
 
 def _work(end: Connection, others: list[Connection], pairs: list[Pair], do: Do) -> None:
