@@ -16,6 +16,7 @@ from medley.core.errors import RecipeError
 from medley.core.pace import Pace
 from medley.core.problem import Objective
 from medley.problems import LeastSquares, Network, Softmax, engines
+from medley.problems.linear import LinearObjective
 from medley.problems.seq import Seq
 
 F64 = torch.float64
@@ -279,6 +280,14 @@ def test_work_is_the_rows_of_all_batches():
     me = client(steps=4)
     me.descend(x0)
     assert me.problem.work == 3 + 3 + 1 + 3
+
+
+def test_no_more_rows_are_fetched_than_there_are_steps_for(monkeypatch: pytest.MonkeyPatch):
+    f, taken, take = least_squares(), list[int](), LinearObjective.take
+    monkeypatch.setattr(LinearObjective, "take", lambda self, order: (taken.append(len(order)), take(self, order))[1])
+    client(f, steps=1).descend(x0)
+    client(f, steps=4).descend(x0)
+    assert taken == [3, n, 3]
 
 
 def test_an_engine_is_found_by_name():

@@ -93,7 +93,7 @@ class Seq:
             return
         size, n = me.pace.batch or 1, me.problem.n
         for order in me.orders():
-            shuffled = me.problem.take(order)
+            shuffled = me.problem.take(order[: left * size])  # no more than there are steps for
             for at in range(0, n, size):
                 rows = slice(at, min(at + size, n))
                 yield shuffled, rows, order[rows] if want_names else None
