@@ -24,7 +24,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from . import datasets, models, problems, recipe, report, scenarios
-from .compare import Board, names
+from .compare import Board, kind_of, names
 from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
 from .tune import tune as tune_one
@@ -167,7 +167,7 @@ def compare(
     options = r.options()
     fed = r.federation()
     chosen = r.seeds if seeds is None else _seeds(seeds)
-    folder = save if save is not None and not save.suffix else None
+    folder = save if save is not None and kind_of(save) == "folder" else None
     if folder is not None:
         r.save(folder / "recipe.toml")
     board = run_all(

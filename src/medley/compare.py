@@ -69,7 +69,7 @@ class Board:
         Raises RecipeError for another ending.
         """
         path = Path(path)
-        kind = _kind(path)
+        kind = kind_of(path)
         if kind == "folder":
             for name, runs in report.by_method(self.results).items():
                 for r in runs:
@@ -146,7 +146,7 @@ def compare(
     if base is not None and base not in named:
         raise RecipeError.unknown(base, named, "compare(base=...)")
     path = None if save is None else Path(save)
-    folder = path if path is not None and _kind(path) == "folder" else None
+    folder = path if path is not None and kind_of(path) == "folder" else None
     chosen = seeds_of(seeds, "compare")
     results, status = run_all(
         named, fed, rounds, chosen, call="compare", jobs=jobs, folder=folder, progress=progress, options=options
@@ -188,7 +188,8 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(files.plain(value) if callable(value) else value)
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """What a board is saved as: ".html", ".csv", ".json" or "folder". Raises RecipeError for another ending."""
     if path.suffix in (".html", ".json", ".csv"):
         return path.suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():

@@ -215,3 +215,10 @@ def test_version_and_help():
         got = medley(command, "--help")
         assert got.exit_code == 0
         assert "--debug" in got.stdout
+
+
+def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monkeypatch):
+    monkeypatch.setattr(cli, "run_all", lambda *a, **k: pytest.fail("it ran"))
+    got = medley("compare", file, "--save", "page.htm")
+    assert got.exit_code == 2
+    assert "page.htm: a board is saved as .html (report)" in got.stderr
