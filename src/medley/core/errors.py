@@ -34,8 +34,10 @@ class RecipeError(MedleyError, ValueError):
     def unknown(cls, key: str, known: Iterable[str], where: str) -> RecipeError:
         """An unknown key, with the nearest right one."""
         known = sorted(known)
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        # Recipes are lower case and classes are not: only the letters count.
+        spelt = {name.lower(): name for name in known}
+        near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
+        hint = f" Did you mean {spelt[near[0]]!r}?" if near else ""
         return cls(f"{where} has no {key!r}.{hint} It knows: {', '.join(known) or 'nothing'}.", key)
 
 
