@@ -107,6 +107,13 @@ def test_x_is_the_parameters_in_their_order_and_the_gradient_autograds(make: Cal
     assert f.d == sum(p.numel() for p in params)
 
 
+def test_a_last_batch_of_one_row_that_batch_norm_cannot_take_names_the_client_and_the_ways_out():
+    clients = [(torch.randn(n, 4), torch.arange(n) % C) for n in (8, 9)]
+    fed = md.Federation(Network(normed()), clients=clients, classes=C, pace=md.scenarios.Pace(batch=4))
+    with pytest.raises(md.ClientFailed, match=r"client 1 failed in round 1 .*this client's 9 rows .*use GroupNorm"):
+        md.run(md.FedAvg(), fed, 1)
+
+
 @pytest.mark.parametrize("make", [smooth, Residual])
 def test_hessian_and_products_are_autograds(make: Callable[[], nn.Module]):
     f, module = objective(make), plain(make)

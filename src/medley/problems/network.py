@@ -246,10 +246,15 @@ class NetworkObjective:
         p.load(x)
         p.mode(True)
         p.slope.zero_()
-        if loss is None:
-            total = p.mean_loss(p.module(X), y)
-        else:
-            total = loss(NetworkBatch(self, x, X, y, rows))
+        try:
+            total = p.mean_loss(p.module(X), y) if loss is None else loss(NetworkBatch(self, x, X, y, rows))
+        except ValueError as e:
+            if len(y) == 1 and "more than 1 value per channel" in str(e):
+                raise ValueError(
+                    f"BatchNorm cannot train on one row, and a batch of this client's {self.n} rows is left with one; "
+                    "use GroupNorm or LayerNorm, choose another batch size, or give its partition a minimum"
+                ) from e
+            raise
         total.backward()  # type: ignore[no-untyped-call]
         return p.slope.clone() if copy else p.slope
 
