@@ -313,7 +313,7 @@ def test_a_metric_cannot_take_the_name_of_a_column():
 
 # The run-time type checks of the tests would refuse these first; a user has none.
 SLIPS = """
-import medley as md, torch
+import medley as md, numpy, torch
 X = torch.eye(3)
 pair = X, X[:, 0]
 ls = md.problems.LeastSquares()
@@ -331,6 +331,31 @@ for slip in (
     lambda: md.Federation(ls, data=pair, partition=md.scenarios.IID(1)),
     lambda: md.Federation(ls, clients=[pair], test=X),
     lambda: md.Federation(ls, clients=[pair, X]),
+    lambda: md.Federation(ls, clients={"a": pair}),
+    lambda: md.Federation(ls, clients=torch.ones(2, 3).numpy()),
+    lambda: md.Federation(ls, data=md.datasets.diabetes(), partition=3),
+    lambda: md.Federation(ls, data=md.datasets.diabetes(), partition=md.scenarios.IID),
+    lambda: md.Federation(ls, clients=[pair], participation=md.scenarios.Everyone),
+    lambda: md.Federation(ls, clients=[pair], devices=md.scenarios.phones),
+    lambda: md.Federation(ls, clients=[pair], validation="0.1"),
+    lambda: md.Federation(ls, clients=[pair], classes="2"),
+    lambda: md.Federation(ls, clients=[pair], f_star="0"),
+    lambda: md.run(md.FedAvg(), None, 1),
+    lambda: md.run(md.FedAvg(), fed, 1, seed="a"),
+    lambda: md.run(md.FedAvg(), fed, 1, init="zeros"),
+    lambda: md.run(md.FedAvg(), fed, 1, device="gpu"),
+    lambda: md.run(md.FedAvg(), fed, 1, engine=None),
+    lambda: md.run(md.FedAvg(), fed, 1, checkpoint=3),
+    lambda: md.run(md.FedAvg(), fed, 1, metrics=[len]),
+    lambda: md.run(md.FedAvg(), fed, 1, on_round=3),
+    lambda: md.run(md.FedAvg(), fed, 1, target={"loss": "low"}),
+    lambda: md.run(md.FedAvg(), fed, 1, evaluate_on="train"),
+    lambda: md.compare(md.FedAvg(), fed, 1, 1),
+    lambda: md.compare(["fedavg"], fed, 1, 1),
+    lambda: md.compare([md.FedAvg], fed, 1, 1),
+    lambda: md.compare([md.FedAvg()], fed, 1, "3"),
+    lambda: md.compare([md.FedAvg()], fed, 1, [0.5]),
+    lambda: print(md.run(md.FedAvg(), fed, numpy.int64(2), seed=numpy.int64(3)).summary["round"], "rounds: no slip"),
 ):
     try:
         slip()
@@ -354,7 +379,40 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(data=...) is a tuple; give an object such as datasets.Dataset(X, y, classes=10)",
         "Federation(test=...): give a pair (X, y)",
         "client 1: give a pair (X, y)",
+        "Federation(clients=...) is a mapping; give a list of pairs (X, y), list(clients.values())",
+        "client 0: give a pair (X, y)",
+        "Federation(partition=...) is a int; give an object such as scenarios.IID(clients=10)",
+        "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
+        "Federation(participation=...) is the class Everyone; give an object such as scenarios.Everyone()",
+        "Federation(devices=...) is a function; give an object such as scenarios.phones()",
+        "Federation(validation='0.1'): must be a share in [0, 1)",
+        "Federation(classes='2'): must be a whole number, at least 2",
+        "Federation(f_star='0'): must be a finite number, the optimal loss",
+        "run(fed) is a NoneType; give an object such as Federation(problem, data=..., partition=...)",
+        "run(seed='a'): must be a whole number",
+        "run(init=...): cannot be made a tensor: new(): invalid data type 'str'",
+        "run(device='gpu'): torch finds no such device here; leave device= out",
+        "run(engine=...) has no None. It knows: auto, seq.",
+        "run(checkpoint=...) is a int; give an object such as 'runs/a', a folder's name",
+        "run(metrics=...) is a list; give an object such as {'top3': function}",
+        "run(): on_round is 3; give a function",
+        "run(target={'loss': 'low'}): must be a finite number",
+        "run(evaluate_on=...) has no 'train'. It knows: test, validation.",
+        "compare(FedAvg(lr=1.0)): give a list of methods such as [FedAvg(), SCAFFOLD()]",
+        "compare(['fedavg']): give a list of methods such as [FedAvg(), SCAFFOLD()]",
+        "compare([<class 'medley.algorithms.fedavg.FedAvg'>]): give a list of methods such as [FedAvg(), SCAFFOLD()]",
+        "compare(seeds='3'): give a number from 1, or different integers",
+        "compare(seeds=[0.5]): give a number from 1, or different integers",
+        "2 rounds: no slip",
     ]
+
+
+def test_a_label_that_the_network_has_no_output_for_names_client_and_row():
+    (X, y), (Z, w) = labelled((4, 3))
+    fed = md.Federation(md.problems.Network(torch.nn.Linear(3, 3)), clients=[(X, y), (Z, w + 1)])
+    with pytest.raises(md.BadData, match=r"^client 1, row 2: the data has 4 classes, .* outputs are \[3\] a row") as e:
+        md.run(md.FedAvg(), fed, 1)
+    assert (e.value.client, e.value.row) == (1, 2)
 
 
 def test_a_class_that_only_the_test_set_has_counts():

@@ -17,6 +17,7 @@ from rich.measure import Measurement
 
 from . import report
 from .core import files
+from .core.algorithm import Algorithm
 from .core.errors import RecipeError, WireError
 from .core.pool import Method, Runs, run_all, seeds_of, slot
 from .core.result import Result, Status
@@ -140,6 +141,9 @@ def compare(
 
     Raises RecipeError for methods that cannot be told apart, WireError for a folder of other settings.
     """
+    given = methods.values() if isinstance(methods, Mapping) else methods
+    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
+        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
     if not named:
         raise RecipeError("compare([]): give at least one method", "methods")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from .datasets import Dataset
 from .problems import engines
 from .scenarios import Devices, Everyone, Pace, Participation, Partition, describe
 from .scenarios import participation as who_takes_part
+from .scenarios.laws import is_number
 from .scenarios.partition import Description
 from .transports import Local
 
@@ -80,9 +82,12 @@ class Federation:
     ) -> None:
         if isinstance(problem, torch.nn.Module):
             raise RecipeError("Federation(problem): this is a module; wrap it, problems.Network(module)", "problem")
-        _is_a(problem, Family, "Federation(problem)", "problems.Softmax()", "problem")
+        _is_a(problem, Family, "Federation(problem)", "problems.Softmax()", "problem", wanted=True)
         _is_a(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         _is_a(pace, Pace, "Federation(pace=...)", "scenarios.Pace(lr=0.1)", "pace")
+        _is_a(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
+        _is_a(devices, Devices, "Federation(devices=...)", "scenarios.phones()", "devices")
+        _is_a(participation, object, "Federation(participation=...)", "scenarios.Everyone()", "participation")
         if (data is None) == (clients is None):
             raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
         if data is not None and partition is None:
@@ -97,8 +102,12 @@ class Federation:
             )
         if weights not in ("size", "uniform"):
             raise RecipeError.unknown(str(weights), ("size", "uniform"), "Federation(weights=...)")
-        if not 0 <= validation < 1:
-            raise RecipeError(f"Federation(validation={validation}): must be a share in [0, 1)", "validation")
+        if not is_number(validation) or not 0 <= validation < 1:
+            raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
+        if classes is not None and (not is_number(classes) or classes != int(classes) or classes < 2):
+            raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
+        if f_star is not None and not is_number(f_star):
+            raise RecipeError(f"Federation(f_star={f_star!r}): must be a finite number, the optimal loss", "f_star")
         self.problem, self.partition, self.weights, self.f_star = problem, partition, weights, f_star
         self.pace, self.devices = pace or Pace(), devices or Devices()
         self.participation = who_takes_part(participation)
@@ -183,7 +192,10 @@ class World:
         order = torch.from_numpy(np.concatenate(parts))
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
         X, y = data.X[order], data.y[order]
-        self.problem: Problem = fed.problem.ready(X, y, data.classes, dtype, device)
+        try:
+            self.problem: Problem = fed.problem.ready(X, y, data.classes, dtype, device)
+        except BadData as e:
+            raise self._blamed(e) from e.__cause__
         self.X, self.y = self.problem.inputs(X), self._targets(y, device)
         n = len(parts)
         shares = self.sizes / self.sizes.sum() if fed.weights == "size" else np.full(n, 1 / n)
@@ -211,12 +223,16 @@ class World:
         except BadData as e:
             if part != "train":
                 raise BadData(f"the {part} set: {e}", row=e.row) from None
-            if e.row is None:
-                raise
-            client = int(np.searchsorted(self.starts, e.row, side="right")) - 1
-            row = e.row - int(self.starts[client])
-            raise BadData(f"client {client}, row {row}: {e}", client=client, row=row) from None
+            raise self._blamed(e) from None
         return y.to(device=device, dtype=self.problem.dtype if y.is_floating_point() else y.dtype)
+
+    def _blamed(self, e: BadData) -> BadData:
+        """The same with the client whose row it is, where it names a row of all."""
+        if e.row is None:
+            return e
+        client = int(np.searchsorted(self.starts, e.row, side="right")) - 1
+        row = e.row - int(self.starts[client])
+        return BadData(f"client {client}, row {row}: {e}", client=client, row=row)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, its lr multiplied by ``lr``."""
@@ -325,15 +341,36 @@ def run(
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
-    _is_a(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method")
-    _is_a(fed, Federation, "run(fed)", "Federation(problem, data=..., partition=...)", "fed")
+    _is_a(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method", wanted=True)
+    _is_a(fed, Federation, "run(fed)", "Federation(problem, data=..., partition=...)", "fed", wanted=True)
     _is_a(transport, Transport, "run(transport=...)", "transports.Local()", "transport")
     _is_a(codec, Codec, "run(codec=...)", "core.wire.Cast('float16')", "codec")
     _is_a(target, Mapping, "run(target=...)", "{'accuracy': 0.9}", "target")
+    for key, folder in (("checkpoint", checkpoint), ("resume", resume)):
+        _is_a(folder, str | Path, f"run({key}=...)", "'runs/a', a folder's name", key)
+    _is_a(metrics, Mapping, "run(metrics=...)", "{'top3': function}", "metrics")
+    for name, f in {"on_round": on_round or print, **(metrics or {})}.items():
+        if not callable(f):
+            raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
+    for name, goal in (target or {}).items():
+        if not is_number(goal):
+            raise RecipeError(f"run(target={{{name!r}: {goal!r}}}): must be a finite number", "target")
+    if evaluate_on not in ("test", "validation"):
+        raise RecipeError.unknown(str(evaluate_on), ("test", "validation"), "run(evaluate_on=...)")
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise RecipeError(f"run(seed={seed!r}): must be a whole number", "seed") from None
+    with contextlib.suppress(TypeError):  # numpy's whole numbers are no int; Run refuses what is none
+        rounds = operator.index(rounds)
     if taken := COLUMNS & (metrics or {}).keys():
         raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RecipeError(f"run(device={device!r}): torch finds no such device here; leave device= out", "device")
+    try:
+        torch.empty(0, device=str(device))
+    except Exception:  # of several kinds: no such word, torch built without it, no such hardware
+        raise RecipeError(
+            f"run(device={device!r}): torch finds no such device here; leave device= out", "device"
+        ) from None
     algorithm, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
     world = fed.draw(seed, evaluate_on, _dtype(dtype), device)
     asked, algorithm = algorithm.settings(), algorithm.suited(world.problem.gives)
@@ -341,7 +378,10 @@ def run(
     local = engines.choose(engine, world.problem, device)
     x0 = world.problem.initial(streams.generator(seed, "init"))
     if init is not None:
-        init = torch.as_tensor(init)
+        try:
+            init = torch.as_tensor(init)
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise RecipeError(f"run(init=...): cannot be made a tensor: {e}", "init") from None
         if init.shape != x0.shape:
             raise RecipeError(
                 f"run(init=...): x has {x0.numel()} parameters, init has shape {list(init.shape)}", "init"
@@ -415,9 +455,11 @@ def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     return found
 
 
-def _is_a(value: object, kind: Any, where: str, example: str, key: str) -> None:
-    """Raise RecipeError unless ``value`` is None or of this kind; a class in an instance's place is the usual slip."""
-    if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
+def _is_a(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
+    """Raise RecipeError unless ``value`` is of this kind, or None where it isn't ``wanted``; a class in an instance's
+    place is the usual slip.
+    """
+    if (value is not None or wanted) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
 
@@ -451,7 +493,9 @@ def _pooled(
     problem: Family, clients: Sequence[tuple[Any, Any]], test: tuple[Any, Any] | None, classes: int | None
 ) -> tuple[Dataset, list[int]]:
     """One data set of the clients' rows in order, and how many each has."""
-    if not clients:
+    if isinstance(clients, Mapping):
+        raise BadData("Federation(clients=...) is a mapping; give a list of pairs (X, y), list(clients.values())")
+    if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
     Xs: list[Tensor] = []
     ys: list[Tensor] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing as mp
+import operator
 import os
 import re
 import signal
@@ -81,7 +82,10 @@ class Pair:
 
 def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
     """``seeds=5`` means 0..4. Raises RecipeError for none, or the same twice."""
-    out = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
+    try:
+        out = list(range(seeds)) if isinstance(seeds, int) else [operator.index(s) for s in seeds]
+    except TypeError:
+        out = []
     if not out or len(set(out)) < len(out):
         raise RecipeError(f"{call}(seeds={seeds!r}): give a number from 1, or different integers", "seeds")
     return out

@@ -59,7 +59,12 @@ class Network:
             whole = "" if X.is_floating_point() else " of integers (convert them to floats if it does not embed them)"
             raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}{whole}: {e}") from e
         if self.loss == "cross_entropy" and classes and (out.ndim != 2 or out.shape[1] < classes):
-            raise BadData(f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row")
+            over = (y >= (out.shape[1] if out.ndim == 2 else classes)).nonzero()
+            raise BadData(
+                f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row; widen its "
+                "last layer, or number the labels from 0",
+                row=int(over[0]) if len(over) else None,
+            )
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
             raise BadData(
                 f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}: the mean "
