@@ -26,6 +26,7 @@ from .core.errors import ClientFailed as ClientFailed
 from .core.errors import Diverged as Diverged
 from .core.errors import MedleyError as MedleyError
 from .core.errors import RecipeError as RecipeError
+from .core.errors import Stalled as Stalled
 from .core.errors import TooFewReplies as TooFewReplies
 from .core.errors import Unsupported as Unsupported
 from .core.errors import WireError as WireError

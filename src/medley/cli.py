@@ -136,7 +136,7 @@ def run(
         _print(f"saved in {folder}")
     if result.status.outcome == "interrupted":
         raise typer.Exit(INTERRUPTED)
-    if result.status.outcome == "diverged":
+    if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
 
 

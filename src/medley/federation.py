@@ -21,7 +21,7 @@ from torch import Tensor
 from .core import streams
 from .core.algorithm import Algorithm
 from .core.client import Client, Engine
-from .core.errors import BadData, Diverged, RecipeError, Unsupported
+from .core.errors import BadData, Diverged, RecipeError, Stalled, Unsupported
 from .core.files import lasting
 from .core.problem import Family, Problem, State
 from .core.result import Result, Row
@@ -337,7 +337,8 @@ def run(
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
     rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures
-    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, which carries the result so far.
+    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, and one that stalls raises Stalled;
+    both carry the result so far.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
@@ -443,8 +444,8 @@ def run(
         world.problem.load_buffers(result.buffers)
     world.problem.outputs(result.x.to(device), world.X[:1])  # loads x into the module
     result.model = getattr(world.problem, "module", None)
-    if throw and result.status.outcome == "diverged":
-        raise Diverged(result.status.message, result)
+    if throw and (kind := {"diverged": Diverged, "stalled": Stalled}.get(result.status.outcome)):
+        raise kind(result.status.message, result)
     return result
 
 

@@ -9,9 +9,17 @@
 Under pytest it is one line: ``@pytest.mark.parametrize("check", checks(MyMethod()), ids=str)``, and call ``check()``.
 
 **The card.** A method's module (or class) docstring has a section ``**One round sends**`` with a line for every client
-method: ``- name: 2d + 1 down, d up; a remark``. A multiple of ``d`` is floats of the run's dtype, a plain number counts
-scalars of 8 bytes. A condition in brackets may follow the name: ``first time`` (a client is asked this for the first
-time), ``later`` (not the first), or ``if ...`` (only with some settings; such a line need not occur).
+method: ``- name: 2d + 1 down, d up; a remark``. What is added up may be
+
+- a plain number: scalars of 8 bytes;
+- products of numbers, brackets and letters, as in ``2d``, ``k(d + 1)`` or ``d(d + 1)/2``: floats of the run's dtype,
+  which a codec narrows. ``d`` is the length of x; any other letter is some whole number, at least 0, the same both
+  ways, that makes the line fit a delivery;
+- such a product with ``bytes`` behind it, as in ``8(K + 1) bytes`` or ``kd bytes``: what no codec touches.
+
+A condition in brackets may follow the name: ``first time`` (a client is asked this for the first time), ``later`` (not
+the first), or ``if ...`` (only with some settings; such a line need not occur). Several lines may have one name: a
+delivery has to fit one of them.
 """
 
 from __future__ import annotations
@@ -135,13 +143,40 @@ def _places() -> list[Place]:
     ]
 
 
+class Term(NamedTuple):
+    """An expression in d and other letters, and what one of it weighs: "float", "scalar" or "byte"."""
+
+    text: str
+    unit: str
+
+    def of(self, letters: Mapping[str, int]) -> int:
+        """For these values of the letters."""
+        # `_cost` has let nothing through but letters, numbers, + * / and brackets.
+        return int(eval(self.text, {"__builtins__": {}}, dict(letters)))
+
+
 class Line(NamedTuple):
-    """What one client method sends: (multiples of d, scalars) each way."""
+    """What one client method sends each way, and when."""
 
     name: str
     condition: str
-    down: tuple[int, int]
-    up: tuple[int, int]
+    down: tuple[Term, ...]
+    up: tuple[Term, ...]
+
+    def fits(self, d: int, width: int, down: int, up: int) -> bool:
+        """Whether some values of the letters make exactly these bytes, with floats of ``width`` bytes."""
+        weight = {"float": width, "scalar": 8, "byte": 1}
+        letters = sorted({c for t in self.down + self.up for c in t.text if c.isalpha()} - {"d"})
+
+        def search(free: list[str], fixed: dict[str, int]) -> bool:
+            """Costs only grow with their letters, so what is too much already stays so."""
+            at = {**dict.fromkeys(free, 0), **fixed}
+            least = [sum(weight[t.unit] * t.of(at) for t in terms) for terms in (self.down, self.up)]
+            if not free or least[0] > down or least[1] > up:
+                return least == [down, up]
+            return any(search(free[1:], {**fixed, free[0]: k}) for k in range(max(down, up) + 1))
+
+        return search(letters, {"d": d})
 
 
 def card(method: Algorithm[Any, Any]) -> list[Line]:
@@ -164,15 +199,23 @@ def card(method: Algorithm[Any, Any]) -> list[Line]:
     return lines
 
 
-def _cost(text: str) -> tuple[int, int]:
-    vectors = scalars = 0
-    for term in text.split("+"):
-        m = re.fullmatch(r"(\d*) ?(d?)", term.strip())
-        if m is None or not m[0]:
-            raise AssertionError(f"a card counts in d and plain numbers, as in '2d + 1', not {text!r}")
-        vectors += int(m[1] or 1) if m[2] else 0
-        scalars += 0 if m[2] else int(m[1])
-    return vectors, scalars
+def _cost(text: str) -> tuple[Term, ...]:
+    terms = []
+    for term in re.split(r"\+(?![^(]*\))", text):
+        body = term.strip().removesuffix(" bytes")
+        # What stands side by side is multiplied.
+        expression = re.sub(r"(?<=[\w)]) *(?=[A-Za-z(])", "*", body)
+        unit = "byte" if term.strip() != body else "scalar" if body.isdigit() else "float"
+        try:
+            if not re.fullmatch(r"(?:[A-Za-z\d+() ]|/(?= ?[1-9]))+", body):
+                raise SyntaxError
+            compile(expression, text, "eval")
+        except SyntaxError:
+            raise AssertionError(
+                f"a card counts in d, plain numbers and other letters, as in '2d + 1' or 'k(d + 1)', not {text!r}"
+            ) from None
+        terms.append(Term(expression, unit))
+    return tuple(terms)
 
 
 Deliver = Callable[[Link, Exchange], Iterable[BlockReply]]
@@ -303,7 +346,8 @@ class _Battery:
             self._charged(place, self.plain(place), None)
 
     def _charged(self, place: Place, r: Result, width: int | None) -> None:
-        lines, seen, used = card(self.method), set(), set()
+        lines, seen = card(self.method), set()
+        used: list[Line] = []
         width = r.x.element_size() if width is None else width
         for e in r.ledger:
             skip = "later" if (e.method, e.client) not in seen else "first time"
@@ -311,17 +355,14 @@ class _Battery:
             fit = [
                 line
                 for line in lines
-                if line.name == e.method
-                and line.condition != skip
-                and _bytes(line.down, r.x.numel(), width) == e.down
-                and _bytes(line.up, r.x.numel(), width) == e.up
+                if line.name == e.method and line.condition != skip and line.fits(r.x.numel(), width, e.down, e.up)
             ]
             _expect(
                 fit,
                 f"{place.name}: {e.method} sent {e.down} bytes down and {e.up} up (client {e.client}, round {e.round}; "
                 f"d = {r.x.numel()} floats of {width} bytes), which no line of the card says",
             )
-            used.update(fit)
+            used += fit
         unused = [line.name for line in lines if line not in used and not line.condition.startswith("if")]
         _expect(not unused, f"{place.name}: the card has lines that never occur: {unused}")
 
@@ -459,10 +500,6 @@ class _Battery:
             self._charged(place, narrow, 4)
             off = float((exact.x - narrow.x).norm() / exact.x.norm())
             _expect(off < 1e-3, f"{place.name}: in float32 messages x is off by {off:.2g}")
-
-
-def _bytes(cost: tuple[int, int], d: int, width: int) -> int:
-    return cost[0] * d * width + 8 * cost[1]
 
 
 def _expect(ok: object, otherwise: str) -> None:

@@ -16,7 +16,7 @@ from medley.core.client import Client
 from medley.core.cohort import Cohort
 from medley.core.message import Message
 from medley.core.types import Vec
-from medley.testing import Line, card, checks, conformance
+from medley.testing import Line, Term, card, checks, conformance
 
 
 class Model(Message):
@@ -223,12 +223,39 @@ def test_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "- settle (if flows are at the clients): 1 + d + 1 down, 0 up",
         "- train (later): 10 d down, 3d+d up",
     )
+    d, none = Term("d", "float"), (Term("0", "scalar"),)
     assert lines == [
-        Line("probe", "first time", (1, 0), (0, 1)),
-        Line("train", "", (2, 1), (1, 2)),
-        Line("settle", "if flows are at the clients", (1, 2), (0, 0)),
-        Line("train", "later", (10, 0), (4, 0)),
+        Line("probe", "first time", (d,), (Term("1", "scalar"),)),
+        Line("train", "", (Term("2*d", "float"), Term("1", "scalar")), (d, Term("2", "scalar"))),
+        Line("settle", "if flows are at the clients", (Term("1", "scalar"), d, Term("1", "scalar")), none),
+        Line("train", "later", (Term("10*d", "float"),), (Term("3*d", "float"), d)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cost", "sent"),
+    [
+        ("2d + 3", {64: True, 52: False}),
+        ("d(d + 1)/2", {60: True, 64: False}),
+        ("k(d + 1) + 1", {8: True, 32: True, 56: True, 44: False}),
+        ("k(d + 1) + d + K + 1", {28: True, 32: True, 52: True, 24: False, 30: False}),
+        ("kd bytes + 4k bytes", {0: True, 9: True, 27: True, 12: False}),
+        ("8(K + 1) bytes", {8: True, 104: True, 0: False, 100: False}),
+        ("3 bytes", {3: True, 24: False}),
+        ("kr", {24: True, 26: False, 0: True}),
+    ],
+)
+def test_costs_are_solved_for_their_letters(monkeypatch: pytest.MonkeyPatch, cost: str, sent: dict[int, bool]) -> None:
+    """d = 5 floats of 4 bytes."""
+    (line,) = read(monkeypatch, f"- train: 0 down, {cost} up")
+    for n, fits in sent.items():
+        assert line.fits(5, 4, 0, n) is fits, n
+
+
+def test_a_letter_is_the_same_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = read(monkeypatch, "- train: k bytes down, kd up")
+    assert line.fits(5, 4, 2, 40)
+    assert not line.fits(5, 4, 2, 20)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +266,9 @@ def test_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "- train: d down, ? up",
         "- train (sometimes): d down, d up",
         "- train: d + down, d up",
-        "- train: dd down, d up",
+        "- train: k(d + 1 down, d up",
+        "- train: d/0 down, d up",
+        "- train: 1/d down, d up",
     ],
 )
 def test_cards_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, line: str) -> None:

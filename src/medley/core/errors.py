@@ -8,6 +8,7 @@ MedleyError
  ├── ClientFailed     client code raised; carries the remote traceback
  ├── TooFewReplies    nothing came back where something had to
  └── Diverged         numbers ceased to be numbers; carries the result so far
+      └── Stalled     no step makes progress, or there is nothing to go to
 """
 
 from __future__ import annotations
@@ -85,3 +86,7 @@ class Diverged(MedleyError, ArithmeticError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class Stalled(Diverged):
+    """No step makes progress any more, or there is no minimiser to go to. ``result`` is everything computed before."""

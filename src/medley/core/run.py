@@ -16,7 +16,7 @@ from . import checkpoint, tree
 from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
-from .errors import Diverged, MedleyError, RecipeError
+from .errors import Diverged, MedleyError, RecipeError, Stalled
 from .problem import State
 from .result import Result, Row, Status, summarise
 from .transport import Link
@@ -113,7 +113,7 @@ class Run:
                 where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint else ""
                 status = Status("interrupted", f"stopped by Ctrl-C after round {live.round} of {self.rounds}{where}")
             except Diverged as e:
-                status = Status("diverged", str(e))
+                status = Status("stalled" if isinstance(e, Stalled) else "diverged", str(e))
             if self.checkpoint and saved != live.round:
                 self._save(live)
         except Exception as e:

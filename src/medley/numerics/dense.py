@@ -1,0 +1,54 @@
+"""Symmetric matrices at the server: solving with them, clipping them, and sending half of them."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..core.types import Vec
+
+Matrix = Float[Tensor, "d d"]
+Triangle = Float[Tensor, " t"]
+"""The upper triangle of a symmetric matrix, row after row: d(d+1)/2 numbers."""
+
+
+def solve(H: Matrix, g: Vec) -> Vec:
+    """H⁻¹g for H ⪰ 0; of several solutions, where H is singular, one of least norm in the scaled variables.
+
+    H is scaled to a unit diagonal first, so that a column of data in other units costs no digits. Directions whose
+    scaled eigenvalue is below d·eps count as null, and only when the Cholesky factorisation meets them: a floor that
+    is always there would be felt by well-posed problems too. A zero row of H leaves that entry of p at 0.
+    """
+    scale = H.diagonal().clamp(min=0).sqrt()
+    inverse = torch.where(scale > 0, 1 / scale, 0.0)
+    A, b = H * inverse * inverse[:, None], g * inverse
+    null = len(g) * sys.float_info.epsilon
+    L, failed = torch.linalg.cholesky_ex(A)
+    if not int(failed) and float(L.diagonal().min()) ** 2 > null:
+        return inverse * torch.cholesky_solve(b[:, None], L)[:, 0]
+    lam, V = torch.linalg.eigh(A)
+    p: Vec = V @ torch.where(lam > null * lam[-1], (V.T @ b) / lam, 0.0)
+    return inverse * p
+
+
+def at_least(H: Matrix, mu: float) -> Matrix:
+    """The nearest symmetric matrix with eigenvalues of at least ``mu`` (Frobenius norm): [H]_μ."""
+    lam, V = torch.linalg.eigh((H + H.T) / 2)
+    return H if float(lam[0]) >= mu else (V * lam.clamp(min=mu)) @ V.T
+
+
+def triangle(H: Matrix) -> Triangle:
+    """Half of H is enough to send."""
+    return H[torch.triu_indices(*H.shape, device=H.device).unbind()]
+
+
+def symmetric(t: Triangle, d: int) -> Matrix:
+    """Inverse of `triangle`."""
+    H = t.new_zeros(d, d)
+    i, j = torch.triu_indices(d, d, device=t.device).unbind()
+    H[i, j] = t
+    H[j, i] = t
+    return H

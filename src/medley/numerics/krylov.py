@@ -1,0 +1,46 @@
+"""Linear systems H p = g by products with H alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ..core.types import Vec
+
+Product = Callable[[Vec], Vec]
+"""v -> H v, H symmetric and positive semi-definite."""
+
+
+def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) -> Vec:
+    """p ≈ H⁻¹g from p = 0, in at most ``steps`` products; ends early at ‖g − Hp‖ ≤ tol·‖g‖.
+
+    Ends too where H is singular in the direction of search, which leaves a p from before that still goes down.
+    """
+    p, r = torch.zeros_like(g), g
+    v, rr = r, float(r @ r)
+    goal = tol * math.sqrt(rr)
+    for _ in range(steps):
+        if math.sqrt(rr) <= goal:
+            break
+        Hv = product(v)
+        vHv = float(v @ Hv)
+        if vHv <= 0:
+            break
+        a = rr / vHv
+        p, r = p + a * v, r - a * Hv
+        rr, before = float(r @ r), rr
+        v = r + (rr / before) * v
+    return p
+
+
+def richardson(product: Product, g: Vec, steps: int, alpha: float) -> Vec:
+    """p ≈ H⁻¹g by p ← p − α(Hp − g) from p = g, ``steps`` products.
+
+    Converges for 0 < α < 2/λ_max(H), with the factor max|1 − αλ| a step.
+    """
+    p = g
+    for _ in range(steps):
+        p = p - alpha * (product(p) - g)
+    return p

@@ -1,0 +1,61 @@
+"""Armijo's rule when the function is spread over clients: a batch of candidate steps an exchange."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from ..core.errors import RecipeError, Stalled
+
+Losses = Callable[[Sequence[float]], Sequence[float]]
+"""f(x − ηp) for every η, in order: one exchange."""
+
+SMALLEST = 1e-16
+"""A step below this share of p no longer moves x."""
+
+
+def check(where: str, alpha: float, beta: float, tries: int) -> None:
+    """Raise RecipeError unless 0 < alpha < 1/2, 0 < beta < 1 and tries ≥ 1.
+
+    At alpha = 1/2 an exact Newton step on a quadratic holds with equality, and rounding decides.
+    """
+    if not 0 < alpha < 0.5:
+        raise RecipeError(f"{where}(alpha={alpha}): must be above 0 and below 0.5", "alpha")
+    if not 0 < beta < 1:
+        raise RecipeError(f"{where}(beta={beta}): must be above 0 and below 1", "beta")
+    if tries < 1:
+        raise RecipeError(f"{where}(tries={tries}): must be at least 1", "tries")
+
+
+def slack(f: float) -> float:
+    """How far f may be off by rounding: near the optimum differences of f are nothing else."""
+    return 10 * sys.float_info.epsilon * max(1.0, abs(f))
+
+
+def backtrack(
+    losses: Losses, slope: float, alpha: float = 0.1, beta: float = 0.5, tries: int = 12
+) -> tuple[float, float]:
+    """The largest η = βᵏ with f(x − ηp) ≤ f(x) − α η pᵀg, and f(x − ηp).
+
+    ``slope`` is pᵀg. Every exchange asks for f(x) too, as η = 0, and for ``tries`` candidates: so f is of the same
+    clients on both sides, whoever failed to answer. Raises Stalled where p is no direction of descent, or where no
+    step down to 1e-16 is short enough.
+    """
+    if not slope >= 0:
+        raise Stalled(
+            f"the direction p does not go down: pᵀg = {slope:.3g}. The curvature it was made with is not positive "
+            "definite; raise the problem's mu"
+        )
+    first = 0
+    while beta**first >= SMALLEST:
+        etas = [beta**k for k in range(first, first + tries)]
+        f, *at = losses([0.0, *etas])
+        for eta, f_eta in zip(etas, at, strict=True):
+            if math.isfinite(f_eta) and f_eta <= f - alpha * eta * slope + slack(f):
+                return eta, f_eta
+        first += tries
+    raise Stalled(
+        f"no step along p makes f smaller, down to η = {SMALLEST:g} (pᵀg = {slope:.3g}): gradient and loss do not "
+        "belong together, or the numbers are too coarse; run in float64, without a narrow codec, or with a larger mu"
+    )
