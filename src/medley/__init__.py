@@ -1,6 +1,7 @@
 """Medley: federated learning when the clients differ, in their data, their compute, their bandwidth and in time."""
 
 from . import datasets as datasets
+from . import memory as memory
 from . import models as models
 from . import problems as problems
 from . import scenarios as scenarios
@@ -18,6 +19,7 @@ from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedprox import FedProx as FedProx
 from .algorithms.fedrs import FedRS as FedRS
 from .algorithms.fedyogi import FedYogi as FedYogi
+from .algorithms.finetune import FineTune as FineTune
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .compare import Board as Board
 from .compare import compare as compare

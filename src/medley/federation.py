@@ -6,7 +6,7 @@ import contextlib
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -23,20 +23,21 @@ from .core.algorithm import Algorithm
 from .core.client import Client, Engine
 from .core.errors import BadData, Diverged, RecipeError, Stalled, Unsupported
 from .core.files import lasting
-from .core.problem import Family, Problem, State
+from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
 from .core.site import Site
+from .core.task import Policy, Replay, Stage, Task
 from .core.transport import Transport
 from .core.tuned import Tuned
-from .core.types import Data, Vec
+from .core.types import Data, Index, Vec
 from .core.wire import Codec, Plain
 from .datasets import Dataset
 from .problems import engines
-from .scenarios import Devices, Everyone, Pace, Participation, Partition, describe
+from .scenarios import Devices, Everyone, Pace, Participation, Partition, Stream, Tasks, describe
 from .scenarios import participation as who_takes_part
 from .scenarios.laws import is_number
-from .scenarios.partition import Description
+from .scenarios.partition import Description, Parts
 from .transports import Local
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -45,7 +46,7 @@ Metric = Callable[[Tensor, Tensor], float]
 Split = Literal["test", "validation"]
 
 COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
-COLUMNS |= {"test_loss", "accuracy", "client_accuracy_mean", "client_accuracy_worst"}
+COLUMNS |= {"test_loss", "accuracy", "client_accuracy_mean", "client_accuracy_worst", "task"}
 """What a row of the history may hold beside metrics and a method's notes."""
 
 EVALUATED_AT_ONCE = 1 << 22
@@ -60,6 +61,9 @@ class Federation:
     of `medley.scenarios`), ``devices`` how fast machines and links are. ``weights`` are p_i by "size" or "uniform".
     ``validation`` is a share of the training rows that is never trained on, for `tune`. ``f_star`` is the optimal loss
     where it is known, for the column ``gap``.
+
+    ``stream`` cuts the data into tasks that come one after the other, each divided among clients by the partition;
+    ``replay`` says which rows of past tasks a client keeps (`medley.memory`).
 
     Raises BadData, naming client, row and column, for data that cannot be used; RecipeError for settings that can't.
     """
@@ -79,6 +83,8 @@ class Federation:
         validation: float = 0.0,
         classes: int | None = None,
         f_star: float | None = None,
+        stream: Stream | Tasks | None = None,
+        replay: Policy | None = None,
     ) -> None:
         if isinstance(problem, torch.nn.Module):
             raise RecipeError("Federation(problem): this is a module; wrap it, problems.Network(module)", "problem")
@@ -88,6 +94,16 @@ class Federation:
         _is_a(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
         _is_a(devices, Devices, "Federation(devices=...)", "scenarios.phones()", "devices")
         _is_a(participation, object, "Federation(participation=...)", "scenarios.Everyone()", "participation")
+        _is_a(stream, Stream | Tasks, "Federation(stream=...)", "scenarios.Split(tasks=5)", "stream")
+        _is_a(replay, Policy, "Federation(replay=...)", "memory.Ring(capacity=100)", "replay")
+        if replay is not None and stream is None:
+            raise RecipeError("Federation(replay=...): there is nothing to remember without stream=", "replay")
+        if isinstance(stream, Tasks):
+            if data is not None or clients is not None:
+                raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
+            parts = stream.parts()
+            X, y, X_test, y_test = (torch.cat([part[k] for part in parts]) for k in range(4))
+            data = Dataset(X, y, X_test, y_test, classes=max(2, 1 + int(max(y.max(), y_test.max()))), name="own tasks")
         if (data is None) == (clients is None):
             raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
         if data is not None and partition is None:
@@ -111,22 +127,71 @@ class Federation:
         self.problem, self.partition, self.weights, self.f_star = problem, partition, weights, f_star
         self.pace, self.devices = pace or Pace(), devices or Devices()
         self.participation = who_takes_part(participation)
-        self.validation = validation
+        self.validation, self.stream, self.replay = validation, stream, replay
         self.sizes: list[int] | None = None
         if clients is not None:
             data, self.sizes = _pooled(problem, clients, test, classes)
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
-        if validation and data.X_validation is None and self.sizes is None:
+        if stream is not None and self.sizes is not None:
+            owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+            self.data = replace(self.data, keys={**self.data.keys, "client": owner})
+        if validation and data.X_validation is None and (self.sizes is None) != (stream is not None):
             self.data = self.data.split(test=0.0, validation=validation)
 
-    def draw(self, seed: int, on: Split = "test", dtype: torch.dtype | None = None, device: str = "cpu") -> World:
-        """The clients of this seed: who holds what, ready to run."""
-        return World(self, seed, on, dtype, device)
+    def draw(
+        self,
+        seed: int,
+        on: Split = "test",
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+        rounds: int = 1,
+    ) -> World:
+        """The clients of this seed: who holds what, ready to run; where there are tasks, ``rounds`` rounds each."""
+        return World(self, seed, on, dtype, device, rounds)
 
     def describe(self, seed: int = 0) -> Description:
-        """Who holds what under this seed: sizes, labels, and how far from IID it is."""
-        return describe(self.parts(seed)[0], self._labels())
+        """Who holds what under this seed, in all tasks: sizes, labels, and how far from IID it is."""
+        if self.stream is None:
+            return describe(self.parts(seed)[0], self._labels())
+        tasks = self.tasks(seed)
+        offsets = np.cumsum([0, *(len(data.X) for data, _, _ in tasks)])
+        shifted = [[rows + at for rows in parts] for (_, _, parts), at in zip(tasks, offsets, strict=False)]
+        labels = np.concatenate([data.y.numpy() for data, _, _ in tasks])
+        whose = [np.concatenate(rows) for rows in zip(*shifted, strict=True)]
+        return describe(whose, labels if self.data.classes else None)
+
+    def tasks(self, seed: int) -> list[tuple[Dataset, tuple[int, ...], Parts]]:
+        """The stream under this seed: each task's rows and classes, and which rows each client has (maybe none).
+
+        Under ``own_order`` these are the tasks as the stream has them, whoever meets them when.
+        """
+        stream, whole, out = self.stream, self.data, []
+        assert stream is not None
+        cut: list[tuple[Dataset, tuple[int, ...]]] = []
+        if isinstance(stream, Tasks):
+            for s, rows in enumerate(stream.parts()):
+                labels = tuple(sorted({*rows[1].tolist(), *rows[3].tolist()}))
+                cut.append((Dataset(*rows, classes=whole.classes, name=f"task {s}"), labels))
+        else:
+            for s, task in enumerate(stream.cut(whole.X, whole.y, whole.classes, seed)):
+                data = whole.where(task.pick, f"task {s} of {whole.name}")
+                cut.append((data if task.change is None else data.map(task.change), task.classes))
+        for s, (data, classes) in enumerate(cut):
+            if self.validation and data.X_validation is None:
+                data = data.split(test=0.0, validation=self.validation)
+            if self.partition is not None:
+                y = data.y.numpy() if data.classes else None
+                parts = self.partition.split(y, len(data.X), streams.key(seed, "task", s), data.keys)
+            else:
+                parts = [np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or []))]
+            out.append((data, classes, parts))
+        if len({len(parts) for _, _, parts in out}) > 1:
+            raise RecipeError(
+                f"{self.partition!r} makes {[len(p) for _, _, p in out]} clients in the tasks; want as many in all",
+                "partition",
+            )
+        return out
 
     def parts(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Per client the rows it trains on, and the rows kept for validation (empty unless carved per client)."""
@@ -159,6 +224,7 @@ class Federation:
             "devices": lasting(repr(self.devices)),
             "weights": self.weights,
             "validation": self.validation,
+            **({} if self.stream is None else {"stream": lasting(repr(self.stream)), "replay": repr(self.replay)}),
         }
 
     @cached_property
@@ -174,111 +240,251 @@ class Federation:
         return run(method, self, rounds, **options)
 
 
-class World:
-    """A federation as one seed drew it: data sorted by client, so that a client's rows are a slice."""
+@dataclass(frozen=True)
+class Step:
+    """What a seed drew for one task, or for the whole run where there are none."""
 
-    def __init__(self, fed: Federation, seed: int, on: Split, dtype: torch.dtype | None, device: str) -> None:
-        self.fed, self.seed, data = fed, seed, fed.data
-        parts, kept = fed.parts(seed)
-        for i, rows in enumerate(parts):
-            if len(rows) == 0:
-                raise BadData(
-                    f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
-                    client=i,
-                )
-        fed.pace.check(len(parts))
-        fed.devices.check(len(parts))
-        self.sizes = np.array([len(rows) for rows in parts], dtype=np.int64)
-        order = torch.from_numpy(np.concatenate(parts))
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        X, y = data.X[order], data.y[order]
+    sizes: np.ndarray
+    """Rows of each client."""
+    p: dict[int, float]
+    histograms: np.ndarray | None
+    """Labels of each client, [clients, classes]."""
+    held: tuple[Tensor, Tensor] | None
+    """Test or validation rows of what clients have now."""
+    task: Task
+    allowed: Tensor | None
+    """Which outputs a row of each label is compared with, [classes, classes]."""
+
+
+class World:
+    """A federation as one seed drew it: data sorted by step and client, so that a client's rows of a task are a slice.
+
+    ``rounds`` is the length of a task; without a stream there is one task, without end.
+    """
+
+    def __init__(
+        self, fed: Federation, seed: int, on: Split, dtype: torch.dtype | None, device: str, rounds: int = 1
+    ) -> None:
+        self.fed, self.seed, self.rounds, self.on, self.device = fed, seed, rounds, on, device
+        kept: list[np.ndarray] = []
+        if fed.stream is None:
+            parts, kept = fed.parts(seed)
+            for i, rows in enumerate(parts):
+                if len(rows) == 0:
+                    raise BadData(
+                        f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer "
+                        "clients",
+                        client=i,
+                    )
+            dealt = [(fed.data, tuple(range(fed.data.classes or 0)), parts)]
+        else:
+            dealt = fed.tasks(seed)
+        self.n, S = len(dealt[0][2]), len(dealt)
+        fed.pace.check(self.n)
+        fed.devices.check(self.n)
+        own = fed.stream is not None and fed.stream.own_order
+        self.turns = [streams.rng(seed, i, "order").permutation(S) if own else np.arange(S) for i in range(self.n)]
+        """Which task client i meets first, second, ..."""
+        met = [(dealt[turn[s]][0], dealt[turn[s]][2][i]) for s in range(S) for i, turn in enumerate(self.turns)]
+        sizes = np.array([len(rows) for _, rows in met], dtype=np.int64).reshape(S, self.n)
+        self.starts = np.cumsum([0, *sizes.ravel()])
+        """Where the rows that client i meets at step s begin among all: starts[s·n + i]."""
+        self.firsts = np.cumsum(np.vstack([np.zeros_like(sizes[:1]), sizes]), axis=0)
+        """Their first one's number among the client's own: firsts[s, i]; one row more for the end."""
+        X, y = (torch.cat([getattr(data, k)[torch.from_numpy(rows)] for data, rows in met]) for k in "Xy")
         try:
-            self.problem: Problem = fed.problem.ready(X, y, data.classes, dtype, device)
+            self.problem: Problem = fed.problem.ready(X, y, fed.data.classes, dtype, device)
         except BadData as e:
             raise self._blamed(e) from e.__cause__
-        self.X, self.y = self.problem.inputs(X), self._targets(y, device)
-        n = len(parts)
-        shares = self.sizes / self.sizes.sum() if fed.weights == "size" else np.full(n, 1 / n)
-        self.p = dict(enumerate(shares.tolist()))
-        held = (data.X_test, data.y_test)
-        if on == "validation":
-            held = (data.X_validation, data.y_validation)
-            if held[0] is None and fed.sizes is not None and fed.validation:
-                carved = torch.from_numpy(np.concatenate(kept))
-                held = (data.X[carved], data.y[carved])
-            if held[0] is None or len(held[0]) == 0:
-                raise RecipeError("there is no validation data: give Federation(validation=0.1)", "validation")
-        self.held: tuple[Tensor, Tensor] | None = None
-        if held[0] is not None and held[1] is not None and len(held[0]):
-            self.held = self.problem.inputs(held[0]), self._targets(held[1], device, on)
-        self.histograms: np.ndarray | None = None
-        if data.classes:
-            owner = np.repeat(np.arange(n), self.sizes)
-            self.histograms = np.zeros((n, data.classes))
-            np.add.at(self.histograms, (owner, y.numpy().astype(np.int64)), 1.0)
+        self.X, self.y = self.problem.inputs(X), self._targets(y, "train")
+        self.labels = y if fed.data.classes else None
+        self.tests = [self._test(data, s, kept) for s, (data, _, _) in enumerate(dealt)]
+        self.masks = torch.zeros(S, fed.data.classes or 0, dtype=torch.bool, device=device)
+        for s, (_, classes, _) in enumerate(dealt):
+            self.masks[s, list(classes)] = True
+        self.steps = [self._step(s, sizes[s]) for s in range(S)]
+        self._kept: dict[tuple[int, int], Index] = {}
 
-    def _targets(self, y: Tensor, device: str, part: Literal["train"] | Split = "train") -> Tensor:
+    def _test(self, data: Dataset, s: int, kept: list[np.ndarray]) -> tuple[Tensor, Tensor] | None:
+        X, y = (data.X_test, data.y_test) if self.on == "test" else (data.X_validation, data.y_validation)
+        if self.on == "validation" and X is None and kept:
+            carved = torch.from_numpy(np.concatenate(kept))
+            X, y = data.X[carved], data.y[carved]
+        if X is None or y is None or not len(X):
+            if self.on == "validation":
+                raise RecipeError("there is no validation data: give Federation(validation=0.1)", "validation")
+            if self.fed.stream is not None:
+                raise BadData(f"task {s} has no test rows; give it some, or take them by Dataset.split(test=0.2)")
+            return None
+        return self.problem.inputs(X), self._targets(y, self.on)
+
+    def _step(self, s: int, sizes: np.ndarray) -> Step:
+        fed = self.fed
+        weights = sizes if fed.weights == "size" else (sizes > 0).astype(np.int64)
+        histograms = None
+        if self.labels is not None:
+            owner, C = np.repeat(np.arange(self.n), sizes), fed.data.classes or 0
+            histograms = np.zeros((self.n, C))
+            mine = slice(int(self.starts[s * self.n]), int(self.starts[(s + 1) * self.n]))
+            np.add.at(histograms, (owner, self.labels[mine].numpy().astype(np.int64)), 1.0)
+        now = sorted({int(turn[s]) for turn in self.turns})
+        before = sorted({int(k) for turn in self.turns for k in turn[:s]})
+        tests = [t for k in now if (t := self.tests[k]) is not None]
+        held = (torch.cat([X for X, _ in tests]), torch.cat([y for _, y in tests])) if len(tests) > 1 else None
+        if len(tests) == 1:
+            held = tests[0]  # not a copy
+        task, allowed = Task(), None
+        if fed.stream is not None:
+            task = Task(s, len(self.tests), fed.stream.mode, self.masks[now].any(0), self.masks[before].any(0))
+            if fed.stream.mode == "task":
+                allowed = (self.masks[:, :, None] & self.masks[:, None, :]).any(0)
+            elif fed.stream.mode == "class":
+                allowed = task.seen.expand(len(task.seen), -1)
+        return Step(sizes, dict(enumerate((weights / weights.sum()).tolist())), histograms, held, task, allowed)
+
+    def _targets(self, y: Tensor, part: Literal["train"] | Split) -> Tensor:
         try:
             y = self.fed.problem.targets(y, self.fed.data.classes)
         except BadData as e:
             if part != "train":
                 raise BadData(f"the {part} set: {e}", row=e.row) from None
             raise self._blamed(e) from None
-        return y.to(device=device, dtype=self.problem.dtype if y.is_floating_point() else y.dtype)
+        return y.to(device=self.device, dtype=self.problem.dtype if y.is_floating_point() else y.dtype)
 
     def _blamed(self, e: BadData) -> BadData:
         """The same with the client whose row it is, where it names a row of all."""
         if e.row is None:
             return e
-        client = int(np.searchsorted(self.starts, e.row, side="right")) - 1
-        row = e.row - int(self.starts[client])
-        return BadData(f"client {client}, row {row}: {e}", client=client, row=row)
+        at = int(np.searchsorted(self.starts, e.row, side="right")) - 1
+        s, client = divmod(at, self.n)
+        row = e.row - int(self.starts[at])
+        where = f"client {client}, row {row}" + (f" of task {s}" if self.fed.stream is not None else "")
+        return BadData(f"{where}: {e}", client=client, row=row)
+
+    @property
+    def p(self) -> dict[int, float]:
+        """Shares of the rows, of the first task's where there are tasks."""
+        return self.steps[0].p
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of each client, of the first task where there are tasks."""
+        return self.steps[0].sizes
+
+    def at(self, round: int) -> int:
+        """The task of this round, from 0; its outputs are the ones that rows are compared with from now on."""
+        if self.fed.stream is None:
+            return 0
+        s = min(max(round - 1, 0) // self.rounds, len(self.steps) - 1)
+        self.problem.restrict(self.steps[s].allowed)
+        return s
+
+    def stage(self, round: int) -> Stage:
+        """The task of this round as the server sees it."""
+        step = self.steps[self.at(round)]
+        return Stage(step.task, step.p)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, its lr multiplied by ``lr``."""
         pace = self.fed.pace.of(self.seed, i, round)
         if lr != 1.0:
             pace = replace(pace, lr=pace.lr * lr)
-        return Client(i, self.p[i], self.problem.bind(*self._slice(i)), pace, engine, self.seed, round)
+        s = self.at(round)
+        me = Client[Any](i, self.steps[s].p[i], self.problem.bind(*self._slice(s, i)), pace, engine, self.seed, round)
+        if self.fed.stream is not None:
+            turn, first = self.turns[i], int(self.firsts[s, i])
+            task = self.steps[s].task
+            me.task = replace(task, now=self.masks[turn[s]], past=self.masks[turn[:s]].any(0), first=first)
+            me.rows = lambda rows: self._recall(i, s, rows)
+            if (policy := self.fed.replay) is not None:
+                held = self._recall(i, s, self._held_rows(i, s))
+                me.replay = Replay(held, first, policy.capacity, policy.sample, me.rng)
+        return me
+
+    def _held_rows(self, i: int, s: int) -> Index:
+        """What client i keeps of its tasks before the s-th, by its own numbers: the same whoever works it out."""
+        if s == 0:
+            return torch.zeros(0, dtype=torch.int64)
+        if (i, s) not in self._kept:
+            assert self.fed.replay is not None
+            first, end = (int(k) for k in self.firsts[s - 1 : s + 1, i])
+            labels = None if self.labels is None else self.labels[self._place(s - 1, i)]
+            generator = streams.generator(self.seed, i, s - 1, "replay")
+            came, earlier = torch.arange(first, end), self._held_rows(i, s - 1)
+            self._kept[i, s] = self.fed.replay.keep(earlier, came, labels, first, generator)
+        return self._kept[i, s]
+
+    def _recall(self, i: int, s: int, rows: Index) -> Objective:
+        """The objective of rows of client i by its own numbers, of its s-th task or of earlier ones."""
+        numbers, firsts = rows.cpu().numpy(), self.firsts[:, i]
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < firsts[s + 1]:
+            raise BadData(
+                f"client {i} in its task {s}: it has met rows 0..{firsts[s + 1] - 1} so far, not row "
+                f"{numbers.min() if numbers.min() < 0 else numbers.max()}",
+                client=i,
+            )
+        step = np.searchsorted(firsts, numbers, side="right") - 1
+        at = torch.from_numpy(self.starts[step * self.n + i] + numbers - firsts[step]).to(self.X.device)
+        return self.problem.bind(self.X[at], self.y[at])
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """Who takes part."""
-        return tuple(self.fed.participation.draw(round, self.sizes, self.seed).tolist())
+        """Who takes part: of those drawn, who has rows of the task."""
+        sizes = self.steps[self.at(round)].sizes
+        return tuple(i for i in self.fed.participation.draw(round, sizes, self.seed).tolist() if sizes[i])
 
     def evaluate(
-        self, x: Vec, buffers: State | None, metrics: Mapping[str, Metric] | None = None, grad_norm: bool = False
+        self,
+        x: Vec,
+        buffers: State | None,
+        metrics: Mapping[str, Metric] | None = None,
+        grad_norm: bool = False,
+        round: int = 0,
     ) -> Row:
         """loss, and gap, grad_norm, test_loss, accuracy and accuracy over clients where there are such.
 
-        A client's accuracy is the test accuracy under its own mix of labels, Σ_c share_i(c)·accuracy(c).
+        A client's accuracy is the test accuracy under its own mix of labels, Σ_c share_i(c)·accuracy(c). In a stream
+        all are of the task of ``round``, whose number is there too.
         """
         if buffers is not None:
             self.problem.load_buffers(buffers)
-        problem, row = self.problem, {}
-        losses = [problem.losses(z, y) for z, y in self._outputs(x, self.X, self.y)]
+        s = self.at(round)
+        problem, step = self.problem, self.steps[s]
+        present = {i: p for i, p in step.p.items() if p > 0}
+        row: Row = {} if self.fed.stream is None else {"task": s}
+        mine = slice(int(self.starts[s * self.n]), int(self.starts[(s + 1) * self.n]))
+        losses = [problem.losses(z, y) for z, y in self._outputs(x, self.X[mine], self.y[mine])]
         if any(part is None for part in losses):
-            means = [problem.bind(*self._slice(i)).loss(x) for i in self.p]
-            row["loss"] = sum(p * f for p, f in zip(self.p.values(), means, strict=True))
+            row["loss"] = sum(p * problem.bind(*self._slice(s, i)).loss(x) for i, p in present.items())
         else:
             by_row = torch.cat([part for part in losses if part is not None]).double()
             if self.fed.weights == "size":
                 mean = float(by_row.mean())
             else:
-                sums = torch.zeros(len(self.p), dtype=torch.float64, device=by_row.device)
-                sizes = torch.from_numpy(self.sizes).to(by_row.device)
-                owner = torch.repeat_interleave(torch.arange(len(self.p), device=by_row.device), sizes)
-                mean = float((sums.index_add_(0, owner, by_row) / sizes).mean())
+                by_client = torch.split(by_row, [int(step.sizes[i]) for i in present])
+                mean = float(torch.stack([rows.mean() for rows in by_client]).mean())
             row["loss"] = mean + problem.penalty(x)
         if self.fed.f_star is not None:
             row["gap"] = row["loss"] - self.fed.f_star
         if grad_norm:
-            g = sum(p * problem.bind(*self._slice(i)).grad(x) for i, p in self.p.items())
+            g = sum(p * problem.bind(*self._slice(s, i)).grad(x) for i, p in present.items())
             row["grad_norm"] = float(torch.as_tensor(g).norm())
-        if self.held is not None:
-            row |= self._held(x, *self.held, metrics or {})
+        if step.held is not None:
+            row |= self._held(x, *step.held, metrics or {}, step.histograms)
         return row
 
-    def _held(self, x: Vec, X: Data, y: Data, metrics: Mapping[str, Metric]) -> Row:
+    def measure(self, x: Vec, buffers: State | None, round: int) -> list[float]:
+        """Test accuracy on every task, of the model after this round; empty where there are no classes."""
+        if buffers is not None:
+            self.problem.load_buffers(buffers)
+        self.at(round)
+        scores = []
+        for test in self.tests:
+            assert test is not None  # a stream has test rows of every task
+            hits = [self.problem.hits(z, y) for z, y in self._outputs(x, *test)]
+            scores.append([h for h in hits if h is not None])
+        return [float(torch.cat(h).double().mean()) for h in scores if h]
+
+    def _held(self, x: Vec, X: Data, y: Data, metrics: Mapping[str, Metric], histograms: np.ndarray | None) -> Row:
         row: Row = {}
         z = torch.cat([z for z, _ in self._outputs(x, X, y)])
         losses = self.problem.losses(z, y)
@@ -286,13 +492,14 @@ class World:
         hits = self.problem.hits(z, y)
         if hits is not None:
             row["accuracy"] = float(hits.double().mean())
-        if hits is not None and self.histograms is not None:
+        if hits is not None and histograms is not None:
             label = (y > 0).long() if y.is_floating_point() else y
-            C = self.histograms.shape[1]
+            C = histograms.shape[1]
             seen = torch.bincount(label, minlength=C).cpu().numpy()
             right = torch.bincount(label, weights=hits.double(), minlength=C).cpu().numpy()
             by_class = np.where(seen > 0, right / np.maximum(seen, 1), row["accuracy"])
-            by_client = np.sort(self.histograms @ by_class / self.histograms.sum(1))
+            mixes = histograms[histograms.sum(1) > 0]
+            by_client = np.sort(mixes @ by_class / mixes.sum(1))
             row["client_accuracy_mean"] = float(by_client.mean())
             row["client_accuracy_worst"] = float(by_client[: max(1, round(len(by_client) / 10))].mean())
         for name, f in metrics.items():
@@ -304,8 +511,12 @@ class World:
         for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
             yield self.problem.outputs(x, a), b
 
-    def _slice(self, i: int) -> tuple[Tensor, Tensor]:
-        rows = slice(int(self.starts[i]), int(self.starts[i + 1]))
+    def _place(self, s: int, i: int) -> slice:
+        at = s * self.n + i
+        return slice(int(self.starts[at]), int(self.starts[at + 1]))
+
+    def _slice(self, s: int, i: int) -> tuple[Tensor, Tensor]:
+        rows = self._place(s, i)
         return self.X[rows], self.y[rows]
 
 
@@ -333,6 +544,8 @@ def run(
     progress: bool | None = None,
 ) -> Result:
     """Train ``method`` on ``fed``.
+
+    In a stream ``rounds`` are those of one task, and the history's figures are of the task at hand.
 
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
@@ -373,7 +586,9 @@ def run(
             f"run(device={device!r}): torch finds no such device here; leave device= out", "device"
         ) from None
     algorithm, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
-    world = fed.draw(seed, evaluate_on, _dtype(dtype), device)
+    if fed.stream is not None and target:
+        raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")
+    world = fed.draw(seed, evaluate_on, _dtype(dtype), device, rounds)
     asked, algorithm = algorithm.settings(), algorithm.suited(world.problem.gives)
     _refuse(algorithm, world)
     local = engines.choose(engine, world.problem, device)
@@ -395,7 +610,7 @@ def run(
     wanted = dict(target or {})
     if "gap" in wanted and fed.f_star is None:
         raise RecipeError("run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target")
-    if world.held is None and (metrics or wanted.keys() & {"accuracy", "test_loss"}):
+    if world.tests[0] is None and (metrics or wanted.keys() & {"accuracy", "test_loss"}):
         key = "metrics" if metrics else "target"
         raise RecipeError(f"run({key}=...): there is no test set to measure that on; give Federation(test=(X, y))", key)
     settings = {
@@ -411,8 +626,9 @@ def run(
         "codec": repr(codec),
     }
     folder = resume if checkpoint is None else checkpoint
+    total = rounds if fed.stream is None else rounds * len(world.steps)
     block = max(4, min(32, (1 << 18) // world.problem.d))
-    with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, rounds) as tick:
+    with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as tick:
 
         def watch(row: Row) -> None:
             tick(row)
@@ -426,8 +642,8 @@ def run(
             world.problem.buffers(),
             world.p,
             world.cohort,
-            lambda x, b: world.evaluate(x, b, metrics, "grad_norm" in wanted),
-            rounds=rounds,
+            lambda x, b, t: world.evaluate(x, b, metrics, "grad_norm" in wanted, t),
+            rounds=total,
             seed=seed,
             eval_every=eval_every,
             target=wanted,
@@ -438,6 +654,7 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=watch,
             settings=settings,
+            stages=None if fed.stream is None else world,
         )
         result = loop(Path(resume) if resume is not None else None)
     if result.buffers is not None:
@@ -466,16 +683,17 @@ def _is_a(value: object, kind: Any, where: str, example: str, key: str, wanted: 
 
 
 def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
-    gives = set(world.problem.gives)
-    if len(world.cohort(1)) == len(world.p) and isinstance(world.fed.participation, Everyone):
-        gives.add("everyone")
+    gives, fed = set(world.problem.gives), world.fed
+    offers = {"everyone": isinstance(fed.participation, Everyone), "stream": fed.stream, "replay": fed.replay}
+    gives |= {name for name, there in offers.items() if there}
     why = {
         "everyone": "every client in every round; leave participation= out",
         "hessian": "Hessians, which this problem hasn't got",
         "convex": "a convex problem: Logistic, Softmax or LeastSquares",
         "features": "a network whose last layer is linear, or a linear model",
         "classes": "labels in classes",
-        "replay": "a stream of tasks with a replay memory",
+        "stream": "a stream of tasks: give Federation(stream=scenarios.Split(tasks=5))",
+        "replay": "a memory of past tasks: give Federation(stream=..., replay=memory.Ring(capacity=100))",
     }
     for need in sorted(algorithm.requires() - gives):
         raise Unsupported(f"{algorithm.name} needs {why.get(need, need)}", method=algorithm.name, need=need)

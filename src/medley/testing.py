@@ -48,12 +48,15 @@ from .core.site import Site
 from .core.transport import BlockReply, Exchange, Link, Transport
 from .core.wire import Cast
 from .federation import Federation, run
+from .memory import Ring
 from .models import mlp
 from .problems import Network, Softmax, engines, quadratics
-from .scenarios import Fixed, Pace, Participation
+from .scenarios import Fixed, Pace, Participation, Split
 from .transports import Local, Processes
 
 LR, EPOCHS, ROUNDS = (0.02, 0.05, 0.1, 0.03, 0.08), (1, 3, 2, 1, 2), 3
+TASKS, PER_TASK = 2, 4
+"""Tasks of a stream; each has rounds before its end, in which only those who take part are asked."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +119,35 @@ class Place:
     problem: Family
     clients: Sequence[tuple[Tensor, Tensor]]
     classes: int | None = None
+    stream: Split | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How many a whole run has."""
+        return ROUNDS if self.stream is None else TASKS * PER_TASK
+
+    @property
+    def gives(self) -> frozenset[str]:
+        """What it offers a method."""
+        past = frozenset() if self.stream is None else frozenset({"stream", "replay"})
+        return self.federation().draw(0).problem.gives | past | {"everyone"}
 
     def federation(
         self, ids: Iterable[int] = range(5), participation: Participation | None = None, **pace: Any
     ) -> Federation:
-        """Clients ``ids`` of this place, renumbered, each with its own lr and epochs."""
+        """Clients ``ids`` of this place, renumbered, each with its own lr and epochs.
+
+        In a stream a client keeps some of its past rows, or under ``batch=None`` all of them: draws go by its number.
+        """
         ids = list(ids)
         means = {"lr": [LR[i] for i in ids], "epochs": [EPOCHS[i] for i in ids], "batch": 4, **pace}
         data = [self.clients[i] for i in ids]
+        past: dict[str, Any] = {}
+        if self.stream is not None:
+            replay = Ring(4, sample=2) if means["batch"] else Ring(100)
+            past = {"stream": self.stream, "replay": replay, "test": self.clients[0]}
         return Federation(
-            self.problem, clients=data, classes=self.classes, pace=Pace(**means), participation=participation
+            self.problem, clients=data, classes=self.classes, pace=Pace(**means), participation=participation, **past
         )
 
 
@@ -136,10 +158,16 @@ def _places() -> list[Place]:
         y = torch.randint(3, (n,), generator=g)
         clients.append((torch.randn(n, 4, generator=g, dtype=torch.float64) + y[:, None], y))
     q = quadratics(clients=5, d=6, rows=(6, 10))
+    coming = []  # everybody has rows of all four classes, so of every task
+    for n in (9, 12, 8, 11, 10):
+        y = torch.arange(n) % 4
+        coming.append((torch.randn(n, 4, generator=g, dtype=torch.float64) + y[:, None], y))
     return [
         Place("quadratics", q.problem, q.clients),
         Place("softmax", Softmax(mu=0.1), clients, 3),
         Place("network", Network(mlp(4, 3, (5,))), clients, 3),
+        Place("softmax stream", Softmax(mu=0.1), coming, 4, Split(TASKS, "class")),
+        Place("network stream", Network(mlp(4, 4, (5,))), coming, 4, Split(TASKS, "task")),
     ]
 
 
@@ -295,8 +323,8 @@ class _Battery:
         """A generalised linear problem in float64 and a network in float32, where the method can run on them."""
         can: list[Place] = []
         for place in _places():
-            gives = place.federation().draw(0).problem.gives
-            if self.method.suited(gives).requires() <= gives | {"everyone"}:
+            requires = self.method.suited(place.gives).requires()
+            if requires <= place.gives and (place.stream is None or requires & {"stream", "replay"}):
                 can.append(place)
         if [p.name for p in can][:2] == ["quadratics", "softmax"]:
             del can[1]
@@ -306,7 +334,7 @@ class _Battery:
     @property
     def exact(self) -> list[Place]:
         """The one in float64, if there is one."""
-        return [p for p in self.places if p.name != "network"]
+        return [p for p in self.places if not isinstance(p.problem, Network)]
 
     def plain(self, place: Place) -> Result:
         """The run that others are compared with."""
@@ -324,8 +352,16 @@ class _Battery:
     def everyone(self) -> bool:
         return "everyone" in self.method.requires()
 
-    def run(self, fed: Federation, rounds: int = ROUNDS, **options: Any) -> Result:
-        return run(self.method, fed, rounds, progress=False, **options)
+    def run(self, fed: Federation, rounds: int | None = None, **options: Any) -> Result:
+        """``rounds`` in all; in a stream the rest of it does not come to pass."""
+        if fed.stream is None:
+            return run(self.method, fed, ROUNDS if rounds is None else rounds, progress=False, **options)
+
+        def stop(row: Row) -> None:
+            if row["round"] == rounds:
+                raise KeyboardInterrupt
+
+        return run(self.method, fed, PER_TASK, progress=False, on_round=stop, **options)
 
     def frozen(self) -> None:
         """The method is a frozen dataclass, and running it leaves it as it was."""
@@ -388,24 +424,28 @@ class _Battery:
         for place in self.places:
             with tempfile.TemporaryDirectory() as folder:
                 self.run(place.federation(), 1, checkpoint=folder)
-                for rounds in range(2, ROUNDS + 1):
+                for rounds in range(2, place.rounds + 1):
                     last = self.run(place.federation(), rounds, resume=folder)
             _same(self.plain(place), last, f"{place.name}: resumed after every round")
 
     def server_by_assignment(self) -> None:
         """A round leaves the tensors of the state before it as they were: another run, or a resumed one, needs them."""
         for place in self.places:
-            world = place.federation().draw(0)
+            world = place.federation().draw(0, rounds=PER_TASK)
             engine = engines.choose("auto", world.problem, "cpu")
             method = self.method.suited(world.problem.gives)
             site = Site(method, world.problem, lambda i, t, w=world, e=engine: w.client(i, t, e))  # type: ignore[misc]
             s, books = method.start(world.problem.initial(streams.generator(0, "init"))), Books()
             with closing(Local().open(site)) as link:
-                for t in range(1, ROUNDS):
+                for t in range(1, place.rounds):
+                    stage = world.stage(t)
                     before = [(name, v, v._version) for name, v in tree.tensors(s)]
-                    cohort = Cohort(world.cohort(t), world.p, t, link, books)
+                    cohort = Cohort(world.cohort(t), stage.p, t, link, books, task=stage.task)
                     method.round(s, cohort)
                     cohort.settle()
+                    if place.stream is not None and t % PER_TASK == 0:
+                        method.end_task(s, cohort)
+                        cohort.settle()
                     changed = [name for name, v, version in before if v._version != version]
                     _expect(
                         not changed,
@@ -446,7 +486,7 @@ class _Battery:
                 except Unsupported:
                     continue
                 raise AssertionError(f"{self.method.name} says it needs everyone, and ran without")
-            r = self.run(fed)
+            r = self.run(fed, ROUNDS)
             asked = [sorted({e.client for e in r.ledger if e.round == t}) for t in range(1, ROUNDS + 1)]
             _expect(asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but asked were {asked}")
             _expect(not torch.equal(r.x, self.run(fed, 0).x), f"{place.name}: nothing was learned")
@@ -455,7 +495,7 @@ class _Battery:
         """A client whose reply was lost is one that was never asked."""
         for place in self.places:
             for number in sorted({e.exchange for e in self.single(place).ledger}):
-                lost = {(1, number, 1), (2, number, 2)}
+                lost = {(t, number, 2 - t % 2) for t in (1, 2, PER_TASK + 1, PER_TASK + 2)}
                 a, b = (self._or_error(place, losing(lost, served=served)) for served in (True, False))
                 if isinstance(a, Result) and isinstance(b, Result):
                     _same(a, b, f"{place.name}: replies lost at (round, exchange, client) {sorted(lost)}, or requests")
@@ -515,6 +555,7 @@ def _same(a: Result, b: Result, what: str) -> None:
     for one, other in zip(a.history, b.history, strict=True):
         differ = [k for k in one.keys() | other.keys() if k != "wall" and _figure(one, k) != _figure(other, k)]
         _expect(not differ, f"{what}: the histories differ in {differ}, round {one['round']}")
+    _expect(_equal(a.summary.get("matrix"), b.summary.get("matrix")), f"{what}: accuracies on the tasks differ")
     for one_sent, other_sent in zip(a.ledger, b.ledger, strict=True):
         _expect(one_sent == other_sent, f"{what}: the ledgers differ: {one_sent} and {other_sent}")
 

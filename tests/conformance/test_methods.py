@@ -24,6 +24,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedProx(),
     md.FedRS(),
     md.FedYogi(),
+    md.FineTune(),
     md.SCAFFOLD(),
 ]
 

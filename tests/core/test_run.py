@@ -332,7 +332,7 @@ def test_rounds_in_which_nobody_takes_part_pass():
 def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_path: Path):
     fed = federation()
     world, x = fed.draw(0), torch.zeros(3, dtype=torch.float64)
-    loop = Run(Toy(), LocalLink(site(fed, Toy())), x, (x, x.long()), world.p, world.cohort, lambda x, b: {}, 1)
+    loop = Run(Toy(), LocalLink(site(fed, Toy())), x, (x, x.long()), world.p, world.cohort, lambda x, b, t: {}, 1)
     loop.checkpoint = tmp_path
     loop()
     loop.x0 = x.to("meta")

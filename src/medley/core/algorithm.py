@@ -43,7 +43,7 @@ class Algorithm(ABC, Generic[S, M]):
     by assignment, never in place: a version that a lost reply rolls back must still be what it was.
 
     ``needs`` names what a run must offer, else it is refused before round 1: "everyone" (every client every round),
-    "hessian", "features", "classes", "convex", "replay".
+    "hessian", "features", "classes", "convex", "stream" (of tasks), "replay" (a memory of past tasks).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -104,7 +104,7 @@ class Algorithm(ABC, Generic[S, M]):
         """One round in the paper's order. ``clients`` are those taking part, at least one."""
 
     def end_task(self, s: S, clients: Cohort) -> None:
-        """A task of the stream is over, ``clients`` is everybody. Continual methods consolidate here."""
+        """A task of the stream is over, ``clients`` are all who have rows of it. Continual methods consolidate here."""
 
     def model(self, s: S) -> Vec:
         """The model to evaluate and to hand out; s.x unless the method says otherwise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, runtime_checkable
 
@@ -11,9 +11,11 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from . import streams
+from .errors import Unsupported
 from .pace import Optimizer, Pace
 from .problem import Correction, LocalLoss, Objective
-from .types import Num, Vec
+from .task import Replay, Task
+from .types import Index, Num, Vec
 
 
 @dataclass
@@ -75,8 +77,30 @@ class Client(Generic[M]):
     engine: Engine
     seed: int = 0
     round: int = 0
-    replay: Any = None
+    task: Task = field(default_factory=Task)
+    replay: Replay | None = None
+    """What it holds of past tasks; None without a stream and a memory."""
+    rows: Callable[[Index], Objective] | None = None
+    _recalled: list[Objective] = field(default_factory=list)
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
+
+    def recall(self, rows: Index) -> Objective:
+        """The objective of rows of this task and of past ones, by this client's own numbers (see `Task.first`).
+
+        Raises Unsupported outside of a stream.
+        """
+        if self.rows is None:
+            raise Unsupported(
+                "recall() is for streams of tasks; give Federation(stream=...)", method="recall", need="stream"
+            )
+        self._recalled.append(self.rows(rows))
+        return self._recalled[-1]
+
+    @property
+    def work(self) -> float:
+        """Row gradients of this call, of past tasks' rows too."""
+        past = [*self._recalled, *([] if self.replay is None else [self.replay.problem])]
+        return self.problem.work + sum(objective.work for objective in past)
 
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh stream named (seed, client, round, purpose)."""

@@ -11,6 +11,7 @@ from .clock import Device
 from .errors import MedleyError, TooFewReplies
 from .message import Message, Packed, accumulate, nbytes
 from .problem import State
+from .task import Task
 from .transport import BlockReply, Exchange, Link, Tag
 from .wire import Codec, Entry, Ledger, Plain
 
@@ -102,6 +103,7 @@ class Cohort:
     codec: Codec = field(default_factory=Plain)
     block: int = 8
     device: Callable[[int], Device] = lambda i: Device()
+    task: Task = field(default_factory=Task)
     _exchanges: int = 0
     _unread: str | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .types import Data, Rows, Vec
@@ -97,6 +97,10 @@ class Objective(Protocol):
         """The inputs of the last linear layer (no gradient)."""
         ...
 
+    def squares(self, x: Vec, rows: Rows = None) -> Vec:
+        """The mean over these rows of (∂ l_j/∂x)², square by coordinate, without the regulariser."""
+        ...
+
     def counts(self) -> Int[Tensor, " c"]:
         """How many rows of each class."""
         ...
@@ -148,6 +152,13 @@ class Problem(Protocol):
 
     def penalty(self, x: Vec) -> float:
         """The regulariser."""
+        ...
+
+    def restrict(self, allowed: Bool[Tensor, "c c"] | None) -> None:
+        """From now on a row of label y is compared with the outputs of classes ``allowed[y]`` only; None allows all.
+
+        That holds for losses and hits; `outputs` stay as they are. Raises RecipeError where there is no output a class.
+        """
         ...
 
     def buffers(self) -> State | None:

@@ -19,6 +19,7 @@ from .cohort import Books, Cohort
 from .errors import Diverged, MedleyError, RecipeError, Stalled
 from .problem import State
 from .result import Result, Row, Status, summarise
+from .task import Stage, Stages, Task, figures
 from .transport import Link
 from .types import Vec
 from .wire import Codec, Ledger, Plain
@@ -30,8 +31,10 @@ AT_MOST, AT_LEAST = ("loss", "test_loss", "gap", "grad_norm"), ("accuracy",)
 class Run:
     """Everything a run is made of, whoever put it together.
 
-    ``evaluate(x, buffers)`` gives the columns of a history row; ``cohort(round)`` the ids taking part. ``target`` maps
-    loss, test_loss, gap or grad_norm to "at most" and accuracy to "at least"; it is checked at evaluated rounds.
+    ``evaluate(x, buffers, round)`` gives the columns of a history row; ``cohort(round)`` the ids taking part.
+    ``target`` maps loss, test_loss, gap or grad_norm to "at most" and accuracy to "at least"; it is checked at
+    evaluated rounds. ``rounds`` counts those of all tasks; ``stages`` are the tasks of a stream, which have shares of
+    their own.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -40,7 +43,7 @@ class Run:
     buffers: State | None
     p: Mapping[int, float]
     cohort: Callable[[int], tuple[int, ...]]
-    evaluate: Callable[[Vec, State | None], Row]
+    evaluate: Callable[[Vec, State | None, int], Row]
     rounds: int
     seed: int = 0
     eval_every: int = 1
@@ -52,6 +55,7 @@ class Run:
     checkpoint_every: int = 10
     on_round: Callable[[Row], object] = lambda row: None
     settings: dict[str, Any] = field(default_factory=dict)
+    stages: Stages | None = None
 
     def __post_init__(self) -> None:
         least = {"rounds": 0, "eval_every": 1, "checkpoint_every": 1}
@@ -75,7 +79,7 @@ class Run:
         kept, books, _ = checkpoint.load(folder, classes, self.settings)
         kept, books.buffers = tree.map_tensors((kept, books.buffers), lambda t: t.to(self.x0.device))
         self.link.load(kept["memories"], books.acked)
-        return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"])
+        return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"], kept["matrix"])
 
     def __call__(self, resume: Path | None = None) -> Result:
         """Run to the end, to the target, to Ctrl-C or to a divergence; the result says which and holds all that was
@@ -135,7 +139,7 @@ class Run:
             self.seed,
             self.algorithm.model(live.s).detach().cpu().clone(),
             live.history,
-            _summary(live.history),
+            _summary(live),
             Ledger.of([*live.books.ledger]),  # a list of its own: an undone round's deliveries stay behind
             status,
             dict(self.settings),
@@ -144,16 +148,24 @@ class Run:
 
     def _round(self, live: _Live) -> _Live:
         live.round += 1
-        ids = self.cohort(live.round)
-        if ids:
-            cohort = Cohort(ids, self.p, live.round, self.link, live.books, self.codec, self.block, self.device)
+        t, b = live.round, live.books
+        stage = Stage(Task(), self.p) if self.stages is None else self.stages.stage(t)
+        cohort = Cohort(self.cohort(t), stage.p, t, self.link, b, self.codec, self.block, self.device, stage.task)
+        if cohort.ids:
             self.algorithm.round(live.s, cohort)
             cohort.settle()
-            if not bool(torch.isfinite(self.algorithm.model(live.s)).all()):
-                raise Diverged(
-                    f"{self.algorithm.name}'s model is not finite after round {live.round}: the run diverges; "
-                    "try a smaller lr"
-                )
+        ends = self.stages is not None and t % self.stages.rounds == 0
+        if ends:
+            cohort = replace(cohort, ids=stage.present)
+            self.algorithm.end_task(live.s, cohort)
+            cohort.settle()
+        x = self.algorithm.model(live.s)
+        if not bool(torch.isfinite(x).all()):
+            raise Diverged(
+                f"{self.algorithm.name}'s model is not finite after round {t}: the run diverges; try a smaller lr"
+            )
+        if self.stages is not None and ends and (scores := self.stages.measure(x, b.buffers, t)):
+            live.matrix = [*live.matrix, scores]
         return live
 
     def _evaluate(self, live: _Live) -> Row:
@@ -165,7 +177,7 @@ class Run:
             "wall": live.wall,
             "bytes_down": b.ledger.down,
             "bytes_up": b.ledger.up,
-            **self.evaluate(self.algorithm.model(live.s), b.buffers),
+            **self.evaluate(self.algorithm.model(live.s), b.buffers, live.round),
             **b.notes,
         }
         if not math.isfinite(row.get("loss", 0.0)):
@@ -189,6 +201,7 @@ class Run:
             "memories": self.link.save(live.books.acked),
             "history": live.history,
             "wall": live.wall,
+            "matrix": live.matrix,
         }
         checkpoint.save(self.checkpoint, state, live.books, self.settings)
 
@@ -202,18 +215,22 @@ class _Live:
     books: Books
     history: list[Row]
     wall: float = 0.0
+    matrix: list[list[float]] = field(default_factory=list)
+    """Test accuracy on every task (column) after each task done so far (row)."""
 
     def before(self) -> _Live:
         """A copy to spend the next round on; the tensors are shared, since nothing changes them in place."""
         b = self.books
         books = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes={})
-        return _Live(self.round, tree.copy(self.s), books, self.history, self.wall)
+        return _Live(self.round, tree.copy(self.s), books, self.history, self.wall, self.matrix)
 
 
-def _summary(history: list[Row]) -> dict[str, Any]:
-    out: dict[str, Any] = dict(summarise(history))
+def _summary(live: _Live) -> dict[str, Any]:
+    out: dict[str, Any] = dict(summarise(live.history))
+    if live.matrix:
+        out |= {**figures(live.matrix), "matrix": live.matrix}
     for name in ("loss", "accuracy"):
-        last = [row[name] for row in history[-10:] if name in row]
+        last = [row[name] for row in live.history[-10:] if name in row]
         if last:
             out[f"tail_{name}"] = sum(last) / len(last)
     return out

@@ -137,7 +137,7 @@ class Site:
         buffers = self.problem.buffers() if exchange.buffers is not None else None
         if buffers is not None and exchange.buffers is not None and _same(buffers, exchange.buffers):
             buffers = None
-        return packed, buffers, me.problem.work, tree.map_tensors(me.memory, Tensor.contiguous)
+        return packed, buffers, me.work, tree.map_tensors(me.memory, Tensor.contiguous)
 
     @contextlib.contextmanager
     def _noise(self, i: int, exchange: Exchange) -> Iterator[None]:

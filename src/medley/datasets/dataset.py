@@ -19,6 +19,9 @@ Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token i
 Targets = Int[Tensor, " _"] | Float[Tensor, "_ ..."]
 
 
+Pair = tuple[Tensor, Tensor] | tuple[None, None]
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set in memory, not yet divided among clients.
@@ -127,9 +130,28 @@ class Dataset:
             out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows])
         return out
 
+    def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str) -> Dataset:
+        """The training, test and validation rows that ``pick(X, y)`` marks (a bool a row), in their order.
+
+        Raises ``BadData`` if no training row is left; another part of which nothing is left is None.
+        """
+        rows = pick(self.X, self.y).nonzero()[:, 0]
+        if not len(rows):
+            raise BadData(f"{name} has no training rows.")
+        X_test, y_test = _marked(self.X_test, self.y_test, pick)
+        X_validation, y_validation = _marked(self.X_validation, self.y_validation, pick)
+        return replace(
+            self._rows(rows),
+            X_test=X_test,
+            y_test=y_test,
+            X_validation=X_validation,
+            y_validation=y_validation,
+            name=name,
+        )
+
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""
-        return self._map(lambda X: X.flatten(1))
+        return self.map(lambda X: X.flatten(1))
 
     def pool(self, factor: int) -> Dataset:
         """Mean-pool images [n, channels, h, w] over ``factor`` × ``factor`` squares, e.g. 28×28 to 14×14."""
@@ -138,7 +160,7 @@ class Dataset:
         h, w = self.X.shape[2:]
         if factor < 1 or h % factor or w % factor:
             raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
-        return self._map(lambda X: F.avg_pool2d(X, factor))
+        return self.map(lambda X: F.avg_pool2d(X, factor))
 
     def standardise(self) -> Dataset:
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
@@ -153,15 +175,23 @@ class Dataset:
         # Below this, what looks like spread is the rounding of float32.
         constant = variance.sqrt() <= 1e-6 * mean.abs()
         sd = torch.where(constant, 1.0, variance.sqrt())
-        return self._map(lambda X: torch.cat([((b.double() - mean) / sd).float() for b in _blocks(X)]))
+        return self.map(lambda X: torch.cat([((b.double() - mean) / sd).float() for b in _blocks(X)]))
 
-    def _map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
+    def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
+        """``f`` of the X of every part."""
         return replace(
             self,
             X=f(self.X),
             X_test=None if self.X_test is None else f(self.X_test),
             X_validation=None if self.X_validation is None else f(self.X_validation),
         )
+
+
+def _marked(X: Tensor | None, y: Tensor | None, pick: Callable[[Tensor, Tensor], Tensor]) -> Pair:
+    mask = None if X is None or y is None else pick(X, y)
+    if X is None or y is None or mask is None or not bool(mask.any()):
+        return None, None
+    return X[mask], y[mask]
 
 
 def _blocks(X: Tensor) -> Sequence[Tensor]:

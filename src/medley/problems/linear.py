@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -201,6 +201,7 @@ class LinearProblem:
         self.d = features * width
         convex = {"convex", "hessian", "features"}
         self.gives = frozenset(convex | ({"classes"} if family.classification else set()))
+        self.allowed: Bool[Tensor, "c c"] | None = None
         self.decay: Vec | float = family.mu
         if family.intercept:
             decay = torch.full((width, features), family.mu, dtype=dtype, device=device)
@@ -234,11 +235,22 @@ class LinearProblem:
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"]:
         """Row losses."""
-        return self.family.losses(outputs, y)
+        return self.family.losses(self.compared(outputs, y), y)
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """1 where right."""
-        return self.family.hits(outputs, y)
+        return self.family.hits(self.compared(outputs, y), y)
+
+    def restrict(self, allowed: Bool[Tensor, "c c"] | None) -> None:
+        """Which outputs a row of each label is compared with. Raises RecipeError unless this is `Softmax`."""
+        if allowed is not None and self.scalar:
+            kind = type(self.family).__name__
+            raise RecipeError(f"a stream of classes needs Softmax or a Network, not {kind}", "stream")
+        self.allowed = allowed
+
+    def compared(self, z: Tensor, y: Data) -> Tensor:
+        """Outputs with −inf for the classes that a row's label is not compared with."""
+        return z if self.allowed is None else z.masked_fill(~self.allowed[y], -torch.inf)
 
     def penalty(self, x: Vec) -> float:
         """(μ/2)‖x‖² without the intercept."""
@@ -285,7 +297,7 @@ class LinearObjective:
         self.meter.rows += len(y)
         p = self.problem
         if loss is None:
-            r = p.family.slope(p.z(x, X), y)
+            r = p.family.slope(p.compared(p.z(x, X), y), y)
             g = p.back(X, r).div_(len(y))
         else:
             leaf = x.detach().clone().requires_grad_()
@@ -298,14 +310,14 @@ class LinearObjective:
         X, y = self._rows(rows)
         self.meter.rows += 2 * len(y)
         p = self.problem
-        return p.back(X, p.family.bend(p.z(x, X), p.z(v, X))).div_(len(y)) + p.decay * v
+        return p.back(X, p.family.bend(p.compared(p.z(x, X), y), p.z(v, X))).div_(len(y)) + p.decay * v
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
         """∇²f_i(x)."""
         X, y = self._rows(rows)
         self.meter.rows += self.d * len(y)
         p = self.problem
-        z = p.z(x, X)
+        z = p.compared(p.z(x, X), y)
         if p.scalar:
             H = (X * p.family.bend(z, torch.ones_like(z))[:, None]).T @ X / len(y)
         else:
@@ -327,6 +339,13 @@ class LinearObjective:
     def features(self, x: Vec, rows: Rows = None) -> Tensor:
         """The rows themselves."""
         return self._rows(rows)[0]
+
+    def squares(self, x: Vec, rows: Rows = None) -> Vec:
+        """Mean squared row gradients: (∂l/∂z)² times the row's squares."""
+        X, y = self._rows(rows)
+        self.meter.rows += len(y)
+        p = self.problem
+        return p.back(X.square(), p.family.slope(p.compared(p.z(x, X), y), y).square()) / len(y)
 
     @cached_property
     def _counts(self) -> Int[Tensor, " c"]:

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -24,6 +24,9 @@ from ..core.problem import LocalLoss, State
 from ..core.types import Data, Rows, Vec
 from .linear import class_labels
 from .meter import Meter, count
+
+ROW_GRADIENTS = 1 << 24
+"""Numbers in the row gradients that are held at once: 64 MB in float32."""
 
 _Pool = nn.FractionalMaxPool2d | nn.FractionalMaxPool3d
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -120,6 +123,7 @@ class NetworkProblem:
         gives = {"hessian": True, "features": self.head is not None, "noise": noisy}
         gives["classes"] = family.loss == "cross_entropy" and classes is not None
         self.gives = frozenset(k for k, v in gives.items() if v)
+        self.allowed: Bool[Tensor, "c c"] | None = None
         self._training = True
         self.module.train()
 
@@ -172,23 +176,39 @@ class NetworkProblem:
         with torch.no_grad():
             return cast(Tensor, self.module(X))
 
+    def restrict(self, allowed: Bool[Tensor, "c c"] | None) -> None:
+        """Which outputs a row of each label is compared with. Raises RecipeError for other losses."""
+        if allowed is not None and "classes" not in self.gives:
+            raise RecipeError("a stream of classes needs Network(loss='cross_entropy') and labels in classes", "stream")
+        self.allowed = allowed
+
     def mean_loss(self, outputs: Tensor, y: Data) -> Tensor:
         """The mean loss of a batch, a 0-d tensor."""
         if callable(self.family.loss):
             return self.family.loss(outputs, y)
-        return F.cross_entropy(outputs, y) if self.family.loss == "cross_entropy" else F.mse_loss(outputs, y)
+        if self.family.loss == "mse":
+            return F.mse_loss(outputs, y)
+        return F.cross_entropy(self._compared(outputs, y), y)
+
+    def _compared(self, outputs: Tensor, y: Data) -> Tensor:
+        """Outputs with −inf for the classes that a row's label is not compared with; more outputs than classes go."""
+        if self.allowed is None:
+            return outputs
+        return outputs[:, : len(self.allowed)].masked_fill(~self.allowed[y], -torch.inf)
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """Row losses, unless the loss is a user's own."""
         if callable(self.family.loss):
             return None
         if self.family.loss == "cross_entropy":
-            return F.cross_entropy(outputs, y, reduction="none")
+            return F.cross_entropy(self._compared(outputs, y), y, reduction="none")
         return F.mse_loss(outputs, y, reduction="none").reshape(len(y), -1).mean(1)
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """1 where the largest output is the label."""
-        return (outputs.argmax(1) == y).to(outputs.dtype) if "classes" in self.gives else None
+        if "classes" not in self.gives:
+            return None
+        return (self._compared(outputs, y).argmax(1) == y).to(outputs.dtype)
 
     def penalty(self, x: Vec) -> float:
         """0: weight decay belongs to the pace."""
@@ -300,6 +320,23 @@ class NetworkObjective:
         self.problem.mode(False)
         with torch.no_grad():
             return batch.features
+
+    def squares(self, x: Vec, rows: Rows = None) -> Vec:
+        """Mean squared row gradients, in evaluation mode, a block of rows at a time."""
+        p = self.problem
+        X, y = self._rows(rows)
+        self.meter.rows += len(y)
+        p.mode(False)
+
+        def f(v: Vec, a: Tensor, b: Tensor) -> Tensor:
+            params = dict(zip(p.names, p.split(v), strict=True))
+            return p.mean_loss(functional_call(p.module, params, (a[None],)), b[None])
+
+        by_row, block = vmap(grad(f), in_dims=(None, 0, 0)), max(1, ROW_GRADIENTS // self.d)
+        total = torch.zeros_like(x)
+        for a, b in zip(torch.split(X, block), torch.split(y, block), strict=True):
+            total += by_row(x, a, b).square().sum(0)
+        return total / len(y)
 
     def counts(self) -> Int[Tensor, " c"]:
         """Rows of each class."""

@@ -26,10 +26,11 @@ from medley.scenarios.partition import (
     load,
     save,
 )
+from medley.scenarios.tasks import Permuted, Rotated, Split, Stream, Tasks, TimeOrder
 
 __all__ = [
     "IID", "Availability", "Bernoulli", "ByKey", "Choice", "Constant", "Description", "Devices", "Dirichlet",
     "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law", "LogUniform", "Normal", "Pace", "Participation",
-    "Partition", "Quantity", "Saved", "Shards", "Uniform", "cosine", "describe", "factory", "hospitals", "load",
-    "participation", "phones", "save", "step_decay",
+    "Partition", "Permuted", "Quantity", "Rotated", "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder",
+    "Uniform", "cosine", "describe", "factory", "hospitals", "load", "participation", "phones", "save", "step_decay",
 ]  # fmt: skip

@@ -1,0 +1,75 @@
+"""FineTune: FedAvg on the task at hand, with no care for earlier ones; what a continual method has to beat.
+
+**Reference**: the baseline "Fine-FL" of Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning
+Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of McMahan et al.,
+"Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
+
+**Needs**: a stream of tasks.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: clients send displacements y_i − x, not end points.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(
+...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(5),
+...     stream=md.scenarios.Split(tasks=5, mode="class"),
+... )
+>>> last = md.run(md.FineTune(), fed, rounds=5, progress=False).summary
+>>> last["learn"] > 0.9 and last["acc"] < 0.5
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.message import Message
+from ..core.types import Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class FineTune(Algorithm[Server]):
+    """Federated averaging without a memory of past tasks."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"stream"})
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x on this task's rows."""
+        return Step(me.descend(got.x).step)

@@ -1,0 +1,152 @@
+"""What is new and what is kept when a client's data changes with time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from .problem import Objective, State
+from .types import Vec
+
+Mode = Literal["task", "class", "domain"]
+"""Which logits a row is compared with: those of its own task, those of all classes seen so far, all."""
+
+
+def _none() -> Tensor:
+    return torch.zeros(0, dtype=torch.bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Where in the stream a call takes place; without a stream, in the only task there is.
+
+    ``now`` and ``past`` mark the classes of this task and of the tasks before it. ``first`` is the number of this
+    task's first row in the client's own numbering of all its rows, task after task.
+    """
+
+    index: int = 0
+    count: int = 1
+    mode: Mode = "domain"
+    now: Bool[Tensor, " c"] = field(default_factory=_none)
+    past: Bool[Tensor, " c"] = field(default_factory=_none)
+    first: int = 0
+
+    @property
+    def seen(self) -> Bool[Tensor, " c"]:
+        """Classes of this task and of those before."""
+        return self.now | self.past
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a client holds of its past tasks; false while that is nothing.
+
+    ``problem`` is the mean loss over the rows held. ``past`` counts the rows of past tasks that this client has met,
+    held or not. ``sample`` is how many rows a step takes, None for all.
+    """
+
+    problem: Objective
+    past: int
+    capacity: int
+    sample: int | None
+    stream: Callable[[str], torch.Generator]
+
+    def __len__(self) -> int:
+        return self.problem.n
+
+    def batches(self, purpose: str = "replay") -> Iterator[Int[Tensor, " b"] | None]:
+        """Endless draws of ``sample`` rows without replacement; None stands for all rows."""
+        generator = self.stream(purpose)
+        while True:
+            if self.sample is None or self.sample >= len(self):
+                yield None
+            else:
+                yield torch.randperm(len(self), generator=generator)[: self.sample]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Which rows a client keeps when a task is over. It draws from the generator only, so that nothing is stored."""
+
+    @property
+    def capacity(self) -> int:
+        """Its size, in the policy's own terms."""
+        ...
+
+    @property
+    def sample(self) -> int | None:
+        """How many of the rows held a step takes; None for all."""
+        ...
+
+    def keep(
+        self,
+        held: Int[Tensor, " h"],
+        came: Int[Tensor, " n"],
+        labels: Int[Tensor, " n"] | None,
+        before: int,
+        generator: torch.Generator,
+    ) -> Int[Tensor, " k"]:
+        """The rows to hold of ``held`` and the task's rows ``came``, by the client's own numbers.
+
+        ``labels`` are those of ``came``, None where there are no classes; ``before`` counts the rows of earlier tasks.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A task as the server sees it: its number and classes, everybody's share of its rows, and who has any."""
+
+    task: Task
+    p: Mapping[int, float]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Clients with rows of this task."""
+        return tuple(i for i, p in self.p.items() if p > 0)
+
+
+@runtime_checkable
+class Stages(Protocol):
+    """The tasks of a run, in order, ``rounds`` rounds each."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of one task."""
+        ...
+
+    def stage(self, round: int) -> Stage:
+        """The task of this round; rounds count from 1."""
+        ...
+
+    def measure(self, x: Vec, buffers: State | None, round: int) -> list[float]:
+        """Test accuracy on every task, of the model after this round; empty where there are no classes."""
+        ...
+
+
+def figures(matrix: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Figures of a[s][j], the test accuracy on task j after task s; of the tasks done where the stream was cut short.
+
+    ``acc`` is the mean accuracy at the end, ``learn`` the mean right after each task, ``fgt`` the mean loss since then
+    over all tasks but the last, ``bwt`` = −fgt, and ``fgt_max`` the loss since each task's best, at least ``fgt``.
+    ``acc`` = ``learn`` − (S−1)/S·``fgt``.
+    """
+    S = len(matrix)
+    if S == 0:
+        return {}
+    last, right_after = matrix[-1][:S], [matrix[j][j] for j in range(S)]
+    best = [max(row[j] for row in matrix[j:]) for j in range(S)]
+    old = max(S - 1, 1)
+    fgt = (sum(right_after) - sum(last)) / old
+    return {
+        "acc": sum(last) / S,
+        "fgt": fgt,
+        "fgt_max": (sum(best) - sum(last)) / old,
+        "learn": sum(right_after) / S,
+        "bwt": -fgt,
+    }

@@ -1,0 +1,25 @@
+"""Herding: the rows whose mean stays closest to the mean of all."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def herd(features: Float[Tensor, "n f"], size: int) -> Int[Tensor, " k"]:
+    """The first ``size`` rows of a herding order: each brings the mean of those chosen closest to the mean of all.
+
+    Any prefix of the order is the order of that size. Equal distances go to the lower row. Rows of ``features`` are
+    used as they are; iCaRL gives them unit length first. (Welling, "Herding Dynamical Weights to Learn", ICML 2009.)
+    """
+    mean, total = features.mean(0), torch.zeros_like(features[0])
+    free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    chosen: list[int] = []
+    for k in range(1, min(size, len(features)) + 1):
+        off = (mean - (total + features) / k).square().sum(1)
+        best = int(off.masked_fill(~free, torch.inf).argmin())
+        chosen.append(best)
+        free[best] = False
+        total = total + features[best]
+    return torch.tensor(chosen, dtype=torch.int64, device=features.device)

@@ -1,0 +1,280 @@
+"""What comes when: streams of tasks, each a data set of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core import streams
+from ..core.errors import BadData, RecipeError
+from ..core.task import Mode
+from .laws import Number, is_number
+
+Pick = Callable[[Tensor, Tensor], Bool[Tensor, " n"]]
+"""(X, y) of training, test or validation rows -> which of them."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One task: how to find its rows, what becomes of their X (None: nothing), and the classes that belong to it."""
+
+    pick: Pick
+    change: Callable[[Tensor], Tensor] | None
+    classes: tuple[int, ...]
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """A rule that cuts a data set into tasks."""
+
+    @property
+    def mode(self) -> Mode:
+        """With which outputs a row is compared: "task" those of its task, "class" those seen so far, "domain" all."""
+        ...
+
+    @property
+    def tasks(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def own_order(self) -> bool:
+        """Whether every client meets the tasks in an order of its own."""
+        ...
+
+    def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
+        """The tasks in order, given the training rows. Raises RecipeError or BadData where they cannot be cut so."""
+        ...
+
+
+@dataclass(frozen=True)
+class Split:
+    """Classes come in groups: a task has the rows of some classes, which no other task has.
+
+    ``mode="task"``: it is known which task a row belongs to, and it is compared with that task's classes only (a head a
+    task). ``mode="class"``: it is compared with all classes seen so far. ``classes`` is their order, or a list of
+    groups; by default it is drawn anew for every seed. ``own_order`` lets every client meet the tasks in an order of
+    its own, drawn from the seed.
+
+    Raises RecipeError for classes that come twice or not at all, for more tasks than classes, and, in mode "task", for
+    a task of one class, whose accuracy would be 1 whatever the model.
+    """
+
+    tasks: int = 5
+    mode: Mode = "task"
+    classes: Sequence[int] | Sequence[Sequence[int]] | None = None
+    own_order: bool = False
+
+    def __post_init__(self) -> None:
+        _check_tasks(self, self.tasks)
+        if self.mode not in ("task", "class"):
+            raise RecipeError.unknown(str(self.mode), ("task", "class"), "Split(mode=...)")
+        groups = self._groups()
+        if groups is not None and len(groups) != self.tasks:
+            raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")
+
+    def _groups(self) -> list[list[int]] | None:
+        """Groups as they were given."""
+        groups = [list(g) for g in self.classes or () if isinstance(g, Sequence)]
+        return groups or None
+
+    def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
+        """Rows by their class."""
+        if not classes:
+            raise RecipeError("Split: the data has no classes; take TimeOrder, Permuted or Rotated", "stream")
+        C, groups = classes, self._groups()
+        if groups is None:
+            order = streams.rng(seed, "tasks").permutation(C) if self.classes is None else np.array(self.classes)
+            groups = [g.tolist() for g in np.array_split(order, self.tasks)]
+        flat = [c for g in groups for c in g]
+        if sorted(flat) != list(range(C)):
+            wrong = next((c for c in flat if flat.count(c) > 1 or not 0 <= c < C), None)
+            lacking = next((c for c in range(C) if c not in flat), None)
+            what = f"class {wrong} is twice there or not in the data" if wrong is not None else f"class {lacking} lacks"
+            raise RecipeError(f"Split(classes=...): {what}; give each of 0..{C - 1} once", "classes")
+        least = 2 if self.mode == "task" else 1
+        for s, group in enumerate(groups):
+            if len(group) < least:
+                raise RecipeError(
+                    f"Split(tasks={self.tasks}, mode={self.mode!r}): task {s} would have {len(group)} of the {C} "
+                    f"classes, it needs {least}; take fewer tasks",
+                    "tasks",
+                )
+        return [Cut(partial(_of_classes, torch.tensor(group)), None, tuple(group)) for group in groups]
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Every task has all rows, their features in an order of its own; task 0 has them as they are.
+
+    Each task is a copy of the data set in memory.
+    """
+
+    tasks: int = 5
+    own_order: bool = False
+    mode: Mode = field(default="domain", init=False)
+
+    def __post_init__(self) -> None:
+        _check_tasks(self, self.tasks)
+
+    def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
+        """A permutation of features a task."""
+        orders = [torch.from_numpy(streams.rng(seed, "tasks", s).permutation(X[0].numel())) for s in range(self.tasks)]
+        changes = [None, *(partial(_permuted, order) for order in orders[1:])]
+        return [Cut(_all, change, tuple(range(classes or 0))) for change in changes]
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """Every task has all images, turned further by the same angle: the last by ``degrees``, task 0 not at all.
+
+    Each task is a copy of the data set in memory. Raises RecipeError for rows that are no images [channels, h, w].
+    """
+
+    tasks: int = 5
+    degrees: Number = 90.0
+    own_order: bool = False
+    mode: Mode = field(default="domain", init=False)
+
+    def __post_init__(self) -> None:
+        _check_tasks(self, self.tasks)
+        if not is_number(self.degrees):
+            raise RecipeError(f"Rotated(degrees={self.degrees!r}): must be a finite number", "degrees")
+
+    def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
+        """A turn a task."""
+        if X.ndim != 4:
+            raise RecipeError(f"Rotated: rows are {list(X.shape[1:])}, not images [channels, h, w]", "stream")
+        angles = [math.radians(self.degrees * s / max(1, self.tasks - 1)) for s in range(self.tasks)]
+        return [Cut(_all, partial(_turned, a) if a else None, tuple(range(classes or 0))) for a in angles]
+
+
+@dataclass(frozen=True)
+class TimeOrder:
+    """Rows in the order of feature ``column``, or as they stand, cut into tasks of equally many: data that drifts.
+
+    Test rows are cut at the training rows' borders of that feature, or, as they stand, into equal pieces.
+    """
+
+    tasks: int = 5
+    column: int | None = None
+    own_order: bool = False
+    mode: Mode = field(default="domain", init=False)
+
+    def __post_init__(self) -> None:
+        _check_tasks(self, self.tasks)
+
+    def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
+        """Cut the rows."""
+        del y, seed
+        if len(X) < self.tasks:
+            raise BadData(f"TimeOrder(tasks={self.tasks}): there are {len(X)} rows; take fewer tasks")
+        picks: list[Pick] = [partial(_piece, s, self.tasks) for s in range(self.tasks)]
+        if self.column is not None:
+            if X.ndim != 2 or not 0 <= self.column < X.shape[1]:
+                raise RecipeError(f"TimeOrder(column={self.column}): rows are {list(X.shape[1:])}", "column")
+            ordered = X[:, self.column].sort().values
+            borders = ordered[[len(ordered) * s // self.tasks for s in range(1, self.tasks)]]
+            picks = [partial(_between, self.column, borders, s) for s in range(self.tasks)]
+        return [Cut(pick, None, tuple(range(classes or 0))) for pick in picks]
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """A user's own tasks: ``pairs`` of ((X, y), (X_test, y_test)), arrays or tensors, in order; no data= beside.
+
+    Labels are whole numbers. In mode "task" each task has outputs of its own, its labels numbered by their order; in
+    modes "class" and "domain" equal labels are the same class wherever they come. Raises BadData, naming the task, for
+    rows that do not fit together and, in mode "task", for a task of one class.
+    """
+
+    pairs: Sequence[tuple[tuple[Any, Any], tuple[Any, Any]]] = field(repr=False)
+    mode: Mode = "class"
+    own_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("task", "class", "domain"):
+            raise RecipeError.unknown(str(self.mode), ("task", "class", "domain"), "Tasks(mode=...)")
+        _check_tasks(self, self.tasks)
+
+    @property
+    def tasks(self) -> int:
+        """How many."""
+        return len(self.pairs)
+
+    def parts(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """X, y, X_test, y_test of each task, y in the classes of all tasks."""
+        parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        offset = 0
+        for s, pair in enumerate(self.pairs):
+            if len(pair) != 2 or any(len(half) != 2 for half in pair):
+                raise BadData(f"Tasks: task {s} is no ((X, y), (X_test, y_test))")
+            try:
+                X, y, X_test, y_test = (torch.as_tensor(a) for half in pair for a in half)
+            except (ValueError, TypeError, RuntimeError) as e:
+                raise BadData(f"Tasks: task {s} cannot be made tensors: {e}") from None
+            for rows, labels, what in ((X, y, "training"), (X_test, y_test, "test")):
+                if rows.ndim < 2 or labels.ndim != 1 or len(rows) != len(labels) or not len(rows):
+                    raise BadData(
+                        f"Tasks: task {s} has {what} X of shape {list(rows.shape)} and y of {list(labels.shape)}; "
+                        "want [n, ...] and [n]"
+                    )
+                if labels.is_floating_point() or bool((labels < 0).any()):
+                    raise BadData(f"Tasks: task {s} has {what} labels that are no whole numbers 0, 1, ...")
+                if rows.shape[1:] != (first := parts[0][0] if parts else X).shape[1:]:
+                    raise BadData(
+                        f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
+                    )
+            if self.mode == "task":
+                classes = torch.unique(torch.cat([y, y_test]))
+                if len(classes) < 2:
+                    raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
+                y, y_test = (torch.searchsorted(classes, labels) + offset for labels in (y, y_test))
+                offset += len(classes)
+            parts.append((X, y.long(), X_test, y_test.long()))
+        return parts
+
+
+def _check_tasks(stream: object, tasks: int) -> None:
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
+        raise RecipeError(f"{type(stream).__name__}: tasks = {tasks!r} must be a whole number, at least 1", "tasks")
+
+
+def _all(X: Tensor, y: Tensor) -> Tensor:
+    return torch.ones(len(y), dtype=torch.bool)
+
+
+def _of_classes(classes: Tensor, X: Tensor, y: Tensor) -> Tensor:
+    return torch.isin(y, classes)
+
+
+def _piece(s: int, tasks: int, X: Tensor, y: Tensor) -> Tensor:
+    at = torch.arange(len(y))
+    return (at >= len(y) * s // tasks) & (at < len(y) * (s + 1) // tasks)
+
+
+def _between(column: int, borders: Tensor, s: int, X: Tensor, y: Tensor) -> Tensor:
+    return torch.bucketize(X[:, column].contiguous(), borders, right=True) == s
+
+
+def _permuted(order: Tensor, X: Tensor) -> Tensor:
+    return X.flatten(1)[:, order].reshape(X.shape)
+
+
+def _turned(angle: float, X: Tensor) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    turn = torch.tensor([[c, -s, 0.0], [s, c, 0.0]], dtype=X.dtype)
+    blocks = []
+    for block in torch.split(X, 4096):
+        grid = F.affine_grid(turn.expand(len(block), 2, 3), list(block.shape), align_corners=False)
+        blocks.append(F.grid_sample(block, grid, align_corners=False))
+    return torch.cat(blocks)
