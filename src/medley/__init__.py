@@ -18,6 +18,7 @@ from .algorithms.fedexp import FedExP as FedExP
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedprox import FedProx as FedProx
 from .algorithms.fedrs import FedRS as FedRS
+from .algorithms.fedtrack import FedTrack as FedTrack
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.finetune import FineTune as FineTune
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD

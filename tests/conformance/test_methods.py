@@ -23,6 +23,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedNova(),
     md.FedProx(),
     md.FedRS(),
+    md.FedTrack(),
     md.FedYogi(),
     md.FineTune(),
     md.SCAFFOLD(),

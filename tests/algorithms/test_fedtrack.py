@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import digits, error, federation, mean, quadratic_parts, run
+
+import medley as md
+from medley.testing import Rewired, losing
+
+TOY = md.problems.quadratics(clients=4, d=5, rows=(6, 12), seed=3)
+
+
+def test_cf5_one_full_batch_step_is_gradient_descent() -> None:
+    H, b, p = quadratic_parts(TOY)
+    x = md.run(md.FedTrack(), federation(TOY, lr=0.1), 0, progress=False).x
+    for _ in range(5):
+        x = x - 0.1 * mean([H[i] @ x - b[i] for i in range(4)], p)
+    got = run(md.FedTrack(), federation(TOY, lr=0.1), 5).x
+    assert torch.allclose(got, x, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("pace", [{"epochs": 5}, {"epochs": 2, "batch": 3}, {"epochs": [1, 2, 3, 4], "batch": 4}])
+def test_cf5_the_fixed_point_is_the_optimum_of_all(pace: dict[str, object]) -> None:
+    """Where FedAvg, with the same clients, comes to rest elsewhere."""
+    assert error(run(md.FedTrack(), federation(TOY, lr=0.03, **pace), 600), TOY.x_star) < 1e-10
+    assert error(run(md.FedAvg(), federation(TOY, lr=0.03, **pace), 600), TOY.x_star) > 1e-3
+
+
+def test_cf20_with_one_component_it_is_fedlin() -> None:
+    """z ← z − lr·(∇g_i(z) − ∇g_i(x) + ∇g(x)), by hand; and mini-batches of all rows are the full batch."""
+    H, b, p = quadratic_parts(TOY)
+    x = md.run(md.FedTrack(), federation(TOY, lr=0.05), 0, progress=False).x
+    for _ in range(3):
+        g = mean([H[i] @ x - b[i] for i in range(4)], p)
+        ends = []
+        for i in range(4):
+            z = x
+            for _ in range(3):
+                z = z - 0.05 * (H[i] @ (z - x) + g)
+            ends.append(z)
+        x = mean(ends, p)
+    whole = run(md.FedTrack(), federation(TOY, lr=0.05, steps=3), 3)
+    assert torch.allclose(whole.x, x, rtol=0, atol=1e-13)
+    assert torch.equal(whole.x, run(md.FedTrack(), federation(TOY, lr=0.05, steps=3, batch=12), 3).x)
+
+
+def test_cf3_drift_cancels_and_cf2_the_first_step_is_everybodys() -> None:
+    """Σ p_i (z_i − x) = −lr Σ_k Σ p_i g'_i(z_k): after one mini-batch step that is −lr·∇g(x), whatever the batches."""
+    one = run(md.FedTrack(), federation(TOY, lr=0.05, steps=1, batch=3), 1)
+    full = run(md.FedTrack(), federation(TOY, lr=0.05, steps=1), 1)
+    assert torch.allclose(one.x, full.x, rtol=0, atol=1e-14)
+
+
+def test_a_network_learns() -> None:
+    history = run(md.FedTrack(), digits(epochs=3), 10).history
+    assert history[-1]["loss"] < 0.6 * history[0]["loss"]
+
+
+def test_a_client_whose_gradient_was_lost_is_left_out() -> None:
+    """Its gradient of an earlier round would be taken for one at x."""
+    lost = {(2, 0, 1)}
+    fed = federation(TOY, lr=0.05, steps=3)
+    r = run(md.FedTrack(), fed, 3, transport=Rewired(md.transports.Local(), losing(lost, served=True)))
+    asked = [(e.method, e.client) for e in r.ledger if e.round == 2]
+    assert ("gradient", 1) in asked
+    assert ("train", 1) not in asked
+    assert ("train", 0) in asked
