@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 import medley as md
@@ -45,7 +46,7 @@ class Maybe(Message):
 
 
 class Ragged(Message):
-    v: Vec
+    v: Float[Tensor, " n"]
 
 
 @dataclass

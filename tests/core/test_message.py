@@ -4,10 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
 
-from medley.core.errors import WireError
-from medley.core.message import Message, nbytes
-from medley.core.types import Vec
+from medley.core import message
+from medley.core.errors import MedleyError, WireError
+from medley.core.message import Message, Packed, nbytes
+from medley.core.types import Num, Vec
 
 
 class Mixed(Message):
@@ -58,3 +61,81 @@ def test_other_fields_than_declared_are_refused(change: dict[str, object]):
             packed[k] = 1
     with pytest.raises(WireError, match="a Mixed has fields"):
         Mixed.unpack(packed)
+
+
+class Typed(Message):
+    x: Vec
+    n: int
+    f: float
+    yes: bool
+    t: Num
+    rows: Float[Tensor, "q d"]
+    which: Int[Tensor, " q"]
+    raw: Shaped[Tensor, "q ..."]
+    maybe: Vec | None
+
+
+def typed(**changes: object) -> Packed:
+    q, d = 2, 5
+    fields = {"x": torch.zeros(d), "n": 3, "f": 1, "yes": True, "t": torch.zeros(1, 1), "rows": torch.zeros(q, d)}
+    fields |= {"which": torch.arange(q), "raw": torch.zeros(q, 7, dtype=torch.int8), "maybe": None}
+    return fields | changes  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"f": 1.5},
+        {"t": 0.5},
+        {"maybe": torch.ones(5, dtype=torch.float16)},
+        {"raw": torch.zeros(2)},
+        {"rows": torch.zeros(0, 5), "which": torch.arange(0), "raw": torch.zeros(0)},
+    ],
+)
+def test_what_is_declared_passes(changes: dict[str, object]):
+    Typed.check(typed(**changes), 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"x": torch.zeros(4)}, r"Typed\.x is a tensor of float32\[4\], but is declared as .*d.* with d = 5"),
+        ({"x": torch.zeros(1, 5)}, r"Typed\.x is a tensor of float32\[1, 5\]"),
+        ({"x": torch.zeros(5, dtype=torch.int64)}, r"Typed\.x is a tensor of int64\[5\]"),
+        ({"x": 1.0}, r"Typed\.x is the float 1\.0"),
+        ({"x": None}, r"Typed\.x is None"),
+        ({"n": 1.5}, r"Typed\.n is the float 1\.5, but is declared as int"),
+        ({"n": True}, r"Typed\.n is the bool True"),
+        ({"n": torch.tensor(3)}, r"Typed\.n is a tensor of int64\[\]"),
+        ({"yes": 1}, r"Typed\.yes is the int 1, but is declared as bool"),
+        ({"t": torch.zeros(1, 2)}, r"Typed\.t is a tensor"),
+        ({"rows": torch.zeros(5, 2)}, r"Typed\.rows is a tensor"),
+        ({"which": torch.arange(3)}, r"Typed\.which is a tensor of int64\[3\]"),
+        ({"maybe": torch.zeros(3)}, r"Typed\.maybe is a tensor of float32\[3\], but is declared as .* or None"),
+        ({"x": torch.tensor([0, 0, 0, 0, torch.inf])}, r"Typed\.x holds numbers that are not finite"),
+        ({"f": float("nan")}, r"Typed\.f holds numbers that are not finite"),
+    ],
+)
+def test_anything_else_than_declared_is_refused_with_who_where_and_which_field(changes: dict[str, object], said: str):
+    with pytest.raises(WireError, match=rf"^client 7: {said}"):
+        Typed.check(typed(**changes), 5, "client 7")
+
+
+def test_finite_numbers_whose_sum_is_not_are_finite():
+    Mixed.check({**mixed().pack(), "x": torch.full((5,), 3e38)})
+
+
+def test_size_has_a_limit(monkeypatch: pytest.MonkeyPatch):
+    packed = mixed().pack()
+    monkeypatch.setattr(message, "LIMIT", nbytes(packed) - 1)
+    with pytest.raises(WireError, match=r"a Mixed of 37 bytes came; 36 is the limit"):
+        Mixed.unpack(packed)
+
+
+def test_a_declaration_that_no_message_can_carry_is_refused():
+    class Odd(Message):
+        names: list[str]
+
+    with pytest.raises(MedleyError, match=r"cannot carry a list\[str\]"):
+        Odd.check({"names": 1})

@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from medley.core import wire
 from medley.core.errors import RecipeError, WireError
 from medley.core.message import Packed, nbytes
-from medley.core.wire import Cast, Entry, Ledger, Plain, from_bytes, to_bytes
+from medley.core.wire import Cast, Entry, Ledger, Plain, from_bytes, seal, to_bytes, unseal
 
 DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
@@ -242,3 +243,22 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str):
     (tmp_path / "l.csv").write_text(text)
     with pytest.raises(WireError, match="is not a ledger"):
         Ledger.load(tmp_path / "l.csv")
+
+
+@given(st.binary(max_size=60), st.data())
+def test_a_seal_notices_every_other_byte_and_every_other_length(raw: bytes, data: st.DataObject):
+    sealed = seal(raw)
+    assert bytes(unseal(sealed)) == raw
+    at = data.draw(st.integers(0, len(sealed) - 1))
+    other = bytearray(sealed)
+    other[at] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(other), sealed[:at], sealed + b"x"):
+        with pytest.raises(WireError, match="damaged"):
+            unseal(damaged)
+
+
+def test_a_message_beyond_the_limit_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch):
+    raw = to_bytes({"x": torch.zeros(100)})
+    monkeypatch.setattr(wire, "LIMIT", len(raw) - 1)
+    with pytest.raises(WireError, match=f"{len(raw)} bytes came; a message has at most {len(raw) - 1}"):
+        from_bytes(raw)

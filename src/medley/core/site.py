@@ -15,7 +15,7 @@ from . import streams, tree
 from .algorithm import Algorithm
 from .client import Client
 from .errors import ClientFailed, Diverged, MedleyError, WireError
-from .message import Packed, accumulate, nbytes
+from .message import Packed, accumulate, is_finite, nbytes
 from .problem import Problem, State
 from .transport import BlockReply, Exchange, Receipt, Tag
 from .wire import Codec, Plain
@@ -86,18 +86,27 @@ class Site:
         reply, pending = BlockReply(block), {}
         work = self.algorithm.works[exchange.method]
         dtype = self.problem.dtype
-        common = work.common.unpack(self.codec.decode(exchange.common, dtype))
+        asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
+        common = work.common.unpack(self.codec.decode(exchange.common, dtype), self.problem.d, asked)
         for i in exchange.blocks[block]:
             own = None
             if work.each is not None:
-                own = work.each.unpack(self.codec.decode(exchange.each[i], dtype))
+                own = work.each.unpack(
+                    self.codec.decode(exchange.each[i], dtype), self.problem.d, f"client {i}, {asked}"
+                )
             packed, buffers, rows, pending[i] = self.serve(exchange, i, common, own, memories.get(i))
             encoded = self.codec.encode(packed)
             up = nbytes(encoded) + (sum(t.numel() * t.element_size() for t in buffers) if buffers else 0)
             reply.receipts.append(Receipt(i, up, 0, rows))
-            packed = self.codec.decode(encoded, dtype)
-            fold_reply(reply, exchange, i, packed, buffers)
+            decoded = self.codec.decode(encoded, dtype)
+            self.check(exchange, i, decoded, finite=decoded is not packed)  # `serve` has seen what wasn't re-encoded
+            fold_reply(reply, exchange, i, decoded, buffers)
         return reply, pending
+
+    def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
+        """Raise WireError unless client i's answer is what its method declares: before anything is made of it."""
+        where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
+        self.algorithm.works[exchange.method].up.check(packed, self.problem.d, where, finite)
 
     def serve(
         self, exchange: Exchange, i: int, common: Any, own: Any, memory: Any
@@ -129,7 +138,7 @@ class Site:
                     "what a client is given or remembers changes by assignment only: write m.c = m.c + step"
                 )
         for name, v in packed.items():
-            if isinstance(v, Tensor) and v.is_floating_point() and not _finite(v):
+            if not is_finite(v):
                 raise Diverged(
                     f"client {i} sent numbers that are not finite ({name!r} of {self.algorithm.name}.{method}, round "
                     f"{exchange.round}): the run diverges; try a smaller lr"
@@ -161,11 +170,6 @@ def fold_reply(reply: BlockReply, exchange: Exchange, i: int, packed: Packed, bu
     if buffers is not None and exchange.buffers is not None:
         floats, ints = (buffers[0] - exchange.buffers[0]) * exchange.p[i], buffers[1]
         reply.buffers = (floats, ints) if reply.buffers is None else (reply.buffers[0].add_(floats), reply.buffers[1])
-
-
-def _finite(t: Tensor) -> bool:
-    # One pass for the sum; only an overflow of finite numbers needs the second look.
-    return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
 
 
 def _same(a: State, b: State) -> bool:
