@@ -689,6 +689,7 @@ def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
     why = {
         "everyone": "every client in every round; leave participation= out",
         "hessian": "Hessians, which this problem hasn't got",
+        "factor": "Hessians of the form AᵀA + δI: Logistic, Softmax or LeastSquares",
         "convex": "a convex problem: Logistic, Softmax or LeastSquares",
         "features": "a network whose last layer is linear, or a linear model",
         "classes": "labels in classes",

@@ -79,6 +79,14 @@ def test_loss_gradient_and_hessian_are_autograds(f: LinearObjective, rows: Any):
 
 
 @cases
+def test_the_factor_is_the_hessians(f: LinearObjective):
+    x = point(f)
+    A, delta = f.factor(x)
+    assert delta == (0.0 if f.problem.family.intercept else f.problem.family.mu)
+    assert torch.allclose(A.T @ A + delta * torch.eye(f.d).double(), f.hessian(x), rtol=1e-12, atol=1e-14)
+
+
+@cases
 def test_the_gradient_is_the_limit_of_differences(f: LinearObjective):
     x, v = point(f), point(f, 3)
     errors = [abs((f.loss(x + h * v) - f.loss(x - h * v)) / (2 * h) - float(f.grad(x) @ v)) for h in (1e-2, 1e-3)]

@@ -89,6 +89,10 @@ class Objective(Protocol):
         """∇²f_i(x), dense."""
         ...
 
+    def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
+        """A and δ ≥ 0 with ∇²f_i(x) = AᵀA + δI; of problems that give "factor"."""
+        ...
+
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """What the model says of these rows (no gradient)."""
         ...
@@ -118,8 +122,8 @@ class Objective(Protocol):
 class Problem(Protocol):
     """A model and its loss, ready for data of a known shape; binds to data, one client's rows at a time.
 
-    ``gives`` says what it can do beside losses and gradients: "hessian", "convex", "features", "classes", "noise"
-    (forward passes draw random numbers).
+    ``gives`` says what it can do beside losses and gradients: "hessian", "factor" (the Hessian as AᵀA + δI), "convex",
+    "quadratic" (losses are), "features", "classes", "noise" (forward passes draw random numbers).
     """
 
     d: int

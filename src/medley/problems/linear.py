@@ -199,8 +199,8 @@ class LinearProblem:
         self.family, self.features, self.width, self.dtype, self.device = family, features, width, dtype, device
         self.scalar = not isinstance(family, Softmax)
         self.d = features * width
-        convex = {"convex", "hessian", "features"}
-        self.gives = frozenset(convex | ({"classes"} if family.classification else set()))
+        convex = {"convex", "hessian", "factor", "features"}
+        self.gives = frozenset(convex | ({"classes"} if family.classification else {"quadratic"}))
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.decay: Vec | float = family.mu
         if family.intercept:
@@ -329,6 +329,24 @@ class LinearObjective:
             H = H.reshape(self.d, self.d)
         H.diagonal().add_(p.decay)
         return H
+
+    def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
+        """A and δ with ∇²f_i(x) = AᵀA + δI: a row of A for every row of X and output, scaled.
+
+        With an intercept δ = 0, and the ridge has rows of its own.
+        """
+        self.meter.rows += self.n
+        p, z = self.problem, self.problem.z(x, self.X)
+        if p.scalar:
+            A = self.X * (p.family.bend(z, torch.ones_like(z)) / self.n).sqrt()[:, None]
+        else:
+            # diag(p) − ppᵀ = BᵀB with B = diag(√p) − √p pᵀ, since Σp = 1.
+            P = torch.softmax(z, 1)
+            B = (torch.diag_embed(P.sqrt()) - P.sqrt()[:, :, None] * P[:, None, :]) / math.sqrt(self.n)
+            A = (B[..., None] * self.X[:, None, None, :]).reshape(-1, self.d)
+        if not isinstance(p.decay, Tensor):
+            return A, p.decay
+        return torch.cat([A, torch.diag(p.decay.sqrt())[p.decay > 0]]), 0.0
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """Margins, predictions or logits."""

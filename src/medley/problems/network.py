@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..core.errors import BadData, RecipeError
+from ..core.errors import BadData, RecipeError, Unsupported
 from ..core.problem import LocalLoss, State
 from ..core.types import Data, Rows, Vec
 from .linear import class_labels
@@ -306,6 +306,10 @@ class NetworkObjective:
         """∇²f_i(x), a column at a time."""
         eye = torch.eye(self.d, dtype=self.problem.dtype, device=x.device)
         return torch.stack([self.hvp(x, e, rows) for e in eye], 1)
+
+    def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
+        """None: a network's Hessian is not positive."""
+        raise Unsupported("a network's Hessian has no factor A with AᵀA + δI", method="factor", need="factor")
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """What the network says, in evaluation mode."""
