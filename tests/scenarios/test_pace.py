@@ -89,7 +89,7 @@ def test_schedules_multiply_lr():
         ({"epochs": 1.5}, r"at least 1. Integers\(low, high\) draws whole numbers"),
         ({"steps": 0}, "steps must be"),
         ({"batch": 0}, "batch must be a whole number, at least 1. None is the full batch"),
-        ({"pairs": 0}, "pairs must be"),
+        ({"pairs": -1}, "pairs must be a whole number, at least 0"),
         ({"momentum": 1.0}, r"Pace\(momentum=1.0\) must be in \[0, 1\)"),
         ({"weight_decay": -1.0}, r"weight_decay=-1.0\) must be in"),
         ({"clip": 0.0}, r"Pace\(clip=0.0\) must be above 0; None clips nothing"),

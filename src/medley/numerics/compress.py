@@ -1,17 +1,19 @@
-"""Vectors in 8-bit integers with one scale each."""
+"""Vectors in small integers with one scale each."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int
 from torch import Tensor
 
-Codes = Int8[Tensor, "*k d"]
+Codes = Int[Tensor, "*k d"]
 Scales = Float[Tensor, "*k"]
 
 
 def quantise(v: Float[Tensor, "*k d"], bits: int = 8) -> tuple[Codes, Scales]:
-    """The nearest of 2^bits − 1 evenly spaced levels of every row, and the rows' scales; 2 ≤ bits ≤ 8.
+    """The nearest of 2^bits − 1 evenly spaced levels of every row, and the rows' scales.
+
+    int8 up to 8 bits, int16 up to 16.
 
     |restore(*quantise(v)) − v| ≤ max|v|/(2^bits − 2) by row, a little more for the scale's own rounding: scales are
     numbers that bfloat16 holds, rounded up, so that a codec that narrows floats leaves both ends with the same.
@@ -21,7 +23,7 @@ def quantise(v: Float[Tensor, "*k d"], bits: int = 8) -> tuple[Codes, Scales]:
     mantissa, exponent = torch.frexp(scale)
     scale = torch.ldexp((mantissa * 256).ceil() / 256, exponent)
     codes = v / scale.where(scale > 0, 1)[..., None]
-    return codes.round_().to(torch.int8), scale
+    return codes.round_().to(torch.int8 if bits <= 8 else torch.int16), scale
 
 
 def restore(codes: Codes, scale: Scales) -> Float[Tensor, "*k d"]:

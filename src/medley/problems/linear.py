@@ -336,7 +336,8 @@ class LinearObjective:
         With an intercept δ = 0, and the ridge has rows of its own.
         """
         self.meter.rows += self.n
-        p, z = self.problem, self.problem.z(x, self.X)
+        p = self.problem
+        z = p.compared(p.z(x, self.X), self.y)
         if p.scalar:
             A = self.X * (p.family.bend(z, torch.ones_like(z)) / self.n).sqrt()[:, None]
         else:

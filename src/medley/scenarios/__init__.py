@@ -1,5 +1,6 @@
 """Who has what, who takes part, who is how fast: the ways in which clients differ."""
 
+from medley.scenarios.channel import Bandwidth, Rayleigh
 from medley.scenarios.devices import Devices, factory, hospitals, phones
 from medley.scenarios.laws import Choice, Constant, Integers, Law, LogUniform, Normal, Uniform
 from medley.scenarios.pace import Pace, cosine, step_decay
@@ -29,8 +30,9 @@ from medley.scenarios.partition import (
 from medley.scenarios.tasks import Permuted, Rotated, Split, Stream, Tasks, TimeOrder
 
 __all__ = [
-    "IID", "Availability", "Bernoulli", "ByKey", "Choice", "Constant", "Description", "Devices", "Dirichlet",
-    "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law", "LogUniform", "Normal", "Pace", "Participation",
-    "Partition", "Permuted", "Quantity", "Rotated", "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder",
-    "Uniform", "cosine", "describe", "factory", "hospitals", "load", "participation", "phones", "save", "step_decay",
+    "IID", "Availability", "Bandwidth", "Bernoulli", "ByKey", "Choice", "Constant", "Description", "Devices",
+    "Dirichlet", "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law", "LogUniform", "Normal", "Pace",
+    "Participation", "Partition", "Permuted", "Quantity", "Rayleigh", "Rotated", "Saved", "Shards", "Split",
+    "Stream", "Tasks", "TimeOrder", "Uniform", "cosine", "describe", "factory", "hospitals", "load",
+    "participation", "phones", "save", "step_decay",
 ]  # fmt: skip

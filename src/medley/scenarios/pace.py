@@ -69,7 +69,7 @@ class Pace:
     the round that multiplies lr, such as ``step_decay(every=30, factor=0.1)`` or ``cosine(rounds=100)``. The other
     fields are those of `medley.core.pace.Pace`, the same for all clients.
 
-    Raises RecipeError, naming key and client, for lr not above 0, counts below 1, and anything that is not finite.
+    Raises RecipeError, naming key and client, for lr not above 0, counts below 1 (pairs: 0), and anything not finite.
     """
 
     lr: Each = 0.1
@@ -140,7 +140,7 @@ class Pace:
 
 
 def _checked(key: str, value: Any, whose: str) -> float | int | None:
-    """``value`` as the contract wants it: lr a float above 0, all others whole numbers from 1."""
+    """``value`` as the contract wants it: lr a float above 0, all others whole numbers from 1, pairs from 0."""
     value = plain(value)
     if key == "lr":
         if not is_number(value) or value <= 0:
@@ -150,10 +150,12 @@ def _checked(key: str, value: Any, whose: str) -> float | int | None:
         return float(value)
     if value is None and key in ("steps", "batch"):
         return None
-    if not is_number(value) or value < 1 or value != int(value):
+    least = 0 if key == "pairs" else 1  # a link in a deep fade carries none
+    if not is_number(value) or value < least or value != int(value):
         hint = " Integers(low, high) draws whole numbers." if is_number(value) and value != int(value) else ""
         full = " None is the full batch." if key == "batch" else ""
         raise RecipeError(
-            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least 1.{hint}{full}", key
+            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least {least}.{hint}{full}",
+            key,
         )
     return int(value)

@@ -1,0 +1,231 @@
+"""Leading eigenpairs of an agent's Hessian, and the server's solves with what it got of them.
+
+An agent decomposes AᵀA − Wᵀdiag(c)W: its data's part of the Hessian, less what the server holds of it already. No
+matrix of d × d is made unless d is the smallest side there is.
+
+Source: SHED (Dal Fabbro, Dey, Rossi & Schenato, "SHED: A Newton-type Algorithm for Federated Learning based on
+Incremental Hessian Eigenvector Sharing", JMLR 25, 2024), sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from torch import Tensor
+
+from ..core import streams
+from ..core.types import Vec
+from . import dense
+
+Mat = Float[Tensor, "m d"]
+Rows = Float[Tensor, "q d"]
+Values = Float[Tensor, " q"]
+
+LARGE, FEW = 1000, 20
+"""From an order of ``LARGE`` on, Lanczos finds one in ``FEW`` of the eigenpairs sooner than LAPACK finds them all."""
+
+
+# The agent's side
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenpairs of a matrix of order ``d``, the largest |value| first.
+
+    ``basis`` has an eigenvector a row [r, d]; or, where its rows are shorter, what makes it of Z = [A; √|c| W]. All
+    eigenvalues that are not listed are ``least``; those of a ``partial`` list are unknown. ``total`` is the sum of all
+    |eigenvalues|, for a partial list their sum.
+    """
+
+    d: int
+    values: Float[Tensor, " r"]
+    basis: Float[Tensor, "r k"]
+    least: float
+    total: float
+    partial: bool = False
+
+    def vectors(self, first: int, last: int, A: Mat, W: Rows, c: Values) -> Float[Tensor, "r d"]:
+        """Eigenvectors from number ``first`` up to before ``last``, by rows; A, W, c as they were decomposed."""
+        rows = self.basis[first:last]
+        return rows if rows.shape[1] == self.d else rows @ _stack(A, W, c)
+
+    def next(self, q: int) -> float:
+        """The largest |eigenvalue| that the first ``q`` pairs leave out."""
+        return abs(float(self.values[q])) if q < len(self.values) else self.least
+
+    def mean(self, q: int) -> float:
+        """The mean |eigenvalue| of those that the first ``q`` pairs leave out."""
+        if q == len(self.values) and not self.partial:
+            return self.least
+        return max(self.total - float(self.values[:q].abs().sum()), 0.0) / (self.d - q)
+
+    def extended(self, A: Mat, W: Rows, c: Values, few: int) -> Spectrum:
+        """A partial list with ``few`` more pairs: the leading ones of what it leaves. Those that it has stay."""
+        V = self.basis
+        more = decompose(A, torch.cat([W, V]), torch.cat([c, self.values]), few)
+        basis = torch.cat([V, more.vectors(0, len(more.values), A, torch.cat([W, V]), torch.cat([c, self.values]))])
+        return replace(self, values=torch.cat([self.values, more.values]), basis=basis, partial=more.partial)
+
+
+def decompose(A: Mat, W: Rows, c: Values, few: int | None = None) -> Spectrum:
+    """Eigenpairs of AᵀA − Wᵀdiag(c)W; W may have no rows.
+
+    All that aren't zero: by the Gram matrix of the rows where these are fewer than d, else of the matrix itself. Of
+    AᵀA alone those above its smallest eigenvalue. Where only ``few`` are wanted of many, by Lanczos.
+    """
+    d, rows = A.shape[1], len(A) + len(W)
+    order = min(d, rows)
+    if few is not None and order >= LARGE and few * FEW <= order and (found := _lanczos(A, W, c, few)) is not None:
+        return found
+    if rows < d:
+        values, basis = _by_gram(A, W, c)
+    else:
+        values, U = torch.linalg.eigh(A.T @ A - (W.T * c) @ W if len(W) else A.T @ A)
+        basis = U.T
+    least = 0.0 if rows < d or len(W) else max(float(values[0]), 0.0)
+    size = values.abs()
+    keep = torch.argsort(size, descending=True, stable=True)
+    keep = keep[size[keep] - least > order * sys.float_info.epsilon * size.max()]
+    return Spectrum(d, values[keep], basis[keep], least, float(size[keep].sum()) + least * (d - len(keep)))
+
+
+def excess(A: Mat, W: Rows, c: Values) -> float:
+    """‖AᵀA − Wᵀdiag(c)W‖² − ‖AᵀA‖², Frobenius norms: below 0 where what is held of the matrix brings one nearer."""
+    return float(c @ (W @ W.T).square() @ c - 2 * c @ (W @ A.T).square().sum(1))
+
+
+def _stack(A: Mat, W: Rows, c: Values) -> Float[Tensor, "z d"]:
+    return torch.cat([A, c.abs().sqrt()[:, None] * W]) if len(W) else A
+
+
+def _by_gram(A: Mat, W: Rows, c: Values) -> tuple[Float[Tensor, " r"], Float[Tensor, "r k"]]:
+    """With Z = [A; √|c| W] = UΘ^½Pᵀ and S = diag(1, −sign c) the matrix is ZᵀSZ: the eigenproblem of Θ^½UᵀSUΘ^½."""
+    Z = _stack(A, W, c)
+    theta, U = torch.linalg.eigh(Z @ Z.T)
+    keep = theta > len(Z) * sys.float_info.epsilon * theta[-1]
+    theta, U = theta[keep], U[:, keep]
+    if not len(W):
+        return theta, (U / theta.sqrt()).T
+    signs = torch.cat([torch.ones_like(A[:, 0]), -c.sign()])
+    half = U * theta.sqrt()
+    values, E = torch.linalg.eigh(half.T @ (signs[:, None] * half))
+    return values, ((U / theta.sqrt()) @ E).T
+
+
+def _lanczos(A: Mat, W: Rows, c: Values, few: int) -> Spectrum | None:
+    """None where it didn't converge, as on clustered spectra."""
+    d = A.shape[1]
+
+    def times(v: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return A.T @ (A @ v) - W.T @ (c * (W @ v))
+
+    operator = LinearOperator((d, d), lambda v: times(torch.from_numpy(v.reshape(-1)).to(A)).cpu().numpy())
+    try:
+        values, U = eigsh(operator, few, which="LM", v0=streams.rng(0, "lanczos").normal(size=d))
+    except ArpackNoConvergence:
+        return None
+    trace = float(A.square().sum() - c @ W.square().sum(1))
+    found, basis = torch.from_numpy(values).to(A), torch.from_numpy(U.T.copy()).to(A)
+    first = torch.argsort(found.abs(), descending=True)
+    return Spectrum(d, found[first], basis[first], 0.0, trace, partial=True)
+
+
+# The server's side
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What the server holds of all agents' Hessians: Ĥ_i = Σ_j (λ_j − ρ_i)v_jv_jᵀ + Σ_base λ_j v_jv_jᵀ + ρ_i I.
+
+    A row of ``V`` a pair, with its λ and its agent. ``base`` marks pairs of an earlier Hessian that later ones correct.
+    ``gram`` = VVᵀ is kept as long as there are no more pairs than dimensions.
+    """
+
+    V: Rows
+    lam: Values
+    owner: Int[Tensor, " q"]
+    base: Bool[Tensor, " q"]
+    gram: Float[Tensor, "q q"] | None
+
+    @classmethod
+    def none(cls, x: Vec) -> Sketch:
+        """Nothing held; ``x`` gives shape, dtype and device."""
+        V, owner = x.new_empty(0, len(x)), torch.empty(0, dtype=torch.int64, device=x.device)
+        return cls(V, V[:, 0], owner, owner > 0, V @ V.T)
+
+    def count(self, agent: int) -> int:
+        """How many pairs of this agent."""
+        return int((self.owner == agent).sum())
+
+    def after(
+        self, pairs: Mapping[int, tuple[Rows, Values]], anew: Collection[int] = (), based: Collection[int] = ()
+    ) -> Sketch:
+        """With these pairs of agents added; all earlier ones of ``anew`` dropped, of ``based`` marked as a base."""
+        keep = torch.tensor([i not in anew for i in self.owner.tolist()], dtype=torch.bool, device=self.owner.device)
+        old, gram = (self.V, self.gram) if bool(keep.all()) else (self.V[keep], None)
+        if gram is None and self.gram is not None:
+            gram = self.gram[keep][:, keep]
+        new = torch.cat([V for V, _ in pairs.values()]) if pairs else old[:0]
+        V = torch.cat([old, new]) if len(new) else old
+        if len(V) > V.shape[1]:
+            gram = None
+        elif gram is None:
+            gram = V @ V.T
+        elif len(new):
+            side = old @ new.T
+            gram = torch.cat([torch.cat([gram, side], 1), torch.cat([side.T, new @ new.T], 1)])
+        whose = [i for i, (W, _) in pairs.items() for _ in range(len(W))]
+        owner = torch.cat([self.owner[keep], torch.tensor(whose, dtype=torch.int64, device=keep.device)])
+        marked = torch.tensor([i in based for i in owner.tolist()], dtype=torch.bool, device=keep.device)
+        base = torch.cat([self.base[keep], keep.new_zeros(len(new))])
+        base[: len(old)] |= marked[: len(old)]
+        return Sketch(V, torch.cat([self.lam[keep], *(lam for _, lam in pairs.values())]), owner, base, gram)
+
+    def weights(self, p: Mapping[int, float], rho: Mapping[int, float]) -> Values:
+        """c with Σp_iĤ_i = VᵀcV + Σp_iρ_i I; 0 for agents not in ``p``."""
+        agents = torch.arange(1 + int(self.owner.max())) if len(self.owner) else self.owner
+        share, floor = (self.lam.new_tensor([of.get(i, 0.0) for i in agents.tolist()]) for of in (p, rho))
+        return share[self.owner] * (self.lam - torch.where(self.base, 0.0, floor[self.owner]))
+
+    def solve(self, c: Values, rho: float, g: Vec) -> Vec:
+        """(VᵀcV + ρI)⁻¹g: by Woodbury's identity while there are fewer pairs than dimensions, else by Cholesky.
+
+        Where that matrix is not positive a floor is put under ρ: only then, since a floor that is always there would
+        be felt by well-posed problems too.
+        """
+        if self.gram is None:
+            return dense.solve((self.V.T * c) @ self.V + rho * torch.eye(len(g)).to(g), g)
+        scale = float(c.abs().max()) if len(c) else 1.0
+        while rho < math.inf:
+            if rho > 0 and (p := self._woodbury(c, rho, g)) is not None:
+                return p
+            rho = max(10 * rho, len(g) * sys.float_info.epsilon * scale)
+        return g
+
+    def _woodbury(self, c: Values, rho: float, g: Vec) -> Vec | None:
+        """None where the matrix is not positive. U = √|c| V, in the rows + that are added and − that are taken off:
+        it is positive iff ρI − U₋(I − U₊ᵀ(ρI + U₊U₊ᵀ)⁻¹U₊)U₋ᵀ is.
+        """
+        assert self.gram is not None
+        root, plus = c.abs().sqrt(), c >= 0
+        G = root[:, None] * self.gram * root
+        eye = torch.eye(len(c)).to(g)
+        L, failed = torch.linalg.cholesky_ex((G + rho * eye)[plus][:, plus])
+        if int(failed):
+            return None
+        X = torch.linalg.solve_triangular(L, G[plus][:, ~plus], upper=False)
+        M, failed = torch.linalg.cholesky_ex((rho * eye - G)[~plus][:, ~plus] + X.T @ X)
+        if int(failed):
+            return None
+        y = (root * (self.V @ g))[:, None]
+        a = torch.linalg.solve_triangular(L, y[plus], upper=False)
+        z = torch.empty_like(y)
+        z[~plus] = torch.cholesky_solve(X.T @ a - y[~plus], M)
+        z[plus] = torch.linalg.solve_triangular(L.T, a - X @ z[~plus], upper=True)
+        return (g - self.V.T @ (root * z[:, 0])) / rho
