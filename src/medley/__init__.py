@@ -22,6 +22,7 @@ from .algorithms.fedtrack import FedTrack as FedTrack
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.finetune import FineTune as FineTune
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
+from .algorithms.shed import SHED as SHED
 from .compare import Board as Board
 from .compare import compare as compare
 from .core.errors import BadData as BadData

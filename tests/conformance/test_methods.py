@@ -27,6 +27,9 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedYogi(),
     md.FineTune(),
     md.SCAFFOLD(),
+    md.SHED(),
+    md.SHED(search="armijo"),
+    md.SHED.fast(),
 ]
 
 

@@ -77,6 +77,10 @@ class Objective(Protocol):
         """f_i(x) on these rows."""
         ...
 
+    def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """f_i(x − ηp) on all rows for every η."""
+        ...
+
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) on these rows. With ``copy=False`` the next call may overwrite what was returned."""
         ...

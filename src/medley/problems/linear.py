@@ -291,6 +291,13 @@ class LinearObjective:
         self.meter.rows += len(y) / 3
         return float(self.problem.losses(self.problem.z(x, X), y).mean()) + self.problem.penalty(x)
 
+    def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """f_i(x − ηp), two products with X in all."""
+        self.meter.rows += 2 * self.n / 3
+        of = self.problem
+        z, w = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
+        return torch.stack([of.losses(z - eta * w, self.y).mean() + of.penalty(x - eta * p) for eta in etas])
+
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x), always fresh."""
         X, y = self._rows(rows)

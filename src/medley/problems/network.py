@@ -263,6 +263,10 @@ class NetworkObjective:
         self.meter.rows += len(y) / 3
         return float(self.problem.mean_loss(self.problem.outputs(x, X), y))
 
+    def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """f_i(x − ηp), one forward pass each."""
+        return x.new_tensor([self.loss(x - float(eta) * p) for eta in etas])
+
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x), in training mode."""
         p = self.problem

@@ -89,8 +89,8 @@ class Arena:
         for place, t in zip(places, held, strict=True):
             self._view(size, *place).copy_(t)
         # pack copies tensors, and numbers them in the order in which tree.tensors gave them.
-        empty = torch.empty(0)
-        return {"tree": tree.pack(tree.map_tensors(value, lambda t: empty), {}), "places": places, "size": size}
+        hollow = tree.map_tensors(value, lambda t: t.new_empty([0] * t.ndim))
+        return {"tree": tree.pack(hollow, {}), "places": places, "size": size}
 
     def read(self, layout: Mapping[str, Any], classes: Mapping[str, type]) -> Any:
         """What `write` was given; its tensors are views, good until the next `write`."""
