@@ -6,6 +6,7 @@ from . import models as models
 from . import problems as problems
 from . import scenarios as scenarios
 from . import transports as transports
+from .algorithms.cflag import CFLAG as CFLAG
 from .algorithms.ecado import ECADO as ECADO
 from .algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from .algorithms.fedadam import FedAdam as FedAdam

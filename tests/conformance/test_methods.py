@@ -11,6 +11,7 @@ from medley.core.algorithm import Algorithm
 from medley.testing import Check, checks
 
 METHODS: list[Algorithm[Any, Any]] = [
+    md.CFLAG(),
     md.ECADO(),
     md.FedAdagrad(),
     md.FedAdam(),

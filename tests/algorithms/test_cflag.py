@@ -1,0 +1,332 @@
+"""C-FLAG against its equations: CF-1 to CF-11, CF-19, and the facts P1 to P6 that a trial implementation measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from oracles import unchecked
+
+import medley as md
+from medley.algorithms.cflag import Anchor, Memory, Model, Server, Share, Target
+from medley.core import streams
+from medley.core.client import Client
+from medley.core.cohort import Books, Cohort
+from medley.core.errors import RecipeError
+from medley.core.pace import Pace
+from medley.core.site import Site
+from medley.core.task import Replay
+from medley.numerics.iag import Table
+from medley.problems.seq import Seq
+from medley.transports.local import LocalLink
+
+D = 6
+
+
+class Quadratics:
+    """Clients with a least-squares g_i now and f_i in memory, of known Hessians; f and g are their p-weighted means."""
+
+    def __init__(
+        self, clients: int = 4, beta: float = 0.02, steps: int = 5, batch: int | None = None, old: bool = True
+    ):
+        r = streams.generator(5, "quadratics")
+        self.problem = md.problems.LeastSquares().ready(torch.zeros(1, D), torch.zeros(1), None, None, "cpu")
+        sizes = [8 + 4 * i for i in range(clients)]
+        self.now, self.past = (
+            [
+                (torch.randn(n, D, generator=r).double(), torch.randn(n, generator=r).double() + i)
+                for i, n in enumerate(sizes)
+            ]
+            for _ in range(2)
+        )
+        self.p = {i: n / sum(sizes) for i, n in enumerate(sizes)}
+        self.pace, self.old = Pace(lr=beta, steps=steps, batch=batch), old
+
+    def me(self, i: int, t: int = 1) -> Client:
+        me = Client(i, self.p[i], self.problem.bind(*self.now[i]), self.pace, Seq(), 0, t, memory=Memory())
+        n = len(self.past[i][0])
+        if self.old:
+            me.replay = Replay(self.problem.bind(*self.past[i]), n, n, None, me.rng)
+        return me
+
+    def parts(self, of):
+        """H and b of Σp_i f_i: the gradient at x is Hx − b."""
+        H = sum(p * X.T @ X / len(X) for p, (X, _) in zip(self.p.values(), of, strict=True))
+        b = sum(p * X.T @ y / len(X) for p, (X, y) in zip(self.p.values(), of, strict=True))
+        return H, b
+
+    def best(self, f: float, g: float):
+        """argmin f·f + g·g."""
+        (Hf, bf), (Hg, bg) = self.parts(self.past), self.parts(self.now)
+        return torch.linalg.solve(f * Hf + g * Hg, f * bf + g * bg)
+
+    def run(self, method: md.CFLAG, rounds: int, x=None):
+        method = method.suited(self.problem.gives)
+        site = Site(method, self.problem, self.me)
+        link, books, s = LocalLink(site), Books(), Server(torch.zeros(D).double() if x is None else x)
+        for t in range(1, rounds + 1):
+            cohort = Cohort(tuple(self.p), self.p, t, link, books)
+            method.round(s, cohort)
+        return s.x, books
+
+    def learned(self, method: md.CFLAG, x):
+        """Every client's first exchange, and the Anchor that the server makes of it."""
+        clients = {i: self.me(i) for i in self.p}
+        ups = {i: method.snapshot(me, Model(x)) for i, me in clients.items()}
+        g = sum(self.p[i] * up.g for i, up in ups.items())
+        f = sum(self.p[i] * up.f for i, up in ups.items()) if self.old else None
+        return clients, ups, Anchor(g, f, self.pace.steps, len(self.p))
+
+
+def point(k: int = 0):
+    return torch.randn(D, generator=streams.generator(k, "x")).double()
+
+
+def by_hand(quadratics: Quadratics, i: int, x, g):
+    """Algorithm 2's loop with the points of all visits kept and every gradient worked out anew; also Σ_k g′."""
+    me = quadratics.me(i)
+    rng, (X, y) = me.rng("components"), quadratics.now[i]
+    blocks = torch.randperm(len(X), generator=rng).split(me.pace.batch or len(X))
+    at, own = [x] * len(blocks), X.T @ (X @ x - y) / len(X)
+    visits = torch.randint(len(blocks), (me.pace.steps - 1,), generator=rng).tolist()
+    z, total = x, torch.zeros(D).double()
+    for j in [None, *visits]:
+        if j is not None:
+            at[j] = z
+        aggregated = sum(X[b].T @ (X[b] @ a - y[b]) for b, a in zip(blocks, at, strict=True)) / len(X)
+        total = total + aggregated
+        z = z - me.pace.lr * (g - own + aggregated)
+    return z, total
+
+
+def test_cf1_p1_a_table_refreshed_at_one_point_is_the_gradient_there():
+    X, y = Quadratics().now[2]
+    blocks = torch.arange(len(X)).split(3)
+    parts = [lambda z, b=b: X[b].T @ (X[b] @ z - y[b]) / len(b) for b in blocks]
+    x, z = point(0), point(1)
+    table = Table(parts, [len(b) / len(X) for b in blocks], x)
+    assert float((table.total - X.T @ (X @ x - y) / len(X)).norm()) < 1e-14
+    for j in (1, 0, *range(len(blocks))):
+        table.visit(j, z)
+    assert float((table.total - X.T @ (X @ z - y) / len(X)).norm()) < 1e-13
+
+
+def test_cf2_all_clients_take_the_same_first_step():
+    q = Quadratics(steps=1, batch=4, old=False)
+    method, x = md.CFLAG(mode="paper", form="iag"), point()
+    clients, _, anchor = q.learned(method, x)
+    H, b = q.parts(q.now)
+    for me in clients.values():
+        got = method.learn(me, anchor)
+        assert float((got.delta - q.pace.lr * (H @ x - b)).norm()) < 1e-14
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_cf3_cf4_p2_p3_the_walk_its_sum_and_the_drift_that_cancels(batch):
+    """(20), (22) and line 4 of Algorithm 3, with Σ g′ worked out apart."""
+    q = Quadratics(batch=batch, steps=7, old=False)
+    method, x, beta = md.CFLAG(mode="paper", form="iag"), point(), 0.02
+    clients, ups, anchor = q.learned(method, x)
+    went, sums = {}, {}
+    for i, me in clients.items():
+        z, sums[i] = by_hand(q, i, x, anchor.g)
+        went[i] = method.learn(me, anchor).delta
+        assert float((went[i] - (x - z)).norm()) < 1e-13
+        assert float((went[i] - beta * 7 * (anchor.g - ups[i].g) - beta * sums[i]).norm()) < 1e-13
+    drift = sum(q.p[i] * (went[i] - beta * sums[i]) for i in q.p)
+    assert float(drift.norm()) < 1e-15
+    assert max(float((went[i] - beta * sums[i]).norm()) for i in q.p) > 0.01
+
+
+@pytest.mark.parametrize("alpha", [None, 0.07])
+def test_cf10_p4_a_round_is_the_papers_25(alpha):
+    """x⁺ = x − α∇f − β Σp_i Σ_k g′_i."""
+    q, x = Quadratics(batch=4), point()
+    _, _, anchor = q.learned(md.CFLAG(form="iag"), x)
+    want = x - (0.02 if alpha is None else alpha) * anchor.f
+    want = want - 0.02 * sum(p * by_hand(q, i, x, anchor.g)[1] for i, p in q.p.items())
+    got, _ = q.run(md.CFLAG(mode="paper", alpha=alpha), 1, x)
+    assert float((got - want).norm()) < 1e-14
+
+
+def fixed_point(q: Quadratics, method: md.CFLAG):
+    """Of one round, which is affine here: x⁺ = Ax + c, found from D + 1 rounds; it attracts."""
+    c = q.run(method, 1)[0]
+    A = torch.stack([q.run(method, 1, e)[0] - c for e in torch.eye(D).double()], 1)
+    assert float(torch.linalg.eigvals(A).abs().max()) < 1
+    return torch.linalg.solve(torch.eye(D).double() - A, c)
+
+
+def test_cf5_without_a_memory_it_ends_at_the_minimum_and_one_step_is_gradient_descent():
+    for mode in ("paper", "joint"):
+        q = Quadratics(old=False, batch=4, beta=0.05)
+        assert float((fixed_point(q, md.CFLAG(mode=mode, clip=None)) - q.best(0, 1)).norm()) < 1e-10
+        one = Quadratics(old=False, batch=4, steps=1)
+        H, b = one.parts(one.now)
+        want = torch.zeros(D).double()
+        for _ in range(5):
+            want = want - 0.02 * (H @ want - b)
+        assert float((one.run(md.CFLAG(mode=mode, clip=None), 5)[0] - want).norm()) < 1e-14
+
+
+def test_cf6_p6_the_papers_fixed_point_weighs_the_current_task_e_times():
+    """α = β is stationary for f + E·g up to O(β); α = E·β for f + g."""
+    off = {}
+    for beta in (0.01, 0.001):
+        x, q = fixed_point(Quadratics(beta=beta), md.CFLAG(mode="paper")), Quadratics()
+        off[beta] = float((x - q.best(1, 5)).norm())
+        assert off[beta] < float((x - q.best(1, 1)).norm()) / 10
+    assert 8 < off[0.01] / off[0.001] < 12
+    x = fixed_point(Quadratics(beta=0.001), md.CFLAG(mode="paper", alpha=0.005))
+    assert float((x - q.best(1, 1)).norm()) < 0.02
+
+
+def test_joint_without_a_clip_ends_at_the_minimum_of_3():
+    """With as many past rows as current ones H = ½g + ½f, f weighed by rows held, which are p here."""
+    q = Quadratics(beta=0.05, batch=4)
+    assert float((fixed_point(q, md.CFLAG(clip=None)) - q.best(1, 1)).norm()) < 1e-10
+    assert q.run(md.CFLAG(), 1)[1].notes["memory_weight"] == 0.5
+    assert float((fixed_point(q, md.CFLAG(correct=False)) - q.best(1, 1)).norm()) > 1e-3
+
+
+def test_h_is_the_clients_weighted_mean():
+    q = Quadratics()
+    w = {i: 0.5 * p + 0.5 * p for i, p in q.p.items()}
+    method, x = md.CFLAG(form="svrg", clip=None), point()
+    ups = {i: method.snapshot(q.me(i), Model(x)) for i in q.p}
+    H = sum(0.5 * q.p[i] * up.g + 0.5 * q.p[i] * up.f for i, up in ups.items())
+    h = {i: 0.5 * up.g + 0.5 * up.f for i, up in ups.items()}
+    assert float((sum(w[i] * h[i] for i in h) - H).norm()) < 1e-14
+    # One step from x goes along H, whoever takes it.
+    for i in q.p:
+        me = q.me(i)
+        method.snapshot(me, Model(x))
+        step = method.descend(me, Target(H, 1), Share(0.5)).delta
+        assert float((step + 0.02 * H).norm()) < 1e-14
+
+
+def test_the_trust_clip_bounds_the_correction():
+    q, x = Quadratics(steps=1), point()
+    method = md.CFLAG(form="iag", clip=0.5)
+    _, ups, _ = q.learned(method, x)
+    for i, up in ups.items():
+        h = 0.5 * up.g + 0.5 * up.f
+        me = q.me(i)
+        method.snapshot(me, Model(x))
+        step = method.descend(me, Target(h + 100 * torch.ones(D).double(), 1), Share(0.5)).delta
+        assert float((step / -0.02 - h).norm()) == pytest.approx(0.5 * float(h.norm()), rel=1e-12)
+
+
+def test_cf7_interference_leaves_the_memorys_step_alone():
+    """⟨Δ, ∇f⟩ = α‖∇f‖² for u against f."""
+    method = md.CFLAG(mode="paper", adaptive="worst", bounded=False)
+    for k in range(50):
+        u, f = point(2 * k), point(2 * k + 1)
+        u = -u if float(u @ f) > 0 else u
+        alpha_i, s_i, _ = method.rates(u, f, 0.01, 0.3, 4)
+        assert s_i == 1.0
+        assert alpha_i > 0.01
+        assert float((alpha_i * f + u) @ f) == pytest.approx(0.01 * float(f @ f), rel=1e-12)
+
+
+def test_cf8_transference_minimises_the_bound_and_worst_is_average_over_n():
+    for k in range(50):
+        u, f = point(2 * k), point(2 * k + 1)
+        u = u if float(u @ f) > 0 else -u
+        got = {
+            a: md.CFLAG(mode="paper", adaptive=a, bounded=False).rates(u, f, 0.01, 0.3, 4) for a in ("average", "worst")
+        }
+        assert got["average"][1] == pytest.approx(4 * got["worst"][1], rel=1e-12)
+        for adaptive, c in (("average", 0.3), ("worst", 1.2)):
+            _, s, gamma = got[adaptive]
+
+            def bound(scale, c=c, u=u, f=f):
+                return 2.5 * c * scale**2 * float(u @ u) - (1 - 0.05) * scale * float(f @ u)
+
+            assert gamma == pytest.approx(bound(s), rel=1e-9)
+            assert gamma < min(bound(0.99 * s), bound(1.01 * s), bound(1.0) + 1e-12)
+
+
+def test_cf9_the_adapted_rate_does_not_depend_on_beta():
+    """Algorithm 3 taken literally gives β_i larger by 1/β."""
+    method = md.CFLAG(mode="paper", adaptive="average", bounded=False)
+    a, f = point(3), point(4)
+    a = a if float(a @ f) > 0 else -a
+    beta_i = [beta * method.rates(beta * a, f, 0.01, 0.3, 4)[1] for beta in (0.1, 0.001)]
+    assert beta_i[0] == pytest.approx(beta_i[1], rel=1e-12)
+    assert beta_i[0] == pytest.approx(0.95 * float(f @ a) / (5 * 0.3 * float(a @ a)), rel=1e-12)
+
+
+def test_p5_adapting_never_raises_the_surrogate_and_the_worst_case_bounds_the_truth():
+    r = streams.generator(9, "p5")
+    p = torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
+    raised = 0
+    for _ in range(100):
+        f = torch.randn(D, generator=r).double()
+        us = torch.randn(4, D, generator=r).double() + 0.5 * torch.randn(D, generator=r).double()
+        for adaptive in ("average", "worst"):
+            c = p * (4 if adaptive == "worst" else 1)
+            fixed = 2.5 * c * us.square().sum(1) - 0.95 * us @ f
+            method = md.CFLAG(mode="paper", adaptive=adaptive, bounded=False)
+            rates = [method.rates(u, f, 0.01, float(w), 4) for u, w in zip(us, p, strict=True)]
+            surrogate = sum(float(w) * rate[2] for w, rate in zip(p, rates, strict=True))
+            assert surrogate <= float(p @ fixed) + 1e-12
+            V = sum(w * (s * u + (a - 0.01) * f) for w, u, (a, s, _) in zip(p, us, rates, strict=True))
+            true = 2.5 * float(V @ V) - 0.95 * float(f @ V)
+            if adaptive == "worst":
+                assert true <= surrogate + 1e-12
+            raised += true > 2.5 * float((p @ us) @ (p @ us)) - 0.95 * float(f @ (p @ us))
+    assert raised > 0  # the true Γ does rise in some draws: Lemma 7 ends at the surrogate
+
+
+def test_the_bounds_keep_alpha_and_beta():
+    method = md.CFLAG(mode="paper", adaptive="average")
+    f = torch.full((D,), 1e-3).double()
+    alpha_i, s_i, _ = method.rates(-torch.ones(D).double(), f, 0.01, 0.3, 4)
+    assert (alpha_i, s_i) == (1 / 5, 1.0)
+    assert method.rates(1e-3 * torch.ones(D).double(), 1e3 * f, 0.01, 0.3, 4)[1] == 1.0
+
+
+def test_what_a_round_notes_is_gamma_of_the_step_taken():
+    q, x = Quadratics(), point()
+    _, _, anchor = q.learned(md.CFLAG(form="iag"), x)
+    after, books = q.run(md.CFLAG(mode="paper", adaptive="average"), 1, x)
+    V = x - after - 0.02 * anchor.f
+    want = 2.5 * float(V @ V) - 0.9 * float(anchor.f @ V)
+    assert books.notes["gamma"] == pytest.approx(want, rel=1e-9)
+
+
+def test_cf11_a_single_client_needs_no_correction():
+    q = Quadratics(clients=1, batch=3)
+    with_, without = (q.run(md.CFLAG(correct=c, clip=None), 5)[0] for c in (True, False))
+    assert float((with_ - without).norm()) < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("mode", "old", "up", "down"),
+    [("paper", True, 3 * D + 6, 3 * D + 2), ("paper", False, 2 * D + 6, 2 * D + 2),
+     ("joint", True, 3 * D + 4, 2 * D + 2), ("joint", False, 2 * D + 4, 2 * D + 2)],
+)  # fmt: skip
+def test_cf19_floats_sent(mode, old, up, down):
+    """The paper's: 3d each way, 2d in the first task. Joint: 3d up, 2d down. And a few numbers."""
+    q = Quadratics(old=old)
+    ledger = q.run(md.CFLAG(mode=mode), 1)[1].ledger
+    assert (ledger.up, ledger.down) == (8 * 4 * up, 8 * 4 * down)
+
+
+def test_settings_that_make_no_sense():
+    for wrong in (
+        {"mode": "both"}, {"form": "sag"}, {"adaptive": "always"}, {"clip": 0.0}, {"alpha": -1.0},
+        {"adaptive": "worst"}, {"mode": "paper", "adaptive": "worst", "alpha": 0.3},
+    ):  # fmt: skip
+        with unchecked(), pytest.raises(RecipeError):
+            md.CFLAG(**{"mode": "joint"} | wrong)
+
+
+def test_a_table_is_refused_under_adam():
+    q = Quadratics()
+    q.pace = replace(q.pace, optimizer="adam")
+    with pytest.raises(RecipeError, match="svrg"):
+        q.run(md.CFLAG(), 1)
+    q.run(md.CFLAG(form="svrg"), 1)

@@ -1,0 +1,311 @@
+"""Streams of tasks, and the runs that walk them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import medley as md
+from medley.core import streams
+from medley.core.errors import BadData, RecipeError, Unsupported
+from medley.core.task import figures
+from medley.problems.seq import Seq
+
+S = md.scenarios
+PACE = S.Pace(lr=0.2, epochs=1, batch=16)
+
+
+def rows(n: int = 240, classes: int = 6, seed: int = 0) -> md.datasets.Dataset:
+    """Blobs, a test set beside."""
+    g = streams.generator(seed, "rows")
+    y = torch.randint(classes, (n + 120,), generator=g)
+    X = 0.3 * torch.randn(n + 120, 5, generator=g) + torch.randn(classes, 5, generator=g)[y]
+    return md.datasets.Dataset(X[:n], y[:n], X[n:], y[n:], classes=classes)
+
+
+def federation(stream, data=None, problem=None, **rest) -> md.Federation:
+    rest = {"partition": S.Dirichlet(clients=4, alpha=0.5), "pace": PACE, "data": data or rows()} | rest
+    return md.Federation(problem or md.problems.Softmax(mu=1e-3), stream=stream, **rest)
+
+
+def run(method, fed, rounds=3, **options) -> md.Result:
+    return md.run(method, fed, rounds, progress=False, **options)
+
+
+@pytest.mark.parametrize("mode", ["task", "class"])
+@pytest.mark.parametrize("own_order", [False, True])
+def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode, own_order):
+    fed = federation(S.Split(3, mode, own_order=own_order))
+    whole = fed.data
+    for seed in (0, 1):
+        tasks = fed.tasks(seed)
+        assert sorted(c for _, classes, _ in tasks for c in classes) == list(range(6))
+        assert sum(len(data.X) for data, _, _ in tasks) == len(whole.X)
+        for data, classes, parts in tasks:
+            assert set(data.y.tolist()) == set(data.y_test.tolist()) == set(classes)
+            assert len(classes) == 2
+            assert sorted(np.concatenate(parts).tolist()) == list(range(len(data.X)))
+        world = fed.draw(seed, rounds=2)
+        for i in range(4):
+            met = [tuple(world.client(i, t, Seq()).task.now.nonzero()[:, 0].tolist()) for t in (1, 3, 5)]
+            assert sorted(met) == sorted(tuple(sorted(classes)) for _, classes, _ in tasks)
+    orders = {tuple(turn.tolist()) for turn in fed.draw(0).turns}
+    assert len(orders) > 1 if own_order else orders == {(0, 1, 2)}
+
+
+def test_classes_in_a_given_order():
+    order = [[5, 0], [1, 2], [4, 3]]
+    for classes in (order, [5, 0, 1, 2, 4, 3]):
+        tasks = federation(S.Split(3, classes=classes)).tasks(7)
+        assert [sorted(c) for _, c, _ in tasks] == [sorted(g) for g in order]
+
+
+@pytest.mark.parametrize("mode", ["task", "class"])
+def test_the_loss_compares_what_the_mode_allows(mode):
+    """Cross-entropy by hand over the outputs of the row's task, or of the classes seen so far; network and softmax."""
+    for problem in (md.problems.Softmax(), md.problems.Network(md.models.mlp(5, 6, (4,)))):
+        fed = federation(S.Split(3, mode), problem=problem, replay=md.memory.Ring(20))
+        world = fed.draw(0, dtype=torch.float64, rounds=1)
+        x = 0.5 * torch.randn(world.problem.d, generator=streams.generator(0), dtype=torch.float64)
+        groups = [set(classes) for _, classes, _ in fed.tasks(0)]
+        for t in (1, 2, 3):
+            for i in range(4):
+                me = world.client(i, t, Seq())
+                for f, y in ((me.problem, me.problem.y), (me.replay.problem, me.replay.problem.y)):
+                    if not f.n:
+                        continue
+                    total, hits = 0.0, 0.0
+                    for z, label in zip(f.outputs(x), y.tolist(), strict=True):
+                        group = next(g for g in groups if label in g) if mode == "task" else set().union(*groups[:t])
+                        total += float(torch.logsumexp(z[sorted(group)], 0) - z[label]) / f.n
+                        hits += max(group, key=lambda c, z=z: float(z[c])) == label
+                    assert f.loss(x) == pytest.approx(total, abs=1e-12)
+                    assert float(world.problem.hits(f.outputs(x), y).sum()) == hits
+                    v = torch.randn(len(x), generator=streams.generator(1), dtype=torch.float64)
+                    slope = (f.loss(x + 1e-6 * v) - f.loss(x - 1e-6 * v)) / 2e-6
+                    assert float(f.grad(x) @ v) == pytest.approx(slope, abs=1e-7)
+
+
+def test_squared_row_gradients_are_those_of_single_rows():
+    for problem in (md.problems.Softmax(), md.problems.Network(md.models.mlp(5, 6, (4,)))):
+        world = federation(S.Split(3, "class"), problem=problem).draw(0, dtype=torch.float64)
+        f = world.client(0, 1, Seq()).problem
+        x = torch.randn(world.problem.d, generator=streams.generator(0), dtype=torch.float64)
+        want = sum(f.grad(x, torch.tensor([j])).square() for j in range(f.n)) / f.n
+        assert float((f.squares(x) - want).norm()) < 1e-13
+        two = (f.grad(x, torch.tensor([1])).square() + f.grad(x, torch.tensor([3])).square()) / 2
+        assert float((f.squares(x, torch.tensor([1, 3])) - two).norm()) < 1e-13
+
+
+def test_what_a_client_holds_is_its_own_past():
+    fed = federation(S.Split(3, "class"), replay=md.memory.Ring(8, sample=3))
+    world, again = fed.draw(0, rounds=2), fed.draw(0, rounds=2)
+    for i in range(4):
+        mine: list[float] = []
+        for t in (1, 3, 5):
+            me = world.client(i, t, Seq())
+            assert bool(me.replay) == (t > 1 and me.task.first > 0)
+            held = me.replay.problem
+            assert {float(v) for v in held.X[:, 0]} <= set(mine)
+            assert held.n <= 8 * (t // 2)
+            assert me.replay.past == me.task.first == len(mine)
+            # Worked out in another order, by whoever is asked: the same rows.
+            assert torch.equal(again.client(i, t, Seq()).replay.problem.X, held.X)
+            if held.n > 3:
+                first, second = (next(me.replay.batches()) for _ in range(2))
+                assert torch.equal(first, second)
+                assert len(set(first.tolist())) == 3
+            n = me.problem.n
+            recalled = me.recall(torch.arange(me.task.first, me.task.first + n))
+            assert torch.equal(recalled.X, me.problem.X)
+            with pytest.raises(BadData, match=f"client {i}"):
+                me.recall(torch.tensor([me.task.first + n]))
+            mine += [float(v) for v in me.problem.X[:, 0]]
+
+
+def test_cf17_figures_of_a_matrix_by_hand():
+    a = [[0.9, 0.1, 0.2], [0.5, 0.8, 0.3], [0.6, 0.4, 0.7]]
+    got = figures(a)
+    assert got["acc"] == pytest.approx(1.7 / 3)
+    assert got["fgt"] == pytest.approx((0.3 + 0.4) / 2) == -got["bwt"]
+    assert got["learn"] == pytest.approx(2.4 / 3)
+    assert figures([[0.5, 0], [0.7, 0.6]])["fgt_max"] == 0 == figures([[0.5]])["fgt"]
+    assert figures([[0.5, 0, 0], [0.7, 0.6, 0], [0.2, 0.6, 0.9]])["fgt_max"] == pytest.approx(0.25)
+    for matrix in (a, a[:2]):
+        got, n = figures(matrix), len(matrix)
+        assert got["acc"] == pytest.approx(got["learn"] - (n - 1) / n * got["fgt"], abs=1e-15)
+
+
+def test_the_matrix_is_accuracy_on_each_tasks_test_rows():
+    fed = federation(S.Split(3, "class"))
+    r = run(md.FineTune(), fed)
+    assert [row["task"] for row in r.history] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    W = r.x.view(6, 5)
+    for j, (data, _, _) in enumerate(fed.tasks(0)):
+        right = (data.X_test.double() @ W.T).argmax(1) == data.y_test
+        assert r.summary["matrix"][2][j] == pytest.approx(float(right.double().mean()))
+    assert r.summary["matrix"][0][1:] == [0, 0]  # labels that nobody has seen
+    assert r.history[3]["accuracy"] == r.summary["matrix"][0][0]
+
+
+def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
+    fed = federation(S.Split(3, "class"), replay=md.memory.Ring(12, sample=4))
+    whole = run(md.CFLAG(), fed)
+    for cut in (3, 7):
+
+        def stop(row, cut=cut):
+            if row["round"] == cut:
+                raise KeyboardInterrupt
+
+        part = run(md.CFLAG(), fed, checkpoint=tmp_path / str(cut), on_round=stop)
+        assert part.status.outcome == "interrupted"
+        assert len(part.summary.get("matrix", [])) == cut // 3
+        rest = run(md.CFLAG(), fed, resume=tmp_path / str(cut))
+        assert torch.equal(rest.x, whole.x)
+        assert rest.summary["matrix"] == whole.summary["matrix"]
+        assert {k: v for k, v in rest.summary.items() if k != "wall"} == {
+            k: v for k, v in whole.summary.items() if k != "wall"
+        }
+    with pytest.raises(md.WireError, match="stream"):
+        run(md.CFLAG(), federation(S.Split(2, "class"), replay=md.memory.Ring(12, sample=4)), resume=tmp_path / "7")
+
+
+def test_a_saved_result_has_its_matrix(tmp_path):
+    r = run(md.FineTune(), federation(S.Split(2, "task")))
+    assert md.Result.load(r.save(tmp_path)).summary["matrix"] == r.summary["matrix"]
+
+
+def test_a_client_without_rows_of_a_task_sits_it_out():
+    """Client 1 has no class of the first task, class 4 is at client 2 alone."""
+    data = rows()
+    has = [
+        torch.isin(data.y, torch.tensor(c)) & (torch.arange(240) % 3 == i)
+        for i, c in enumerate(([0, 1, 2, 3], [2, 3, 5], [0, 1, 3, 4]))
+    ]
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3), clients=[(data.X[m], data.y[m]) for m in has], test=(data.X_test, data.y_test),
+        pace=PACE, stream=S.Split(3, "class", classes=[[0, 1], [2, 3], [4, 5]]), replay=md.memory.Ring(10),
+    )  # fmt: skip
+    asked: dict[int, set[int]] = {}
+    r = run(md.FineTune(), fed, 2)
+    for e in r.ledger:
+        asked.setdefault(e.round, set()).add(e.client)
+    assert [asked[t] for t in (1, 3, 5)] == [{0, 2}, {0, 1, 2}, {1, 2}]
+    world = fed.draw(0, rounds=2)
+    assert world.stage(1).p[1] == 0
+    assert sum(world.stage(1).p.values()) == pytest.approx(1)
+    # Client 0 has nothing new in the last task, and still speaks for what it holds.
+    r = run(md.CFLAG(), fed, 2)
+    assert {e.client for e in r.ledger if e.round == 5 and e.method == "descend"} == {0, 1, 2}
+    assert r.status.ok
+
+
+def test_domain_streams_keep_the_classes_and_change_the_rows():
+    data = rows()
+    permuted = federation(S.Permuted(3), data).tasks(0)
+    for s, (task, classes, _) in enumerate(permuted):
+        assert classes == tuple(range(6))
+        assert torch.equal(task.y, data.y)
+        assert torch.equal(task.X.sort(1).values, data.X.sort(1).values)
+        assert torch.equal(task.X, data.X) == (s == 0)
+    images = md.datasets.Dataset(
+        torch.rand(20, 1, 6, 6), torch.arange(20) % 2, torch.rand(4, 1, 6, 6), torch.arange(4) % 2, classes=2
+    )
+    turned = federation(S.Rotated(3, degrees=180), images, partition=S.IID(2)).tasks(0)
+    assert torch.equal(turned[0][0].X, images.X)
+    assert torch.allclose(turned[2][0].X, images.X.flip(2, 3), atol=1e-5)
+    assert torch.allclose(turned[1][0].X_test, images.X_test.rot90(1, (2, 3)), atol=1e-5) or torch.allclose(
+        turned[1][0].X_test, images.X_test.rot90(-1, (2, 3)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("column", [None, 2])
+def test_time_runs_through_the_rows_or_a_column(column):
+    data = rows()
+    tasks = [task for task, _, _ in federation(S.TimeOrder(4, column=column), data).tasks(0)]
+    assert [len(t.X) for t in tasks] == [60] * 4
+    assert sum(len(t.X_test) for t in tasks) == 120
+    if column is None:
+        assert torch.equal(torch.cat([t.X for t in tasks]), data.X)
+    else:
+        for a, b in pairwise(tasks):
+            assert float(a.X[:, 2].max()) < float(b.X[:, 2].min())
+            assert float(a.X_test[:, 2].max()) < float(b.X_test[:, 2].min())
+    r = run(md.FineTune(), federation(S.TimeOrder(4, column=column), data))
+    assert len(r.summary["matrix"]) == 4
+    assert r.summary["acc"] > 0.5
+
+
+def test_tasks_of_ones_own():
+    a, b = rows(classes=3), rows(seed=1, classes=3)
+    pairs = [((d.X.numpy(), d.y.numpy()), (d.X_test, d.y_test)) for d in (a, b)]
+    for mode, classes in (("task", 6), ("class", 3), ("domain", 3)):
+        fed = md.Federation(
+            md.problems.Softmax(mu=1e-3), stream=S.Tasks(pairs, mode), partition=S.IID(3), pace=PACE, validation=0.1
+        )
+        assert fed.data.classes == classes
+        r = run(md.FineTune(), fed)
+        assert r.summary["learn"] > 0.8
+        assert len(run(md.FineTune(), fed, evaluate_on="validation").summary["matrix"]) == 2
+
+
+def test_methods_that_need_a_stream_are_refused_without():
+    data = rows()
+    plain = md.Federation(md.problems.Softmax(), data=data, partition=S.IID(3))
+    with pytest.raises(Unsupported, match="stream"):
+        run(md.FineTune(), plain)
+    with pytest.raises(Unsupported, match="replay"):
+        run(md.CFLAG(), federation(S.Split(3)))
+
+
+def test_an_update_of_a_target_is_refused():
+    with pytest.raises(RecipeError, match="target"):
+        run(md.FineTune(), federation(S.Split(3)), target={"accuracy": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "says"),
+    [
+        (lambda: federation(S.Split(7, "class")).tasks(0), RecipeError, "task 6 would have 0"),
+        (lambda: federation(S.Split(4, "task")).tasks(0), RecipeError, "1 of the 6 classes"),
+        (lambda: federation(S.Split(3, classes=[0, 1, 2, 3, 4, 4])).tasks(0), RecipeError, "class 4 is twice"),
+        (lambda: federation(S.Split(3, classes=[0, 1, 2, 3, 4])).tasks(0), RecipeError, "class 5 lacks"),
+        (lambda: federation(S.Split(2, classes=[[0], [1], [2]])), RecipeError, "3 groups"),
+        (lambda: S.Split(0), RecipeError, "at least 1"),
+        (lambda: federation(S.TimeOrder(300)).tasks(0), BadData, "240 rows"),
+        (lambda: federation(S.Rotated(3)).tasks(0), RecipeError, "not images"),
+        (lambda: federation(None, replay=md.memory.Ring(3)), RecipeError, "nothing to remember"),
+        (lambda: federation(S.Split(3), problem=md.problems.LeastSquares()).draw(0).at(1), RecipeError, "Softmax"),
+        (lambda: federation(S.Tasks([((torch.ones(2, 2), torch.zeros(2).long()),) * 2], "task"), data=None),
+         RecipeError, "leave data= out"),
+    ],
+)  # fmt: skip
+def test_streams_that_make_no_sense(make, kind, says):
+    with pytest.raises(kind, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "mode", "says"),
+    [
+        ([((torch.ones(2, 2), torch.tensor([0, 0])),) * 2], "task", "task 0 has one class"),
+        ([((torch.ones(2, 2), torch.tensor([0.5, 1])),) * 2], "class", "whole numbers"),
+        ([((torch.ones(2, 2), torch.tensor([0, 1])),) * 2, ((torch.ones(2, 3), torch.tensor([0, 1])),) * 2], "class",
+         "rows of task 1"),
+        ([((torch.ones(2, 2), torch.tensor([0, 1, 1])),) * 2], "class", "task 0 has training X"),
+    ],
+)  # fmt: skip
+def test_tasks_that_do_not_fit(pairs, mode, says):
+    with pytest.raises(BadData, match=says):
+        md.Federation(md.problems.Softmax(), stream=S.Tasks(pairs, mode), partition=S.IID(1))
+
+
+def test_a_task_without_test_rows_is_named():
+    data = rows()
+    keep = data.y_test < 5
+    short = md.datasets.Dataset(data.X, data.y, data.X_test[keep], data.y_test[keep], classes=6)
+    with pytest.raises(BadData, match="task 5 has no test rows"):
+        run(md.FineTune(), federation(S.Split(6, "class", classes=list(range(6))), short))
