@@ -6,7 +6,9 @@ from . import models as models
 from . import problems as problems
 from . import scenarios as scenarios
 from . import transports as transports
+from .algorithms.agd import AGD as AGD
 from .algorithms.cflag import CFLAG as CFLAG
+from .algorithms.done import DONE as DONE
 from .algorithms.ecado import ECADO as ECADO
 from .algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from .algorithms.fedadam import FedAdam as FedAdam
@@ -16,12 +18,17 @@ from .algorithms.feddecorr import FedDecorr as FedDecorr
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedecado import FedECADO as FedECADO
 from .algorithms.fedexp import FedExP as FedExP
+from .algorithms.fednl import FedNL as FedNL
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedprox import FedProx as FedProx
 from .algorithms.fedrs import FedRS as FedRS
 from .algorithms.fedtrack import FedTrack as FedTrack
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.finetune import FineTune as FineTune
+from .algorithms.giant import GIANT as GIANT
+from .algorithms.gradientdescent import GradientDescent as GradientDescent
+from .algorithms.lbfgs import LBFGS as LBFGS
+from .algorithms.newton import Newton as Newton
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.shed import SHED as SHED
 from .compare import Board as Board

@@ -31,7 +31,7 @@ from .core.task import Policy, Replay, Stage, Task
 from .core.transport import Transport
 from .core.tuned import Tuned
 from .core.types import Data, Index, Vec
-from .core.wire import Codec, Plain
+from .core.wire import Codec, Plain, Uplink
 from .datasets import Dataset
 from .problems import engines
 from .scenarios import Devices, Everyone, Pace, Participation, Partition, Stream, Tasks, describe
@@ -531,7 +531,7 @@ def run(
     device: str = "cpu",
     engine: str = "auto",
     transport: Transport | None = None,
-    codec: Codec | None = None,
+    codec: Codec | Uplink | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: str | Path | None = None,
@@ -550,15 +550,16 @@ def run(
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
     test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
     rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures
-    of the test outputs by name. With ``throw`` a run that diverges raises Diverged, and one that stalls raises Stalled;
-    both carry the result so far.
+    of the test outputs by name. ``codec`` is what messages go through: `core.wire`'s Cast narrows them both ways;
+    Quantise, TopK and Delta are for replies. With ``throw`` a run that diverges raises Diverged, and one that
+    stalls raises Stalled; both carry the result so far.
 
     Raises Unsupported before round 1 when the method needs what the problem or the scenario cannot give.
     """
     _is_a(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method", wanted=True)
     _is_a(fed, Federation, "run(fed)", "Federation(problem, data=..., partition=...)", "fed", wanted=True)
     _is_a(transport, Transport, "run(transport=...)", "transports.Local()", "transport")
-    _is_a(codec, Codec, "run(codec=...)", "core.wire.Cast('float16')", "codec")
+    _is_a(codec, Codec | Uplink, "run(codec=...)", "core.wire.Cast('float16')", "codec")
     _is_a(target, Mapping, "run(target=...)", "{'accuracy': 0.9}", "target")
     for key, folder in (("checkpoint", checkpoint), ("resume", resume)):
         _is_a(folder, str | Path, f"run({key}=...)", "'runs/a', a folder's name", key)
@@ -605,8 +606,10 @@ def run(
         x0 = init.detach().to(x0).clone()
         if not bool(torch.isfinite(x0).all()):
             raise RecipeError("run(init=...): it holds numbers that are not finite", "init")
-    codec = codec or Plain()
-    site = Site(algorithm, world.problem, lambda i, t: world.client(i, t, local, lr), seed, codec, device=device)
+    up = codec if isinstance(codec, Uplink) else None
+    down = codec if codec is not None and not isinstance(codec, Uplink) else Plain()
+    client = lambda i, t: world.client(i, t, local, lr)
+    site = Site(algorithm, world.problem, client, seed, down, device=device, uplink=up)
     wanted = dict(target or {})
     if "gap" in wanted and fed.f_star is None:
         raise RecipeError("run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target")
@@ -623,7 +626,7 @@ def run(
         "dtype": str(world.problem.dtype).removeprefix("torch."),
         "device": device,
         "engine": local.name,
-        "codec": repr(codec),
+        "codec": repr(up or down),
     }
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
@@ -647,7 +650,7 @@ def run(
             seed=seed,
             eval_every=eval_every,
             target=wanted,
-            codec=codec,
+            codec=down,
             block=block,
             device=cache(lambda i: fed.devices.of(seed, i)),
             checkpoint=Path(folder) if folder is not None else None,

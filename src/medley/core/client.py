@@ -82,6 +82,8 @@ class Client(Generic[M]):
     """What it holds of past tasks; None without a stream and a memory."""
     rows: Callable[[Index], Objective] | None = None
     _recalled: list[Objective] = field(default_factory=list)
+    heard: Callable[[Any], Any] = lambda message: message
+    """A message of this call's as the server will decode it: what it adds up is this, and not what was meant."""
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     def recall(self, rows: Index) -> Objective:

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Collection
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -30,7 +30,13 @@ T = TypeVar("T", bound="Message")
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """Base of every payload. Declare fields; the base makes the class a frozen dataclass."""
+    """Base of every payload. Declare fields; the base makes the class a frozen dataclass.
+
+    Tensors named in ``exact`` travel as they are, whatever the codec, as scalars do: losses that a line search compares
+    mean nothing when they are rounded.
+    """
+
+    exact: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)

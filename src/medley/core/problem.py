@@ -81,6 +81,14 @@ class Objective(Protocol):
         """f_i(x − ηp) on all rows for every η."""
         ...
 
+    def convexity(self) -> float:
+        """μ with ∇²f_i(x) ⪰ μI for all x; 0 where none is known."""
+        ...
+
+    def smoothness(self) -> float:
+        """K with ∇²f_i(x) ⪯ KI for all x; inf where none is known."""
+        ...
+
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) on these rows. With ``copy=False`` the next call may overwrite what was returned."""
         ...

@@ -18,7 +18,7 @@ from .errors import ClientFailed, Diverged, MedleyError, WireError
 from .message import Packed, accumulate, is_finite, nbytes
 from .problem import Problem, State
 from .transport import BlockReply, Exchange, Receipt, Tag
-from .wire import Codec, Plain
+from .wire import BothWays, Codec, Kept, Plain, Uplink
 
 
 @dataclass
@@ -66,6 +66,9 @@ class Memories:
         self.versions = {i: [(acked[i], m)] for i, m in memories.items()}
 
 
+Travelled = tuple[Packed, int, dict[str, Tensor]]
+
+
 @dataclass
 class Site:
     """Everybody on the clients' side of one run: who they are, what they run, what they remember."""
@@ -78,6 +81,17 @@ class Site:
     codec: Codec = field(default_factory=Plain)
     memories: Memories = field(default_factory=Memories)
     device: str = "cpu"
+    uplink: Uplink | None = None
+    """What replies go through; ``codec``, unless there is one."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept of a client between calls: the method's memory, or what the uplink builds on."""
+        return self.algorithm.remembers or self._up.remembers
+
+    @property
+    def _up(self) -> Uplink:
+        return self.uplink or BothWays(self.codec)
 
     def serve_block(
         self, exchange: Exchange, block: int, memories: Mapping[int, Any]
@@ -94,12 +108,18 @@ class Site:
                 own = work.each.unpack(
                     self.codec.decode(exchange.each[i], dtype), self.problem.d, f"client {i}, {asked}"
                 )
-            packed, buffers, rows, pending[i] = self.serve(exchange, i, common, own, memories.get(i))
-            encoded = self.codec.encode(packed)
-            up = nbytes(encoded) + (sum(t.numel() * t.element_size() for t in buffers) if buffers else 0)
+            memory, kept = memories.get(i), {}
+            if self._up.remembers and memory is not None:
+                memory, kept = memory["memory"], memory["codec"]
+            travel = self._travel(exchange, i, kept.get(exchange.method, {}))
+            packed, buffers, rows, memory = self.serve(exchange, i, common, own, memory, travel)
+            decoded, up, now = travel(packed, work.up.exact)
+            # `serve` has seen what wasn't re-encoded.
+            plain = self.uplink is None and isinstance(self.codec, Plain)
+            self.check(exchange, i, decoded, finite=not plain)
+            pending[i] = {"memory": memory, "codec": kept | {exchange.method: now}} if self._up.remembers else memory
+            up += sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
             reply.receipts.append(Receipt(i, up, 0, rows))
-            decoded = self.codec.decode(encoded, dtype)
-            self.check(exchange, i, decoded, finite=decoded is not packed)  # `serve` has seen what wasn't re-encoded
             fold_reply(reply, exchange, i, decoded, buffers)
         return reply, pending
 
@@ -108,12 +128,34 @@ class Site:
         where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.works[exchange.method].up.check(packed, self.problem.d, where, finite)
 
+    def _travel(self, exchange: Exchange, i: int, kept: Kept) -> Callable[[Packed, frozenset[str]], Travelled]:
+        """How a reply gets to the server: what it decodes, the bytes, and what the uplink keeps. Changes nothing."""
+        up, dtype = self._up, self.problem.dtype
+        rng = lambda: streams.generator(self.seed, i, exchange.round, exchange.number, "codec")
+
+        def travel(packed: Packed, exact: frozenset[str]) -> Travelled:
+            whole = {k: v for k, v in packed.items() if k in exact}
+            rest = {k: v for k, v in packed.items() if k not in exact}
+            encoded = up.encode(rest, kept, rng)
+            decoded = up.decode(encoded, kept, dtype)
+            return decoded | whole, nbytes(encoded) + nbytes(whole), dict(up.keep(rest, decoded, kept))
+
+        return travel
+
     def serve(
-        self, exchange: Exchange, i: int, common: Any, own: Any, memory: Any
+        self,
+        exchange: Exchange,
+        i: int,
+        common: Any,
+        own: Any,
+        memory: Any,
+        travel: Callable[[Packed, frozenset[str]], Travelled] | None = None,
     ) -> tuple[Packed, State | None, float, Any]:
         """One client's answer, its buffers if they changed, its work in row gradients, and its memory after it."""
         method = exchange.method
         me = self.client(i, exchange.round)
+        if travel is not None:
+            me.heard = lambda message: type(message).unpack(travel(message.pack(), message.exact)[0])
         if self.algorithm.remembers:
             if memory is None:
                 memory = self.algorithm.remember(

@@ -29,6 +29,8 @@ class Linear:
     mu: float = 0.0
     intercept: bool = False
     classification: ClassVar[bool] = True
+    steepest: ClassVar[float] = 1.0
+    """The largest eigenvalue that ∂²l/∂z² can have."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.mu) and self.mu >= 0):
@@ -82,6 +84,8 @@ class Linear:
 @dataclass(frozen=True)
 class Logistic(Linear):
     """Binary logistic regression, l = log(1 + exp(−y z)). Labels are {0, 1} or {−1, +1}."""
+
+    steepest: ClassVar[float] = 0.25
 
     def canonical(self, y: Data, classes: int | None) -> Data:
         """int64 {0, 1}."""
@@ -145,6 +149,8 @@ class LeastSquares(Linear):
 @dataclass(frozen=True)
 class Softmax(Linear):
     """Multinomial logistic regression, l = −log softmax(z)_y. Labels are 0..C−1."""
+
+    steepest: ClassVar[float] = 0.5
 
     def width(self, classes: int | None) -> int:
         """One output a class."""
@@ -297,6 +303,17 @@ class LinearObjective:
         of = self.problem
         z, w = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
         return torch.stack([of.losses(z - eta * w, self.y).mean() + of.penalty(x - eta * p) for eta in etas])
+
+    def convexity(self) -> float:
+        """μ, or 0 under an intercept, which is not penalised."""
+        return 0.0 if self.problem.family.intercept else self.problem.family.mu
+
+    def smoothness(self) -> float:
+        """λ_max(XᵀX/n) times the loss's own bound, plus μ."""
+        self.meter.rows += min(self.n, self.d) * self.n
+        family = self.problem.family
+        gram = self.X.T @ self.X if self.n > self.problem.features else self.X @ self.X.T
+        return family.steepest * float(torch.linalg.eigvalsh(gram)[-1]) / self.n + family.mu
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x), always fresh."""

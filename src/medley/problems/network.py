@@ -7,6 +7,7 @@ another: loading x is one copy, reading the gradient none. Buffers (BatchNorm st
 from __future__ import annotations
 
 import copy as copying
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -266,6 +267,14 @@ class NetworkObjective:
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp), one forward pass each."""
         return x.new_tensor([self.loss(x - float(eta) * p) for eta in etas])
+
+    def convexity(self) -> float:
+        """None is known."""
+        return 0.0
+
+    def smoothness(self) -> float:
+        """None is known."""
+        return math.inf
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x), in training mode."""

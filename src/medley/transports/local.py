@@ -30,10 +30,10 @@ class LocalLink:
         site, memories = self.site, self.site.memories
         for block, ids in enumerate(exchange.blocks):
             held = {}
-            if site.algorithm.remembers:
+            if site.remembers:
                 held = {i: memories.get(i, exchange.acked.get(i), exchange.round) for i in ids}
             reply, pending = site.serve_block(exchange, block, held)
-            if site.algorithm.remembers:
+            if site.remembers:
                 for i, memory in pending.items():
                     memories.put(i, exchange.tag, memory)
             yield reply

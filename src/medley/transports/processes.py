@@ -238,7 +238,7 @@ class ProcessesLink:
             "common": common,
         }
         held = {}
-        if self.site.algorithm.remembers:
+        if self.site.remembers:
             held = {i: self.site.memories.get(i, exchange.acked.get(i), exchange.round) for i in ids}
         return Job(block, ids, head, {"each": {i: exchange.each[i] for i in ids if exchange.each}, "held": held})
 
@@ -321,7 +321,7 @@ def serve(site: Site, head: dict[str, Any], common: Arena, inbox: Arena, classes
         "replies": reply.replies,
         "folded": reply.folded,
         "buffers": reply.buffers,
-        "pending": pending if site.algorithm.remembers else {},
+        "pending": pending if site.remembers else {},
     }
 
 

@@ -1,0 +1,110 @@
+"""LBFGS: the server learns curvature from gradients alone; one gradient up an exchange, and most exchanges are steps.
+
+**Reference**: Liu & Nocedal, "On the limited memory BFGS method for large scale optimization", Mathematical Programming
+45 (1989). Clients evaluate f_i and ∇f_i where the server tells them to; all else happens at the server.
+
+**Needs**: a convex problem, and everyone in every round.
+
+**One round sends** (floats per client):
+
+- evaluate: d down, d + 1 up; twice in the first round, and once more for every step that was too long
+
+**Departures**: the step is Armijo's from η = 1, and pairs without curvature are left out, instead of Wolfe's
+conditions. The gradient comes with the loss of the trial, so a step that is taken costs one exchange. Where other
+clients answered than before, losses can't be compared and differences of gradients mean nothing: the memory starts anew
+from what came.
+
+**Example**
+
+>>> import medley as md
+>>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
+>>> run = md.run(md.LBFGS(), fed, rounds=100, target={"gap": 1e-12}, progress=False)
+>>> run.history[-1]["exchanges"] < 40
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Vec
+from ..numerics.linesearch import backtrack, check
+from ..numerics.quasinewton import Curve
+
+
+class Model(Message):
+    """Down: where to evaluate."""
+
+    x: Vec
+
+
+class Value(Message):
+    """Up: f_i and ∇f_i there."""
+
+    f: float
+    g: Vec
+
+
+@dataclass
+class Server:
+    """The model, its loss and gradient once they are known, of which clients, and the way so far."""
+
+    x: Vec
+    way: Curve
+    f: float = 0.0
+    g: Vec | None = None
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LBFGS(Algorithm[Server]):
+    """Limited-memory BFGS with ``pairs`` moves remembered; η = βᵏ by Armijo's rule with ``alpha``."""
+
+    pairs: int = 30
+    alpha: float = 0.1
+    beta: float = 0.5
+
+    needs: ClassVar[frozenset[str]] = frozenset({"everyone", "convex"})
+
+    def __post_init__(self) -> None:
+        check("LBFGS", self.alpha, self.beta, 1)
+        if self.pairs < 1:
+            raise RecipeError(f"LBFGS(pairs={self.pairs}): must be at least 1", "pairs")
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x, Curve.none(x))
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x − η p, p = B⁻¹g by the two loops from γI."""
+        if s.g is None:
+            replies = clients.ask(self.evaluate, Model(s.x))
+            up = replies.mean()
+            s.f, s.g, s.ids = up.f, up.g, replies.ids
+        g, p = s.g, s.way.solve(s.g, lambda q: s.way.scale() * q)
+        came: list[tuple[Value, tuple[int, ...]]] = []
+
+        def losses(etas: Sequence[float]) -> Sequence[float]:
+            replies = clients.ask(self.evaluate, Model(s.x - etas[1] * p))
+            came.append((replies.mean(), replies.ids))
+            return (s.f if replies.ids == s.ids else math.inf), came[-1][0].f
+
+        eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, tries=1)
+        up, ids = came[-1]
+        s.way = s.way.after(-eta * p, up.g - g, self.pairs) if ids == s.ids else Curve.none(s.x)
+        s.x, s.f, s.g, s.ids = s.x - eta * p, up.f, up.g, ids
+        clients.note(eta=eta)
+
+    @on_client
+    def evaluate(self, me: Client, got: Model) -> Value:
+        """f_i(x) and ∇f_i(x)."""
+        return Value(me.problem.loss(got.x), me.problem.grad(got.x))
