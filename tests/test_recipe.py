@@ -252,4 +252,5 @@ def test_the_recipes_of_the_papers_are_in_order(path):
     grids = [r.grid(m) for m in methods]
     assert all(grid.keys() <= {"lr"} and len(grid.get("lr", [])) <= 4 for grid in grids)
     rounds = {"table3": 200, "table4": 60, "table5": 10, "table7": 200}.get(path.stem, 100)
+    rounds = 20 if path.parent.name == "cflag" else rounds  # a task
     assert (r.rounds, r.tuning()["rounds"]) == (rounds, rounds)

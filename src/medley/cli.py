@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from . import datasets, models, problems, recipe, report, scenarios
+from . import datasets, memory, models, problems, recipe, report, scenarios
 from .compare import Board, kind_of, names
 from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
@@ -244,7 +244,8 @@ def list_all(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, problems, models, datasets, partitions, participations, laws or devices; by default all.",
+            help="methods, problems, models, datasets, partitions, participations, streams, memories, laws or devices; "
+            "by default all.",
             metavar="[WHAT]",
         ),
     ] = None,
@@ -258,6 +259,8 @@ def list_all(
         "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"},
         "partitions": {n: getattr(scenarios, n) for n in recipe.PARTITIONS},
         "participations": {n: getattr(scenarios, n) for n in recipe.PARTICIPATIONS},
+        "streams": {n: getattr(scenarios, n) for n in recipe.STREAMS},
+        "memories": {n: getattr(memory, n) for n in recipe.MEMORIES},
         "laws": {n: getattr(scenarios, n) for n in recipe.LAWS},
         "devices": {n: getattr(scenarios, n) for n in recipe.PRESETS},
     }

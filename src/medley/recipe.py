@@ -25,6 +25,16 @@ fraction = 0.1
 [devices]
 preset = "phones"
 
+[stream]                  # tasks that come one after the other; run.rounds are then those of one task
+kind = "Split"
+tasks = 5
+mode = "class"
+
+[replay]                  # what clients keep of past tasks
+kind = "Ring"
+capacity = 80
+sample = 40
+
 [run]                     # rounds, seed or seeds, and the options of medley.run
 rounds = 100
 seeds = 5
@@ -58,7 +68,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from . import algorithms, datasets, federation, models, problems, scenarios, transports
+from . import algorithms, datasets, federation, memory, models, problems, scenarios, transports
 from .core.algorithm import Algorithm
 from .core.errors import RecipeError
 from .core.files import replacing
@@ -67,7 +77,8 @@ from .federation import Federation
 from .tune import known, variant
 
 TABLES = (
-    "name", "problem", "data", "partition", "pace", "participation", "devices", "federation", "run", "methods", "tune"
+    "name", "problem", "data", "partition", "pace", "participation", "devices", "stream", "replay", "federation", "run",
+    "methods", "tune",
 )  # fmt: skip
 COUNTS = ("rounds", "seed", "seeds")
 RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "checkpoint_every")
@@ -76,6 +87,8 @@ RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "chec
 STEPS = ("train", "test", "pool", "standardise", "flatten", "validation")
 LAWS = ("Choice", "Constant", "Integers", "LogUniform", "Normal", "Uniform", "cosine", "step_decay")
 PARTITIONS = ("ByKey", "Dirichlet", "IID", "Labels", "Quantity", "Saved", "Shards")
+STREAMS = ("Permuted", "Rotated", "Split", "TimeOrder")
+MEMORIES = ("Reservoir", "Ring")
 PARTICIPATIONS = ("Availability", "Bernoulli", "Everyone", "Fixed", "Fraction")
 WORDS: dict[Any, str] = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table",
@@ -132,6 +145,7 @@ class Recipe:
         pace = self._pace()
         devices = self._devices()
         taking_part = self._participation()
+        come = {k: self._kind(k, t, c) for k, c in self._streams().items() if (t := self._table(k))}
         rest = self._table("federation")
         self._known("federation", rest, ("weights", "classes", "f_star"))
         data, validation = self._data()
@@ -155,6 +169,7 @@ class Recipe:
                     "participation": taking_part,
                     "devices": devices,
                     "validation": validation,
+                    **come,
                     **rest,
                 },
             ),
@@ -333,6 +348,9 @@ class Recipe:
             self._known("devices", table, ())
             return cast(scenarios.Devices, preset())
         return cast(scenarios.Devices, self._call("devices", scenarios.Devices, table))
+
+    def _streams(self) -> dict[str, Mapping[str, Any]]:
+        return {"stream": _of(scenarios, STREAMS), "replay": _of(memory, MEMORIES)}
 
     def _participation(self) -> Any:
         value = self.tables.get("participation")

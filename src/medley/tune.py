@@ -13,6 +13,7 @@ from .core.algorithm import Algorithm
 from .core.errors import Diverged, RecipeError
 from .core.pool import Method, Runs, run_all, seeds_of
 from .core.result import Result
+from .core.task import figures
 from .core.tuned import Tuned
 from .report.numbers import higher_is_better, usable
 
@@ -27,13 +28,15 @@ def tune(
     rounds: int = 100,
     seeds: int | Sequence[int] = 1,
     *,
-    metric: str = "accuracy",
+    metric: str | None = None,
     jobs: int | None = None,
     save: str | Path | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> Tuned:
     """The point of ``grid`` with the best ``metric`` on the validation split; the first of equals.
+
+    By default that is accuracy, and for streams of tasks acc, the mean over tasks at the end.
 
     The key "lr" multiplies every client's lr; the others are the method's settings, "server_lr" for one that it calls
     lr itself. A point's score is the mean over ``seeds`` of the mean over the last 10 evaluations; a point that
@@ -69,6 +72,8 @@ def tune(
     )
     if not status.ok:
         raise KeyboardInterrupt(str(status))
+    if metric is None:
+        metric = "acc" if any("acc" in r.summary for r in results) else "accuracy"
     record: list[dict[str, Any]] = []
     for name, p in zip(candidates, points, strict=True):
         runs = [r for r in results if r.method == name]
@@ -77,8 +82,8 @@ def tune(
         record.append({**p, "score": sum(scores) / len(scores), "scores": scores, "status": ends, "chosen": False})
     ranked = [k for k, row in enumerate(record) if math.isfinite(row["score"])]
     if not ranked:
-        there = sorted({m for r in results for row in r.history for m in row})
-        if not any(metric in row for r in results for row in r.history):
+        there = sorted({m for r in results for row in (*r.history, figures_of(r)) for m in row})
+        if metric not in there:
             raise RecipeError.unknown(metric, there, "tune(metric=...): the history")
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(points)} points; try smaller values", results)
     sign = 1.0 if higher_is_better(metric) else -1.0
@@ -103,9 +108,14 @@ def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: flo
 
 
 def score(result: Result, metric: str) -> float:
-    """The mean of the last evaluations; nan for a run that came to nothing."""
-    values = [row[metric] for row in result.history[-LAST:] if metric in row]
+    """The mean of the last evaluations, or a stream's final figure; nan for a run that came to nothing."""
+    values = [row[metric] for row in (*result.history[-LAST:], figures_of(result)) if metric in row]
     return sum(values) / len(values) if values and usable(result) else math.nan
+
+
+def figures_of(result: Result) -> dict[str, float]:
+    """acc, fgt, learn and their like, where the run is of a stream."""
+    return figures(result.summary.get("matrix", []))
 
 
 def _name(algorithm: Algorithm[Any, Any], point: Mapping[str, Any]) -> str:

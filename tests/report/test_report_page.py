@@ -188,6 +188,7 @@ def test_streams_show_their_matrices() -> None:
     text = page([run("A", s, summary=summary) for s in range(2)])
     assert table_rows(section(text, "Results"))[0][1:4] == ["80.0 ± 0.0 %", "88.0 ± 0.0 %", "10.0 ± 0.0 %"]
     assert section(text, "Tasks").count("<rect") == 3
+    assert "mean accuracy on the tasks so far" in section(text, "Tasks")
 
 
 def test_partition_section() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import medley as md
+from medley import recipe
 from medley.core import streams
 from medley.core.errors import BadData, RecipeError, Unsupported
 from medley.core.task import figures
@@ -309,3 +310,48 @@ def test_a_task_without_test_rows_is_named():
     short = md.datasets.Dataset(data.X, data.y, data.X_test[keep], data.y_test[keep], classes=6)
     with pytest.raises(BadData, match="task 5 has no test rows"):
         run(md.FineTune(), federation(S.Split(6, "class", classes=list(range(6))), short))
+
+
+def test_a_recipe_says_the_same_as_the_constructors():
+    text = """
+        [problem]
+        kind = "Softmax"
+        [data]
+        name = "digits"
+        flatten = true
+        [partition]
+        kind = "IID"
+        clients = 4
+        [stream]
+        kind = "split"
+        tasks = 2
+        mode = "class"
+        classes = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        [replay]
+        kind = "ring"
+        capacity = 10
+    """
+    r = recipe.loads(text)
+    fed = r.federation()
+    assert fed.stream == S.Split(2, "class", [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+    assert fed.replay == md.memory.Ring(10)
+    assert recipe.loads(r.dumps()).federation().settings() == fed.settings()
+    with pytest.raises(RecipeError, match="Did you mean 'tasks'"):
+        r.with_settings(["stream.task=3"]).federation()
+
+
+def test_methods_are_compared_and_tuned_over_streams():
+    fed = federation(S.Split(2, "class"), replay=md.memory.Ring(20), validation=0.2)
+    board = md.compare([md.FineTune(), md.CFLAG()], fed, 2, 2, jobs=1, progress=False)
+    rows_ = {row["method"]: row for row in board.rows}
+    mean = sum(run(md.CFLAG(), fed, 2, seed=seed).summary["acc"] for seed in (0, 1)) / 2
+    assert rows_["CFLAG"]["acc"] == pytest.approx(mean)
+    assert {"acc", "learn", "fgt"} <= rows_["CFLAG"].keys()
+    (difference,) = board.paired()
+    assert difference.metric == "acc"
+    assert difference.n == 2
+    best = md.tune(md.FineTune(), fed, {"lr": [1e-6, 1.0]}, 2, jobs=1, progress=False)
+    assert best.lr == 1.0
+    assert [row["score"] for row in best.record] == [
+        run(md.Tuned(md.FineTune(), lr), fed, 2, evaluate_on="validation").summary["acc"] for lr in (1e-6, 1.0)
+    ]

@@ -297,20 +297,24 @@ def _ends(results: Sequence[Result], metric: str, runs: Sequence[Result]) -> lis
 
 
 def _tasks(results: Sequence[Result], slots: Mapping[str, int]) -> str:
-    figures = []
+    figures, over = [], []
     for method, runs in by_method(results).items():
         matrices = [_matrix(r.summary["matrix"]) for r in runs if usable(r) and r.summary.get("matrix") is not None]
         matrices = [a for a in matrices if a.shape == matrices[0].shape]
         if matrices:
             # nan (tasks not seen yet) is nan in every seed, so a plain mean keeps it.
             mean = np.mean(matrices, axis=0)
+            so_far = np.array([np.nanmean(row[: s + 1]) for s, row in enumerate(mean)])
+            over.append(Line(method, slots[method], np.arange(1.0, len(so_far) + 1), so_far))
             figures.append(
                 heat(mean, title=method, xlabel="accuracy on task [%]", ylabel="after task", slot=slots[method])
             )
     if not figures:
         return ""
-    body = "".join(f"<figure>{f}</figure>" for f in figures)
-    return f'<div class="row own">{body}</div><p class="note">Means over seeds.</p>'
+    name = "mean accuracy on the tasks so far"
+    curves = lines(over, title=name, xlabel="tasks learnt", ylabel=name, y="percent", legend=False)
+    body = "".join(f"<figure>{f}</figure>" for f in (curves, *figures))
+    return f'{_legend(slots)}<div class="row own">{body}</div><p class="note">Means over seeds.</p>'
 
 
 def _matrix(value: Any) -> Float64[np.ndarray, "r c"]:
