@@ -7,9 +7,12 @@ from . import problems as problems
 from . import scenarios as scenarios
 from . import transports as transports
 from .algorithms.agd import AGD as AGD
+from .algorithms.agem import AGEM as AGEM
 from .algorithms.cflag import CFLAG as CFLAG
 from .algorithms.done import DONE as DONE
 from .algorithms.ecado import ECADO as ECADO
+from .algorithms.erring import ERring as ERring
+from .algorithms.ewc import EWC as EWC
 from .algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from .algorithms.fedadam import FedAdam as FedAdam
 from .algorithms.fedavg import FedAvg as FedAvg
@@ -27,7 +30,10 @@ from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.finetune import FineTune as FineTune
 from .algorithms.giant import GIANT as GIANT
 from .algorithms.gradientdescent import GradientDescent as GradientDescent
+from .algorithms.icarl import ICaRL as ICaRL
 from .algorithms.lbfgs import LBFGS as LBFGS
+from .algorithms.lwf import LwF as LwF
+from .algorithms.nccl import NCCL as NCCL
 from .algorithms.newton import Newton as Newton
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.shed import SHED as SHED

@@ -335,7 +335,9 @@ class World:
             held = tests[0]  # not a copy
         task, allowed = Task(), None
         if fed.stream is not None:
-            task = Task(s, len(self.tests), fed.stream.mode, self.masks[now].any(0), self.masks[before].any(0))
+            met = [*(k for k in before if k not in now), *now]
+            masks = self.masks[now].any(0), self.masks[before].any(0)
+            task = Task(s, len(self.tests), fed.stream.mode, *masks, heads=tuple(self.masks[met]))
             if fed.stream.mode == "task":
                 allowed = (self.masks[:, :, None] & self.masks[:, None, :]).any(0)
             elif fed.stream.mode == "class":
@@ -394,7 +396,8 @@ class World:
         if self.fed.stream is not None:
             turn, first = self.turns[i], int(self.firsts[s, i])
             task = self.steps[s].task
-            me.task = replace(task, now=self.masks[turn[s]], past=self.masks[turn[:s]].any(0), first=first)
+            now, past, heads = self.masks[turn[s]], self.masks[turn[:s]].any(0), tuple(self.masks[turn[: s + 1]])
+            me.task = replace(task, now=now, past=past, first=first, heads=heads)
             me.rows = lambda rows: self._recall(i, s, rows)
             if (policy := self.fed.replay) is not None:
                 held = self._recall(i, s, self._held_rows(i, s))
@@ -697,6 +700,7 @@ def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
         "features": "a network whose last layer is linear, or a linear model",
         "classes": "labels in classes",
         "stream": "a stream of tasks: give Federation(stream=scenarios.Split(tasks=5))",
+        "network": "a Network",
         "replay": "a memory of past tasks: give Federation(stream=..., replay=memory.Ring(capacity=100))",
     }
     for need in sorted(algorithm.requires() - gives):

@@ -36,7 +36,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .core import streams, tree
 from .core.algorithm import Algorithm
@@ -569,6 +569,8 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two state trees are the same to the bit."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, nn.Module):
+        return type(a) is type(b) and _equal(a.state_dict(), b.state_dict())
     if dataclasses.is_dataclass(a) and not isinstance(a, type):
         return type(a) is type(b) and _equal(vars(a), vars(b))
     if isinstance(a, Mapping):

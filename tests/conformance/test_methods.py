@@ -11,10 +11,13 @@ from medley.core.algorithm import Algorithm
 from medley.testing import Check, checks
 
 METHODS: list[Algorithm[Any, Any]] = [
+    md.AGEM(),
     md.CFLAG(),
     md.AGD(momentum=0.5),
     md.DONE(),
     md.ECADO(),
+    md.ERring(),
+    md.EWC(),
     md.FedAdagrad(),
     md.FedAdam(),
     md.FedAvg(),
@@ -38,6 +41,9 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.GradientDescent(),
     md.LBFGS(),
     md.Newton(),
+    md.ICaRL(),
+    md.LwF(),
+    md.NCCL(),
     md.SCAFFOLD(),
     md.SHED(),
     md.SHED(search="armijo"),

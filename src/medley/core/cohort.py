@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
+import torch
+
+from . import streams
 from .client import Client
 from .clock import Device
 from .errors import MedleyError, TooFewReplies
@@ -104,6 +107,7 @@ class Cohort:
     block: int = 8
     device: Callable[[int], Device] = lambda i: Device()
     task: Task = field(default_factory=Task)
+    seed: int = 0
     _exchanges: int = 0
     _unread: str | None = None
 
@@ -119,6 +123,10 @@ class Cohort:
     def fraction(self) -> float:
         """Share of the population that takes part, a/n."""
         return len(self.ids) / len(self.p)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A fresh stream of the server's, named (seed, round, purpose)."""
+        return streams.generator(self.seed, "server", self.round, purpose)
 
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""

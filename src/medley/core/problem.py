@@ -72,6 +72,12 @@ class Objective(Protocol):
     n: int
     d: int
     work: float
+    y: Data
+
+    @property
+    def last(self) -> tuple[int, int | None]:
+        """Where in x the last linear layer's weights [c, f] begin, and its bias [c] if it has one apart from them."""
+        ...
 
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x) on these rows."""
@@ -129,13 +135,18 @@ class Objective(Protocol):
         """The same objective with its rows in this order: slices of it are mini-batches without another gather."""
         ...
 
+    def like(self, X: Data, y: Data) -> Objective:
+        """The same objective of other rows; its ``work`` counts as this one's."""
+        ...
+
 
 @runtime_checkable
 class Problem(Protocol):
     """A model and its loss, ready for data of a known shape; binds to data, one client's rows at a time.
 
     ``gives`` says what it can do beside losses and gradients: "hessian", "factor" (the Hessian as AᵀA + δI), "convex",
-    "quadratic" (losses are), "features", "classes", "noise" (forward passes draw random numbers).
+    "quadratic" (losses are), "features", "classes", "network", "noise" (forward passes draw random
+    numbers).
     """
 
     d: int

@@ -150,7 +150,9 @@ class Run:
         live.round += 1
         t, b = live.round, live.books
         stage = Stage(Task(), self.p) if self.stages is None else self.stages.stage(t)
-        cohort = Cohort(self.cohort(t), stage.p, t, self.link, b, self.codec, self.block, self.device, stage.task)
+        cohort = Cohort(
+            self.cohort(t), stage.p, t, self.link, b, self.codec, self.block, self.device, stage.task, self.seed
+        )
         if cohort.ids:
             self.algorithm.round(live.s, cohort)
             cohort.settle()

@@ -25,8 +25,9 @@ def _none() -> Tensor:
 class Task:
     """Where in the stream a call takes place; without a stream, in the only task there is.
 
-    ``now`` and ``past`` mark the classes of this task and of the tasks before it. ``first`` is the number of this
-    task's first row in the client's own numbering of all its rows, task after task.
+    ``now`` and ``past`` mark the classes of this task and of the tasks before it, ``heads`` those of every task so far,
+    this one last. ``first`` is the number of this task's first row in the client's own numbering of all its rows, task
+    after task.
     """
 
     index: int = 0
@@ -35,6 +36,17 @@ class Task:
     now: Bool[Tensor, " c"] = field(default_factory=_none)
     past: Bool[Tensor, " c"] = field(default_factory=_none)
     first: int = 0
+    heads: tuple[Bool[Tensor, " c"], ...] = ()
+
+    @property
+    def kept(self) -> tuple[Bool[Tensor, " c"], ...]:
+        """What a teacher of past tasks has to say: outputs that are compared with each other, as masks.
+
+        In mode "task" the classes of each past task apart, else those of all together; nothing in the first task.
+        """
+        if self.mode == "task":
+            return self.heads[:-1]
+        return (self.past,) if bool(self.past.any()) else ()
 
     @property
     def seen(self) -> Bool[Tensor, " c"]:

@@ -404,6 +404,15 @@ class LinearObjective:
         """A copy of x."""
         return x.clone()
 
+    @property
+    def last(self) -> tuple[int, int | None]:
+        """x is the weights, intercepts among them."""
+        return 0, None
+
+    def like(self, X: Data, y: Data) -> LinearObjective:
+        """Of other rows."""
+        return LinearObjective(self.problem, X, y, self.meter)
+
     def take(self, order: Int[Tensor, " n"]) -> LinearObjective:
         """Rows in this order."""
         order = order.to(self.X.device)

@@ -121,7 +121,7 @@ class NetworkProblem:
         self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
         noisy = any(map(_draws, self.module.modules()))
-        gives = {"hessian": True, "features": self.head is not None, "noise": noisy}
+        gives = {"hessian": True, "network": True, "features": self.head is not None, "noise": noisy}
         gives["classes"] = family.loss == "cross_entropy" and classes is not None
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.allowed: Bool[Tensor, "c c"] | None = None
@@ -363,6 +363,19 @@ class NetworkObjective:
         """The module's own buffer, set to x."""
         self.problem.load(x)
         return self.problem.flat
+
+    @property
+    def last(self) -> tuple[int, int | None]:
+        """Where in x the last linear layer begins. Raises Unsupported where it is not trained."""
+        head = self.problem.head
+        if head is None or not head.weight.requires_grad:
+            raise Unsupported("the network's last layer is not linear, or it is frozen", method="last", need="features")
+        # Parameters are views of the flat vector.
+        return int(head.weight.storage_offset()), None if head.bias is None else int(head.bias.storage_offset())
+
+    def like(self, X: Data, y: Data) -> NetworkObjective:
+        """Of other rows."""
+        return NetworkObjective(self.problem, X, y, self.meter)
 
     def take(self, order: Int[Tensor, " n"]) -> NetworkObjective:
         """Rows in this order."""

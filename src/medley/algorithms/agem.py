@@ -1,0 +1,90 @@
+"""A-GEM: FedAvg whose clients take no step that would, to first order, raise the loss on what they remember.
+
+**Reference**: Chaudhry, Ranzato, Rohrbach & Elhoseiny, "Efficient Lifelong Learning with A-GEM", ICLR 2019,
+equation 11.
+
+**Needs**: a stream of tasks and a replay memory.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: the reference gradient is of the client's own memory, at the point of the local step; a client without
+memory does not project.
+
+**Example**
+
+>>> import medley as md
+>>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="task")
+>>> pace, ring = md.scenarios.Pace(lr=0.1, batch=16), md.memory.Ring(capacity=20, sample=16)
+>>> fed = md.Federation(net, data=digits, partition=dealt, pace=pace, stream=split, replay=ring)
+>>> md.run(md.AGEM(), fed, rounds=10, progress=False).summary["acc"] > 0.8
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.message import Message
+from ..core.types import Rows, Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class AGEM(Algorithm[Server]):
+    """Averaged gradient episodic memory. A client that holds nothing yet descends as it is."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"replay"})
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent along projected gradients."""
+        memory = me.replay
+        if not memory:
+            return Step(me.descend(got.x).step)
+        draws = memory.batches()
+
+        def projected(z: Vec, g: Vec, rows: Rows) -> Vec:
+            return project(g, memory.problem.grad(z, next(draws)))
+
+        return Step(me.descend(got.x, correct=projected).step)
+
+
+def project(g: Vec, r: Vec) -> Vec:
+    """The nearest direction to g with ⟨·, r⟩ ≥ 0 (equation 11)."""
+    tiny = torch.finfo(g.dtype).tiny  # where r = 0 there is nothing to protect
+    return g - (g @ r).clamp(max=0) / (r @ r).clamp(min=tiny) * r

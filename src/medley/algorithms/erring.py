@@ -1,0 +1,87 @@
+"""ER-ring: FedAvg whose clients put rows of past tasks into every mini-batch.
+
+**Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
+Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.memory.Ring`).
+
+**Needs**: a stream of tasks and a replay memory.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
+mean loss over the union of its two batches; they pass through the network one after the other, which BatchNorm sees.
+
+**Example**
+
+>>> import medley as md
+>>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="class")
+>>> pace, ring = md.scenarios.Pace(lr=0.1, batch=16), md.memory.Ring(capacity=20, sample=16)
+>>> fed = md.Federation(net, data=digits, partition=dealt, pace=pace, stream=split, replay=ring)
+>>> md.run(md.ERring(), fed, rounds=10, progress=False).summary["acc"] > 0.7
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.message import Message
+from ..core.types import Rows, Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class ERring(Algorithm[Server]):
+    """Experience replay. A client that holds nothing yet descends on its current rows alone."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"replay"})
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent; every step on rows of the task and rows of the memory together."""
+        memory = me.replay
+        if not memory:
+            return Step(me.descend(got.x).step)
+        draws = memory.batches()
+
+        def union(z: Vec, g: Vec, rows: Rows) -> Vec:
+            drawn = next(draws)
+            b = len(rows) if isinstance(rows, Tensor) else me.problem.n
+            m = len(memory) if drawn is None else len(drawn)
+            return (b * g + m * memory.problem.grad(z, drawn)) / (b + m)
+
+        return Step(me.descend(got.x, correct=union).step)

@@ -1,0 +1,113 @@
+"""EWC: FedAvg whose clients are held to what earlier tasks need, each parameter as firmly as the tasks depend on it.
+
+**Reference**: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", PNAS 2017, equation 3; with
+one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al., "Progress & Compress", ICML 2018.
+
+**Needs**: a stream of tasks. No memory of rows.
+
+**One round sends** (floats per client):
+
+- train (if in the first task): d down, d up
+- train (if in a later one): 3d down, d up
+- fisher: d down, d up; at the end of a task
+
+**Departures**: the Fisher information is federated, F = Σ p_i F_i at the task's final model, and empirical: F_i is the
+mean square of each row's own gradient, labels as they are (a mini-batch's squared gradient would be about its size too
+small). A step is implicit in the penalty, z⁺ = z − lr·(∇g_i(z) + M(z⁺ − x̄)), M = λ diag F, so that no λ is too large
+for a step size; where it comes to rest is the same. Statistics of BatchNorm are not held.
+
+**Example**
+
+>>> import medley as md
+>>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="task")
+>>> fed = md.Federation(net, data=digits, partition=dealt, stream=split, pace=md.scenarios.Pace(lr=0.1, batch=16))
+>>> md.run(md.EWC(), fed, rounds=10, progress=False).summary["acc"] > 0.8
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Rows, Vec
+
+
+class Model(Message):
+    """Down: the server's x; and, once a task is over, the diagonal of M = λF and the anchor x̄."""
+
+    x: Vec
+    M: Vec | None = None
+    anchor: Vec | None = None
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+class Fisher(Message):
+    """Up: the diagonal of the Fisher information on the client's rows of the task."""
+
+    F: Vec
+
+
+@dataclass
+class Server:
+    """The model; the sum of the tasks' F and the last task's final model."""
+
+    x: Vec
+    F: Vec | None = None
+    anchor: Vec | None = None
+
+
+@dataclass(frozen=True)
+class EWC(Algorithm[Server]):
+    """Elastic weight consolidation. ``lam`` weighs the past; 0 is `FineTune`."""
+
+    lam: float = 100.0
+    needs: ClassVar[frozenset[str]] = frozenset({"stream"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lam < math.inf:
+            raise RecipeError(f"EWC(lam={self.lam}): must be 0 or more, and finite", "lam")
+
+    def start(self, x: Vec) -> Server:
+        """x₀, held by nothing."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        M = None if s.F is None else self.lam * s.F
+        s.x = s.x + clients.ask(self.train, Model(s.x, M, s.anchor)).mean().delta
+
+    def end_task(self, s: Server, clients: Cohort) -> None:
+        """F ← F + Σ p_i F_i, x̄ ← x."""
+        F = clients.ask(self.fisher, Model(s.x)).mean().F
+        s.F, s.anchor = F if s.F is None else s.F + F, s.x
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent on g_i(z) + ½ Σ_j M_j (z_j − x̄_j)²."""
+        M, anchor, lr = got.M, got.anchor, me.pace.lr
+        if M is None or anchor is None:
+            return Step(me.descend(got.x).step)
+
+        def held(z: Vec, g: Vec, rows: Rows) -> Vec:
+            # z⁺ = (z − lr·g + lr·M x̄)/(1 + lr·M), written as the direction (z − z⁺)/lr.
+            return (g + M * (z - anchor)) / (1 + lr * M)
+
+        return Step(me.descend(got.x, correct=held).step)
+
+    @on_client
+    def fisher(self, me: Client, got: Model) -> Fisher:
+        """F_i at x."""
+        return Fisher(me.problem.squares(got.x))

@@ -1,0 +1,187 @@
+"""iCaRL: FedAvg on new rows and exemplars of old classes, and rows get the class whose exemplars' mean is nearest.
+
+**Reference**: Rebuffi, Kolesnikov, Sperl & Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR
+2017, Algorithms 1-5.
+
+**Needs**: a stream of tasks, labels in classes, features (a network whose last layer is linear).
+
+**One round sends** (floats per client; c classes, f features):
+
+- train (if in the first task): d down, d up
+- train (if in a later one): 2d down, d up
+- choose: d down, cf + c + 2 up; at the end of a task, to everybody
+- choose (if its last layer has no bias): d down, cf + c + 1 up
+
+**Departures**: exemplars stay with their client; the server gets sums of their normalised features and makes the
+classes' means of all clients' exemplars. Labels count by cross-entropy over what they are compared with, and the model
+of the task before is distilled at temperature 2 with weight 1; the paper has a sigmoid an output for both. A client's
+budget is the federation's replay capacity a task unless ``capacity`` is given, as K in the paper; it is shared by the
+classes that the client has rows of.
+
+The nearest mean is a linear layer: with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
+argmax_c ⟨φ, μ_c⟩. So the means stand in the place of the last layer's weights, with its bias 0, in the model that is
+evaluated at the end of a task, whose loss is that of these scores. Training goes on from the layer that was trained,
+which is also what rows of the history before a task's end are of.
+
+**Example**
+
+>>> import medley as md
+>>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="class")
+>>> fed = md.Federation(net, data=digits, partition=dealt, stream=split, pace=md.scenarios.Pace(lr=0.1, batch=16))
+>>> md.run(md.ICaRL(capacity=100), fed, rounds=10, progress=False).summary["acc"] > 0.7
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.problem import Batch
+from ..core.types import Vec
+from ..memory import herd
+from ..numerics.distillation import distillation
+
+
+class Model(Message):
+    """Down: the server's x, and the model at the end of the last task if there was one."""
+
+    x: Vec
+    teacher: Vec | None = None
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+class Exemplars(Message):
+    """Up: by class, the sum of the exemplars' normalised features and how many they are; where the last linear layer's
+    weights and its bias begin in x.
+    """
+
+    features: Float[Tensor, "c f"]
+    counts: Float[Tensor, " c"]
+    weight: int
+    bias: int | None
+
+
+@dataclass
+class Server:
+    """The model; what it was at the end of the last task; the model with classes' means for its last layer, until x
+    changes.
+    """
+
+    x: Vec
+    teacher: Vec | None = None
+    nearest: Vec | None = None
+
+
+@dataclass
+class Memory:
+    """Exemplars by class in the order of their herding, by the client's own row numbers (int64)."""
+
+    exemplars: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ICaRL(Algorithm[Server, Memory]):
+    """Incremental classifier and representation learning.
+
+    ``capacity`` is how many exemplars a client keeps in all; None takes that of the federation's replay memory for
+    each task so far. ``lam`` weighs the distillation at temperature ``T``. ``predict="head"`` evaluates the trained
+    last layer instead of the nearest means.
+    """
+
+    capacity: int | None = None
+    lam: float = 1.0
+    T: float = 2.0
+    predict: Literal["means", "head"] = "means"
+    needs: ClassVar[frozenset[str]] = frozenset({"stream", "classes", "features"})
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None and self.capacity < 0:
+            raise RecipeError(f"ICaRL(capacity={self.capacity}): must be 0 or more, or None", "capacity")
+        if not 0 <= self.lam < float("inf"):
+            raise RecipeError(f"ICaRL(lam={self.lam}): must be 0 or more, and finite", "lam")
+        if not 0 < self.T < float("inf"):
+            raise RecipeError(f"ICaRL(T={self.T}): must be above 0 and finite", "T")
+        if self.predict not in ("means", "head"):
+            raise RecipeError.unknown(str(self.predict), ("means", "head"), "ICaRL(predict=...)")
+
+    def requires(self) -> frozenset[str]:
+        """A replay memory where its capacity is wanted."""
+        return self.needs | ({"replay"} if self.capacity is None else set())
+
+    def start(self, x: Vec) -> Server:
+        """x₀, without a teacher."""
+        return Server(x)
+
+    def model(self, s: Server) -> Vec:
+        """x; right after a task, with the classes' means for its last layer."""
+        return s.x if s.nearest is None else s.nearest
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x, s.nearest = s.x + clients.ask(self.train, Model(s.x, s.teacher)).mean().delta, None
+
+    def end_task(self, s: Server, clients: Cohort) -> None:
+        """Everybody chooses exemplars at x, which is the next task's teacher; μ_c of all clients' exemplars."""
+        chosen = list(clients.ask(self.choose, Model(s.x), ids=tuple(clients.p)).each().values())
+        s.teacher = s.x
+        if self.predict == "means" and chosen:
+            mu = F.normalize(torch.stack([e.features for e in chosen]).sum(0))
+            s.nearest = s.x.clone()
+            s.nearest[chosen[0].weight :][: mu.numel()] = mu.reshape(-1)
+            if chosen[0].bias is not None:
+                s.nearest[chosen[0].bias :][: len(mu)] = 0
+
+    @on_client
+    def train(self, me: Client[Memory], got: Model) -> Step:
+        """Local descent on new rows and exemplars together (Algorithm 3)."""
+        if got.teacher is None:
+            return Step(me.descend(got.x).step)
+        task, new = me.task, me.task.first + torch.arange(me.problem.n)
+        both = me.recall(torch.cat([new, *me.memory.exemplars.values()]))
+        told = both.outputs(got.teacher)
+
+        def loss(batch: Batch) -> Tensor:
+            z, said = batch.outputs, told if batch.rows is None else told[batch.rows]
+            return batch.loss() + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
+
+        return Step(dataclasses.replace(me, problem=both).descend(got.x, loss=loss).step)
+
+    @on_client
+    def choose(self, me: Client[Memory], got: Model) -> Exemplars:
+        """Herd exemplars of new classes, cut those of old ones, m of each (Algorithms 2, 4 and 5)."""
+        held, y = dict(me.memory.exemplars), me.problem.y
+        new = me.problem.counts().nonzero()[:, 0].tolist()
+        m = self.budget(me) // max(1, len(held | dict.fromkeys(new)))
+        for c in new:
+            rows = (y == c).nonzero()[:, 0]
+            phi = F.normalize(me.problem.features(got.x, rows))
+            held[c] = me.task.first + rows[herd(phi, m)].cpu()
+        me.memory.exemplars = held = {c: rows[:m] for c, rows in held.items()}
+        kept = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *held.values()]))
+        phi, one = F.normalize(kept.features(got.x)), F.one_hot(kept.y, len(me.task.now)).to(got.x)
+        return Exemplars(one.T @ phi, one.sum(0), *kept.last)
+
+    def budget(self, me: Client[Memory]) -> int:
+        """How many exemplars this client may keep in all."""
+        if self.capacity is not None:
+            return self.capacity
+        assert me.replay is not None, "a run without a replay memory is refused"
+        return me.replay.capacity * (me.task.index + 1)

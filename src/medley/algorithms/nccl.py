@@ -1,0 +1,101 @@
+"""NCCL: FedAvg whose clients weigh each step's gradients, of the task and of the memory, by how they agree.
+
+**Reference**: Han, Kim, Cho & Lee, "On the Convergence of Continual Learning with Adaptive Methods", UAI 2023, as
+described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
+
+**Needs**: a stream of tasks and a replay memory.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: with Λ = ⟨∇f, ∇g⟩ > 0 the rate of the task's gradient, (1 − αL)Λ/(L‖∇g‖²), is not bounded as ∇g → 0;
+it is held to at most α here, so that a step never takes more of the task than plain descent would. With Λ ≤ 0 the
+memory's rate α(1 − Λ/‖∇f‖²) is held to at most 1/L. α is the client's learning rate: choose it below 1/L, since from
+there on a step that helps both takes nothing of the task.
+
+**Example**
+
+>>> import medley as md
+>>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="class")
+>>> pace, ring = md.scenarios.Pace(lr=0.1, batch=16), md.memory.Ring(capacity=20, sample=16)
+>>> fed = md.Federation(net, data=digits, partition=dealt, pace=pace, stream=split, replay=ring)
+>>> md.run(md.NCCL(), fed, rounds=10, progress=False).summary["acc"] > 0.7
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Rows, Vec
+
+
+class Model(Message):
+    """Down: the server's x."""
+
+    x: Vec
+
+
+class Step(Message):
+    """Up: how far the client went, y_i − x."""
+
+    delta: Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class NCCL(Algorithm[Server]):
+    """Adaptive rates for memory and task. ``L`` is the smoothness of the losses, 5 in C-FLAG's experiments."""
+
+    L: float = 5.0
+    needs: ClassVar[frozenset[str]] = frozenset({"replay"})
+
+    def __post_init__(self) -> None:
+        if not 0 < self.L < math.inf:
+            raise RecipeError(f"NCCL(L={self.L}): must be above 0 and finite", "L")
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent along weighed gradients."""
+        memory, alpha = me.replay, me.pace.lr
+        if not memory:
+            return Step(me.descend(got.x).step)
+        draws = memory.batches()
+
+        def weighed(z: Vec, g: Vec, rows: Rows) -> Vec:
+            f = memory.problem.grad(z, next(draws))
+            on_memory, on_task = self.rates(alpha, f, g)
+            return (on_memory * f + on_task * g) / alpha
+
+        return Step(me.descend(got.x, correct=weighed).step)
+
+    def rates(self, alpha: float, f: Vec, g: Vec) -> tuple[float, float]:
+        """The rates of the memory's gradient f and the task's gradient g."""
+        agree = float(f @ g)
+        if agree > 0:
+            return alpha, min(alpha, max(0.0, 1 - alpha * self.L) * agree / (self.L * float(g @ g)))
+        norm = float(f @ f)
+        return (min(max(alpha, 1 / self.L), alpha * (1 - agree / norm)) if norm else alpha), alpha

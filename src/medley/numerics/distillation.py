@@ -1,0 +1,16 @@
+"""Distillation: how far a student's outputs are from its teacher's."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def distillation(student: Float[Tensor, "b c"], teacher: Float[Tensor, "b c"], T: float) -> Float[Tensor, ""]:
+    """−mean Σ_c softmax(teacher/T)_c log softmax(student/T)_c, without the factor T².
+
+    Its gradient is 0 where the two differ by a constant a row. (Hinton, Vinyals & Dean, "Distilling the Knowledge in a
+    Neural Network", 2015.)
+    """
+    return F.cross_entropy(student / T, (teacher / T).softmax(1))

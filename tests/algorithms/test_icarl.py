@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from continual import client, go, rows, stream
+from oracles import states, unchecked
+from torch.nn import functional as F
+
+import medley as md
+from medley.algorithms.icarl import Memory, Model
+from medley.core.errors import RecipeError, Unsupported
+
+
+def test_cf15_exemplars_are_herded_and_cut_to_a_prefix() -> None:
+    """Greedy choice by trying every row; the first is the nearest to the mean; a smaller budget keeps a prefix."""
+    me = client(stream(net=True), 0, memory=Memory())
+    x = torch.randn(me.problem.d, generator=torch.Generator().manual_seed(0))
+    md.ICaRL(capacity=10).choose(me, Model(x))
+    kept = me.memory.exemplars
+    assert {c: len(r) for c, r in kept.items()} == {0: 5, 1: 5}
+    for c, chosen in kept.items():
+        own = (me.problem.y == c).nonzero()[:, 0]
+        phi = F.normalize(me.problem.features(x, own))
+        mean, picked = phi.mean(0), []
+        for k in range(5):
+            off = [
+                (mean - (phi[[*picked, j]].sum(0)) / (k + 1)).norm() if j not in picked else torch.tensor(9.0)
+                for j in range(len(own))
+            ]
+            picked.append(int(torch.stack(off).argmin()))
+        assert own[picked].tolist() == chosen.tolist()
+        assert picked[0] == int((phi - mean).norm(dim=1).argmin())
+    later = client(stream(net=True), 1, memory=me.memory)
+    md.ICaRL(capacity=10).choose(later, Model(x))
+    assert {c: len(r) for c, r in later.memory.exemplars.items()} == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert all(later.memory.exemplars[c].tolist() == kept[c][:2].tolist() for c in (0, 1))
+    assert later.recall(later.memory.exemplars[3]).y.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("net", [True, False])
+def test_the_model_after_a_task_is_the_nearest_class_mean(net: bool, tmp_path: Any) -> None:
+    """Normalised features of all clients' exemplars, averaged by class and compared as vectors, against its logits."""
+    method, fed = md.ICaRL(capacity=12), stream(net=net, lr=0.3)
+    r = go(method, fed, 4)
+    server, memories = states(method, fed, 4, tmp_path)
+    assert torch.equal(r.x, server.nearest)
+    assert not torch.equal(server.x, server.nearest)
+    x, phi, y = server.x, [], []
+    for i in range(3):
+        me = client(fed, 1, i)
+        held = me.recall(torch.cat(list(memories[i].exemplars.values())))
+        phi.append(F.normalize(held.features(x)))
+        y.append(held.y)
+    features, labels = torch.cat(phi), torch.cat(y)
+    assert torch.bincount(labels).tolist() == [9, 9, 9, 9]
+    mu = F.normalize(torch.stack([features[labels == c].mean(0) for c in range(4)]))
+    test = fed.draw(0).problem
+    X, truth = rows(1, 20, 1)[0]
+    bound = test.bind(test.inputs(X), truth)
+    nearest = torch.cdist(F.normalize(bound.features(x)), mu).argmin(1)
+    assert torch.equal(bound.outputs(r.x).argmax(1), nearest)
+    matrix = r.summary["matrix"][1]
+    assert abs(sum(matrix) / 2 - float((nearest == truth).double().mean())) < 1e-12
+
+
+def test_training_goes_on_from_the_trained_layer() -> None:
+    """Whichever way it predicts, the next rounds are the same."""
+    means, head = (go(md.ICaRL(capacity=12, predict=p), stream(net=True), 3) for p in ("means", "head"))
+    rows = [(a["loss"], b["loss"]) for a, b in zip(means.history, head.history, strict=True)]
+    assert [a == b for a, b in rows] == [True, True, True, False, True, True, False]
+
+
+def test_training_is_on_the_union_of_new_rows_and_exemplars() -> None:
+    """CE over all seen + KD over the old, over 16 new rows and 6 old ones; full batch, by autograd."""
+    me = client(stream(batch=None, steps=1), 1, memory=Memory({0: torch.tensor([0, 4, 8]), 1: torch.tensor([1, 5, 9])}))
+    x, teacher = torch.randn(2, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    both = me.recall(torch.cat([torch.arange(16, 32), torch.tensor([0, 4, 8, 1, 5, 9])]))
+    assert sorted(both.y.tolist()) == [0] * 3 + [1] * 3 + [2] * 8 + [3] * 8
+    leaf = x.clone().requires_grad_()
+    z, t = both.X @ leaf.view(4, 4).T, both.X @ teacher.view(4, 4).T  # type: ignore[attr-defined]
+    kd = -((t[:, :2] / 2).softmax(1) * (z[:, :2] / 2).log_softmax(1)).sum(1).mean()
+    (slope,) = torch.autograd.grad(F.cross_entropy(z, both.y) + kd + 0.005 * leaf.square().sum(), leaf)
+    step = md.ICaRL(capacity=6).train(me, Model(x, teacher)).delta
+    assert torch.allclose(step, -0.1 * slope, rtol=0, atol=1e-14)
+
+
+def test_a_class_at_one_client_only_and_a_client_without_rows_of_a_task() -> None:
+    X, y = rows(clients=1)[0]
+    data = [(X[y < 2], y[y < 2]), (X[y == 2], y[y == 2]), (X[y != 2], y[y != 2])]
+    r = go(md.ICaRL(capacity=8), stream(data=data, lr=0.5), 5)
+    asked = {(e.client, e.method) for e in r.ledger if e.round == 10}
+    assert asked == {(0, "choose"), (1, "choose"), (1, "train"), (2, "choose"), (2, "train")}
+    assert r.summary["acc"] > 0.7
+
+
+def test_without_exemplars_the_trained_layer_answers_with_what_it_has() -> None:
+    r = go(md.ICaRL(capacity=0, predict="head"), stream(lr=0.5), 5)
+    assert r.summary["matrix"][0][0] > 0.8
+
+
+def test_a_budget_of_its_own_or_the_replay_memorys() -> None:
+    me = client(stream(replay=md.memory.Ring(6)), 1, memory=Memory())
+    assert md.ICaRL().budget(me) == 12
+    assert md.ICaRL(capacity=5).budget(me) == 5
+    with pytest.raises(Unsupported, match=r"memory\.Ring"):
+        go(md.ICaRL(), stream(replay=None))
+    assert go(md.ICaRL(capacity=4), stream(replay=None)).summary["acc"] > 0
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for settings in ({"capacity": -1}, {"lam": -1.0}, {"T": 0.0}, {"predict": "mean"}):
+        with unchecked(), pytest.raises(RecipeError, match="ICaRL") as e:
+            md.ICaRL(**settings)  # type: ignore[arg-type]
+        assert e.value.key in (next(iter(settings)), "mean", None)
