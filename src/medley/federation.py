@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from .core.types import Data, Index, Vec
 from .core.wire import Codec, Plain, Uplink
 from .datasets import Dataset
 from .problems import engines
+from .problems.linear import Linear
 from .scenarios import Devices, Everyone, Pace, Participation, Partition, Stream, Tasks, describe
 from .scenarios import participation as who_takes_part
 from .scenarios.laws import is_number
@@ -442,6 +444,7 @@ class World:
         metrics: Mapping[str, Metric] | None = None,
         grad_norm: bool = False,
         round: int = 0,
+        minimum: bool = False,
     ) -> Row:
         """loss, and gap, grad_norm, test_loss, accuracy and accuracy over clients where there are such.
 
@@ -460,6 +463,14 @@ class World:
             row["loss"] = sum(p * problem.bind(*self._slice(s, i)).loss(x) for i, p in present.items())
         else:
             by_row = torch.cat([part for part in losses if part is not None]).double()
+            family = self.fed.problem
+            # A loss below log 2 is a row on its right side: 2x is better than x then, and so on for ever.
+            free = isinstance(family, Linear) and family.classification and family.mu == 0
+            if minimum and free and float(by_row.max()) < math.log(2):
+                raise Stalled(
+                    "the training rows are separable: x puts every one on its right side, so that a longer x has a "
+                    f"smaller loss and there is no minimiser; give {type(family).__name__}(mu=...) above 0"
+                )
             if self.fed.weights == "size":
                 mean = float(by_row.mean())
             else:
@@ -648,7 +659,7 @@ def run(
             world.problem.buffers(),
             world.p,
             world.cohort,
-            lambda x, b, t: world.evaluate(x, b, metrics, "grad_norm" in wanted, t),
+            lambda x, b, t: world.evaluate(x, b, metrics, "grad_norm" in wanted, t, "convex" in algorithm.requires()),
             rounds=total,
             seed=seed,
             eval_every=eval_every,
