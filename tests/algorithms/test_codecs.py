@@ -6,17 +6,17 @@ import pytest
 from oracles import federation, run
 
 import medley as md
-from medley.core.wire import Delta, Quantise, TopK
+from medley.core.wire import Quantise, TopK
 
 FED = federation(md.problems.quadratics(clients=5, d=20, rows=(20, 30)), lr=0.05, epochs=2)
 
 
-@pytest.mark.parametrize("codec", [Quantise(), TopK(0.25), Delta()], ids=str)
+@pytest.mark.parametrize("codec", [Quantise(feedback=True), TopK(0.25)], ids=str)
 def test_scaffold_finds_the_optimum_through_a_codec(codec):
     """Whose error goes to 0 as replies do."""
     exact, coarse = (run(md.SCAFFOLD(), FED, 300, codec=c, eval_every=300) for c in (None, codec))
     assert exact.summary["gap"] < 1e-9
-    assert coarse.summary["gap"] < 1e-6
+    assert coarse.summary["gap"] < 1e-9
 
 
 def test_fedavg_through_eight_bits_ends_where_it_does_without():

@@ -100,7 +100,7 @@ def fed(**options):
     return md.Federation(TOY.problem, clients=TOY.clients, f_star=TOY.f_star, pace=pace, **options)
 
 
-CODECS = [Quantise(), Quantise(8, "stochastic"), TopK(0.25), Delta(), Delta(Quantise(4))]
+CODECS = [Quantise(feedback=True), Quantise(8, "stochastic"), TopK(0.25), Delta(), Delta(Quantise(4))]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)

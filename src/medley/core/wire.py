@@ -119,12 +119,19 @@ class Quantise:
     """Replies' float tensors travel as integers of ``bits`` bits (2 to 8; a byte each), with one scale a row.
 
     The levels are max|v|/(2^(bits−1) − 1) apart, by row; ``rounding`` is "nearest", or "stochastic", which is right in
-    the mean and draws from a stream of the client, round and exchange.
+    the mean and draws from a stream of the client, round and exchange. With ``feedback`` a client adds to its next
+    reply what rounding took from this one: where the server adds up changes, as SCAFFOLD does with c, their sum is
+    then off by the last remainder alone, and without it drifts from what the clients hold.
     """
 
     bits: int = 8
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    remembers: ClassVar[bool] = False
+    feedback: bool = False
+
+    @property
+    def remembers(self) -> bool:
+        """What rounding took."""
+        return self.feedback
 
     def __post_init__(self) -> None:
         if self.bits not in range(2, 9):
@@ -138,6 +145,7 @@ class Quantise:
         draws = rng() if self.rounding == "stochastic" else None
         for name, v in packed.items():
             if _narrows(v):
+                v = _plus(v, kept, name)
                 scale = (v.abs().amax(-1, keepdim=True) / top).float()
                 levels = v / scale.where(scale > 0, 1)
                 if draws is not None:
@@ -155,8 +163,8 @@ class Quantise:
         return out
 
     def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
-        """Nothing."""
-        return {}
+        """What should have been sent and wasn't."""
+        return _owed(packed, decoded, kept) if self.feedback else {}
 
 
 @dataclass(frozen=True)
@@ -207,10 +215,7 @@ class TopK:
 
     def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
         """What should have been sent and wasn't."""
-        if not self.feedback:
-            return {}
-        sent = {name: v for name, v in decoded.items() if _narrows(v)}
-        return {name: _plus(v, kept, name) - sent[name] for name, v in packed.items() if _narrows(v)}
+        return _owed(packed, decoded, kept) if self.feedback else {}
 
 
 @dataclass(frozen=True)
@@ -224,9 +229,9 @@ class Delta:
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner, TopK) and self.inner.feedback:
+        if not isinstance(self.inner, Cast) and self.inner.feedback:
             raise RecipeError(
-                "Delta(TopK(feedback=True)): differences carry on what was left out already; say feedback=False",
+                f"Delta({self.inner}): differences carry on what was left out already; say feedback=False",
                 "inner",
             )
 
@@ -251,6 +256,11 @@ class Delta:
 def _narrows(v: object) -> TypeGuard[Tensor]:
     """Whether uplinks may touch it: float tensors; integers and scalars mean what they are."""
     return isinstance(v, Tensor) and v.is_floating_point() and v.ndim > 0 and v.numel() > 0
+
+
+def _owed(packed: Packed, decoded: Packed, kept: Kept) -> dict[str, Tensor]:
+    sent = {name: v for name, v in decoded.items() if _narrows(v)}
+    return {name: _plus(v, kept, name) - sent[name] for name, v in packed.items() if _narrows(v)}
 
 
 def _plus(v: Tensor, kept: Kept, name: str, sign: int = 1) -> Tensor:
