@@ -33,6 +33,7 @@ from .algorithms.gradientdescent import GradientDescent as GradientDescent
 from .algorithms.icarl import ICaRL as ICaRL
 from .algorithms.lbfgs import LBFGS as LBFGS
 from .algorithms.lwf import LwF as LwF
+from .algorithms.montdec import MontDec as MontDec
 from .algorithms.nccl import NCCL as NCCL
 from .algorithms.newton import Newton as Newton
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD

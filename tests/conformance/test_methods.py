@@ -40,6 +40,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.GIANT(solver="cg", speculative=True),
     md.GradientDescent(),
     md.LBFGS(),
+    md.MontDec(),
     md.Newton(),
     md.ICaRL(),
     md.LwF(),

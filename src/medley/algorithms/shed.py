@@ -10,12 +10,12 @@ eigenvectors, as d × d numbers or (rows)² of them, whichever is less. How many
 
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
-- report (if numbers travel whole): d + 1 down, k(d + 1) + d + 2 up; of all clients, or under ``search="speculative"``
+- report (if numbers travel whole): d + 1 down, kd + 8k bytes + d + 2 up; of all clients, or under ``search="speculative"``
   of those out of step
-- report (if in 8 bits): d + 1 down, kd bytes + 2k + d bytes + (1) + 2 up
-- losses (if there is a line search): d + 1 down, (K + 1) up; again where no candidate passed
-- attempt (if the search is speculative): d + 1 down, k(d + 1) + d + (K + 1) + 2 up; losses and the next report
-- attempt (if in 8 bits): 2d bytes + (1) + 1 down, kd bytes + 2k + d bytes + (1) + (K + 1) + 2 up
+- report (if in 8 bits): d + 1 down, kd bytes + 16k bytes + d bytes + 3 up
+- losses (if there is a line search): d + 1 down, 8(K + 1) bytes up; again where no candidate passed
+- attempt (if the search is speculative): d + 1 down, kd + 8k bytes + d + 8(K + 1) bytes + 2 up; losses and the next report
+- attempt (if in 8 bits): 2d bytes + (1) + 1 down, kd bytes + 16k bytes + d bytes + 8(K + 1) bytes + 3 up
 
 **Departures**: p_i instead of 1/M everywhere. Iterations count from 1, and the first renews. ``renewal=
 "gradient_norm"`` renews where the gradient's norm falls by less than ``b`` times what it fell by before, or grows, and
@@ -78,6 +78,7 @@ class Point(Message):
 class Report(Message):
     """Up: ∇f_i(θ), the next eigenpairs, ρ_i, and how many pairs the server should hold of this client beside these."""
 
+    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "lam"})
     g: Vec | Int[Tensor, " d"]
     g_scale: Float[Tensor, ""] | None
     V: Rows | Int[Tensor, "q d"]
@@ -97,6 +98,7 @@ class Line(Message):
 class Losses(Message):
     """Up: f_i(θ − ηp) for η = 0 and K powers of β."""
 
+    exact: ClassVar[frozenset[str]] = frozenset({"f"})
     f: Float[Tensor, " K"]
 
 
@@ -111,6 +113,7 @@ class Trial(Message):
 class Attempt(Report):
     """Up: `Losses` on the way to θ − p, and the `Report` of that point."""
 
+    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "lam", "f"})
     f: Float[Tensor, " K"]
 
 
@@ -246,18 +249,19 @@ class SHED(Algorithm[Server, Memory]):
         step = s.curve.solve(g, lambda v: s.held.solve(c, rho, v))
         s.norms = [*s.norms[-2:], float(g.norm())]
         due = self._due(s, len(g))
+        planned = s.renewals + due
         eta, ahead = 1.0, dict[int, Attempt]()
         if self.search != "none":
             codes, scale = quantise(step, 16) if self.bits else (s.x - step, None)
             step = step if scale is None else restore(codes, scale)
-            trial = Trial(codes, scale, s.renewals + due) if self.search == "speculative" else None
+            trial = Trial(codes, scale, planned) if self.search == "speculative" else None
             eta, ahead = self._line_search(s, clients, p, step, float(step @ g), trial)
-        s.x, s.renewals = s.x - eta * step, s.renewals + due
+        clients.note(eta=eta, hessians=s.renewals, pairs=len(s.held.lam))
+        s.x, s.renewals = s.x - eta * step, max(s.renewals, planned)
         s.renewed_in = s.t + 1 if due else s.renewed_in
         if ahead:
             self._take(s, ahead, s.t + 1 if eta == 1 else 0)
             s.renewals += due and eta != 1  # these Hessians are of a point that was not taken
-        clients.note(eta=eta, hessians=s.renewals - due, pairs=len(s.held.lam))
 
     def _take(self, s: Server, reports: Mapping[int, Report], t: int) -> None:
         """Keep what clients report of round t's θ; t = 0 is of no round's."""
@@ -297,13 +301,16 @@ class SHED(Algorithm[Server, Memory]):
 
         def losses(etas: Sequence[float]) -> Sequence[float]:
             first = round(math.log(etas[1], self.beta))
-            if trial is not None and first:
+            if trial is not None and ahead:
                 # No candidate of the first exchange passed, and clients have gone ahead: back to θ.
+                due, s.renewals = trial.renewals > s.renewals, trial.renewals
+                self._take(s, ahead, 0)
+                ahead.clear()
+                s.renewals += due  # those Hessians are of a point that was not taken
                 self._take(s, clients.ask(self.report, Point(s.x, s.renewals)).each(), s.t)
             ids = tuple(i for i in clients.ids if s.at.get(i) == s.t)
             answers: Mapping[int, Attempt | Losses]
             if trial is None or first:
-                ahead.clear()
                 answers = clients.ask(self.losses, Line(step, first), ids=ids).each()
             else:
                 ahead.update(clients.ask(self.attempt, trial, ids=ids).each())
@@ -311,9 +318,7 @@ class SHED(Algorithm[Server, Memory]):
             if not answers:
                 raise TooFewReplies(f"round {clients.round}: no client told its loss; are they reachable?")
             rest = {i: p[i] for i in p if i not in answers}
-            down = sum(rest[i] * float(step @ s.g[i]) for i in rest)
-            c, rho = s.held.weights(rest, s.rho), sum(rest[i] * s.rho[i] for i in rest)
-            bend = float(c @ (s.held.V @ step).square()) + rho * float(step @ step) if rest else 0.0
+            down, bend = sum(w * float(step @ s.g[i]) for i, w in rest.items()), s.held.bend(rest, s.rho, step)
             f = torch.stack([p[i] * answers[i].f for i in sorted(answers)]).sum(0).tolist()
             return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
 

@@ -193,6 +193,11 @@ class Sketch:
         share, floor = (self.lam.new_tensor([of.get(i, 0.0) for i in agents.tolist()]) for of in (p, rho))
         return share[self.owner] * (self.lam - torch.where(self.base, 0.0, floor[self.owner]))
 
+    def bend(self, p: Mapping[int, float], rho: Mapping[int, float], v: Vec) -> float:
+        """Σp_i vᵀĤ_iv over the agents in ``p``."""
+        whole = sum(p_i * rho[i] for i, p_i in p.items()) * float(v @ v)
+        return whole + float(self.weights(p, rho) @ (self.V @ v).square()) if p else 0.0
+
     def solve(self, c: Values, rho: float, g: Vec) -> Vec:
         """(VᵀcV + ρI)⁻¹g: by Woodbury's identity while there are fewer pairs than dimensions, else by Cholesky.
 

@@ -1,0 +1,161 @@
+"""Run SHED and its rivals to f − f* < 1e-8 and tell what it took: exchanges, vectors, bytes, Hessians.
+
+    python papers/shed/run.py fm@1e-5 fmB@1e-6 w8a@1e-6 --out runs/shed.json
+    python papers/shed/run.py fm@1e-5 --methods Fib-SHED,SHED.fast --seeds 5 --out runs/shed.json
+    python papers/shed/run.py --table --out runs/shed.json
+
+A name is a problem of settings.py and its ridge μ. Every run is added to the file as it ends, with its whole curve;
+what is there already is not run again. The table beside it (.md) has medians over partitions, with the range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import settings
+
+import medley as md
+from medley.core.files import replacing
+
+GOAL = 1e-8
+CHANNEL = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
+
+# Name: (class, settings, pace, most rounds). Rivals are looked up by name.
+METHODS: dict[str, tuple[str, dict, md.scenarios.Pace | None, int]] = {
+    "Fib-SHED": ("SHED", {}, None, 1000),
+    "Fib-SHED+": ("SHED", {}, CHANNEL, 1000),
+    "Fib-SHED d=6": ("SHED", {"pairs": 6}, None, 1000),
+    "GN-SHED": ("SHED", {"renewal": "gradient_norm"}, None, 1000),
+    "SHED-periodic": ("SHED", {"renewal": "periodic", "period": 40}, None, 1000),
+    "SHED.fast": ("SHED.fast", {}, None, 400),
+    "SHED.fast d=1": ("SHED.fast", {"pairs": 1}, None, 400),
+    "SHED-LS λ": ("SHED", {"rho": "lambda", "search": "none"}, None, 300),
+    "Mont-Dec+": ("MontDec", {}, CHANNEL, 400),
+    "Newton": ("Newton", {}, None, 60),
+    "LBFGS": ("LBFGS", {}, None, 1000),
+    "GIANT": ("GIANT", {}, None, 200),
+    "DONE": ("DONE", {}, None, 300),
+    "FedNL": ("FedNL", {}, None, 500),
+    "AGD": ("AGD", {}, None, 3000),
+}
+COLUMNS = ("round", "exchanges", "vectors", "bytes_up", "bytes_down", "hessians", "gap")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="problem@mu, e.g. fm@1e-6")
+    parser.add_argument("--methods", default="Fib-SHED,SHED.fast", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
+    given = parser.parse_args()
+    found = json.loads(given.out.read_text()) if given.out.exists() else []
+    done = {(r["problem"], r["mu"], r["method"], r["seed"]) for r in found}
+    try:
+        for seed in range(0 if given.table else given.seeds):
+            for name in given.names:
+                problem, _, mu = name.partition("@")
+                for method in given.methods.split(","):
+                    if (problem, float(mu), method, seed) in done:
+                        continue
+                    found.append(once(problem, float(mu), method, seed))
+                    given.out.parent.mkdir(parents=True, exist_ok=True)
+                    with replacing(given.out) as tmp:
+                        tmp.write_text(json.dumps(found))
+    except md.MedleyError as e:
+        print(f"Error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
+        return 130
+    with replacing(given.out.with_suffix(".md")) as tmp:
+        tmp.write_text(table(found), encoding="utf-8")
+    print(table(found))
+    return 0
+
+
+def once(problem: str, mu: float, method: str, seed: int) -> dict:
+    if method not in METHODS:
+        raise md.RecipeError.unknown(method, METHODS, "papers/shed/run.py")
+    kind, options, pace, rounds = METHODS[method]
+    fed = settings.federation(problem, mu, seed, pace=pace)
+    made = md.SHED.fast(**options) if kind == "SHED.fast" else getattr(md, kind)(**options)
+    began = time.process_time()
+    result = md.run(made, fed, rounds, seed=seed, target={"gap": GOAL}, throw=False, progress=False)
+    seconds = time.process_time() - began
+    d, agents = len(result.x), len(fed.sizes)
+    rows = [row | {"vectors": row["bytes_up"] / (8 * d * agents)} for row in result.history]
+    last = rows[-1]
+    print(
+        f"{problem} μ={mu:g} {method} partition {seed}: {result.status.outcome}, {last['exchanges']} exchanges, "
+        f"gap {last['gap']:.2g}, {seconds:.1f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    return {
+        "problem": problem,
+        "mu": mu,
+        "method": method,
+        "seed": seed,
+        "status": result.status.outcome,
+        "seconds": seconds,
+        "curve": [[row.get(k, 0) for k in COLUMNS] for row in rows],
+    }
+
+
+def table(found: list[dict]) -> str:
+    """Medians over partitions, (least–most); times fewer than Fib-SHED where that ran on the same partitions."""
+    lines = [
+        f"To f − f* < {GOAL:g}; medians over partitions (least–most). Vectors are a client's, up, of 8 d bytes; bytes "
+        "are all clients', both ways.",
+        "",
+        "| problem | μ | method | parts | reached | iterations | exchanges | Hessians | vectors | MB | gap | CPU |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for problem, mu, method in dict.fromkeys((r["problem"], r["mu"], r["method"]) for r in found):
+        runs = [r for r in found if (r["problem"], r["mu"], r["method"]) == (problem, mu, method)]
+        last = [dict(zip(COLUMNS, r["curve"][-1], strict=True)) for r in runs]
+
+        def spread(values: list[float]) -> str:
+            return f"{median(values):.0f} ({min(values):.0f}–{max(values):.0f})"
+
+        cells = [spread([row[k] for row in last]) for k in ("round", "exchanges", "hessians", "vectors")]
+        reached = sum(r["status"] == "target" for r in runs)
+        total = [(row["bytes_up"] + row["bytes_down"]) / 1e6 for row in last]
+        lines.append(
+            f"| {problem} | {mu:g} | {method} | {len(runs)} | {reached} | {' | '.join(cells)} | "
+            f"{median(total):.1f} ({min(total):.1f}–{max(total):.1f}) | {median(row['gap'] for row in last):.1e} | "
+            f"{median(r['seconds'] for r in runs):.1f} |"
+        )
+    return "\n".join([*lines, "", *ratios(found), ""])
+
+
+def ratios(found: list[dict]) -> list[str]:
+    """How many times fewer exchanges and bytes SHED.fast takes than Fib-SHED, partition by partition."""
+    ends = {(r["problem"], r["mu"], r["seed"], r["method"]): r["curve"][-1] for r in found if r["status"] == "target"}
+    lines = []
+    for problem, mu in dict.fromkeys((p, m) for p, m, _, _ in ends):
+        pairs = [
+            (dict(zip(COLUMNS, slow, strict=True)), dict(zip(COLUMNS, ends[p, m, s, "SHED.fast"], strict=True)))
+            for (p, m, s, method), slow in ends.items()
+            if (p, m, method) == (problem, mu, "Fib-SHED") and (p, m, s, "SHED.fast") in ends
+        ]
+        if pairs:
+            exchanges = sorted(a["exchanges"] / b["exchanges"] for a, b in pairs)
+            up = sorted(a["bytes_up"] / b["bytes_up"] for a, b in pairs)
+            both = sorted((a["bytes_up"] + a["bytes_down"]) / (b["bytes_up"] + b["bytes_down"]) for a, b in pairs)
+            said = [f"{median(v):.1f} ({v[0]:.1f}–{v[-1]:.1f})" for v in (exchanges, up, both)]
+            lines.append(
+                f"- {problem}, μ = {mu:g}, {len(pairs)} partitions: SHED.fast takes {said[0]} times fewer exchanges "
+                f"than Fib-SHED, {said[1]} times fewer bytes up, {said[2]} both ways."
+            )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

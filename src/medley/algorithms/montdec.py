@@ -1,0 +1,162 @@
+"""MontDec: every round the leading eigenpairs of the current Hessians, and nothing kept of earlier ones.
+
+**Reference**: Erdogdu & Montanari, "Convergence rates of sub-sampled Newton methods", NeurIPS 2015, for many agents
+as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the rival that shows what accumulating pairs
+is worth.
+
+**Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. Every client decomposes its
+Hessian every round. How many pairs go up is ``me.pace.pairs``, unless ``pairs`` says it.
+
+**One round sends** (floats per client; k the pairs of this round, K the candidate steps):
+
+- report: d down, k(d + 1) + d + 1 up
+- losses: d + 1 down, 8(K + 1) bytes up; again where no candidate passed
+
+**Departures**: p_i instead of 1/M. Clients that miss a round are represented by what they sent last.
+
+**Example**
+
+>>> import medley as md
+>>> toy = md.problems.logistic(clients=10, mu=1e-2)
+>>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
+>>> md.run(md.MontDec(pairs=4), fed, rounds=40, progress=False).summary["gap"] < 1e-12
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError, TooFewReplies
+from ..core.message import Message
+from ..core.types import Vec
+from ..numerics.curvature import Rows, Sketch, Values, decompose
+from ..numerics.linesearch import backtrack, check
+
+
+class Model(Message):
+    """Down: the server's θ."""
+
+    x: Vec
+
+
+class Report(Message):
+    """Up: ∇f_i(θ), the leading eigenpairs of ∇²f_i(θ), and the next eigenvalue."""
+
+    g: Vec
+    V: Rows
+    lam: Values
+    rho: float
+
+
+class Line(Message):
+    """Down: the direction p, and the power of β to begin with."""
+
+    p: Vec
+    first: int
+
+
+class Losses(Message):
+    """Up: f_i(θ − ηp) for η = 0 and K powers of β."""
+
+    exact: ClassVar[frozenset[str]] = frozenset({"f"})
+    f: Float[Tensor, " K"]
+
+
+@dataclass
+class Server:
+    """θ, and of every client its last gradient, pairs and ρ_i."""
+
+    x: Vec
+    held: Sketch
+    g: dict[int, Vec] = field(default_factory=dict)
+    rho: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class Memory:
+    """The θ that directions start from."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class MontDec(Algorithm[Server, Memory]):
+    """Ĥ_i = Σ_{j≤d_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I, ρ_i = λ_{d_i+1}, of the current Hessian; η by Armijo's rule."""
+
+    pairs: int | None = None
+    alpha: float = 0.1
+    beta: float = 0.5
+    tries: int = 12
+
+    needs: ClassVar[frozenset[str]] = frozenset({"factor", "convex"})
+
+    def __post_init__(self) -> None:
+        check("MontDec", self.alpha, self.beta, self.tries)
+        if self.pairs is not None and self.pairs < 0:
+            raise RecipeError(f"MontDec(pairs={self.pairs}): must be 0 or more, or None for the pace's", "pairs")
+
+    def start(self, x: Vec) -> Server:
+        """θ⁰, and nothing known."""
+        return Server(x, Sketch.none(x))
+
+    def remember(self, x: Vec) -> Memory:
+        """Nothing to start from yet."""
+        return Memory(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g."""
+        reports = clients.ask(self.report, Model(s.x)).each()
+        s.held = s.held.after({i: (up.V, up.lam) for i, up in reports.items()}, anew=reports)
+        s.g |= {i: up.g for i, up in reports.items()}
+        s.rho |= {i: up.rho for i, up in reports.items()}
+        if not reports:
+            raise TooFewReplies(f"round {clients.round}: none of {len(clients)} clients answered; are they reachable?")
+        share = sum(clients.p[i] for i in s.g)
+        p_i = {i: clients.p[i] / share for i in sorted(s.g)}
+        g = torch.stack([p_i[i] * s.g[i] for i in p_i]).sum(0)
+        p = s.held.solve(s.held.weights(p_i, s.rho), sum(p_i[i] * s.rho[i] for i in p_i), g)
+
+        def losses(etas: Sequence[float]) -> Sequence[float]:
+            line = Line(p, round(math.log(etas[1], self.beta)))
+            answers = clients.ask(self.losses, line, ids=tuple(reports)).each()
+            # Of those that are silent the server has a quadratic model.
+            rest = {i: w for i, w in p_i.items() if i not in answers}
+            if not answers:
+                raise TooFewReplies(f"round {clients.round}: no client told its loss; are they reachable?")
+            down, bend = sum(w * float(p @ s.g[i]) for i, w in rest.items()), s.held.bend(rest, s.rho, p)
+            f = torch.stack([p_i[i] * up.f for i, up in answers.items()]).sum(0).tolist()
+            return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
+
+        eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, self.tries)
+        s.x = s.x - eta * p
+        clients.note(eta=eta)
+
+    @on_client
+    def report(self, me: Client[Memory], got: Model) -> Report:
+        """∇f_i(θ), and the leading eigenpairs of ∇²f_i(θ)."""
+        f, none = me.problem, got.x.new_empty(0, len(got.x))
+        me.memory.x = got.x
+        k = me.pace.pairs if self.pairs is None else self.pairs
+        A, delta = f.factor(got.x)
+        f.work += min(A.shape) * f.n
+        spectrum = decompose(A, none, none[:, 0], k + 1)
+        k = min(k, len(spectrum.values))
+        V = spectrum.vectors(0, k, A, none, none[:, 0])
+        return Report(f.grad(got.x), V, spectrum.values[:k] + delta, spectrum.next(k) + delta)
+
+    @on_client
+    def losses(self, me: Client[Memory], got: Line) -> Losses:
+        """How f_i falls along p."""
+        etas = [0.0, *(self.beta**k for k in range(got.first, got.first + self.tries))]
+        return Losses(me.problem.losses_along(me.memory.x, got.p, got.p.new_tensor(etas)))

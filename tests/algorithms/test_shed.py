@@ -1,0 +1,352 @@
+"""SHED against dense Hessians, its theorems, the reference counts, and clients that come and go."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+import torch
+from oracles import unchecked
+from rig import Rig
+from sklearn.datasets import load_breast_cancer
+
+import medley as md
+from medley.algorithms.shed import SHED, fibonacci
+from medley.core.errors import BadData, RecipeError, Unsupported
+from toys import LossyTransport
+
+ALONE = {
+    "L-BFGS": {"lbfgs": 30},
+    "speculative": {"search": "speculative"},
+    "difference": {"difference": True},
+    "geo": {"rho": "geo"},
+    "8 bits": {"bits": 8},
+    "8 bits ahead": {"bits": 8, "search": "speculative"},
+    "gradient norm": {"renewal": "gradient_norm"},
+    "periodic": {"renewal": "periodic", "period": 7},
+    "many pairs": {"pairs": 5},
+}
+
+
+def breast_cancer(mu: float, **means) -> md.Federation:
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    parts = np.array_split(np.argsort(X[:, 0]), 10)
+    f_star = {1e-3: 0.05983977454242, 1e-5: 0.03363455155305}[mu]
+    return md.Federation(md.problems.Logistic(mu=mu), clients=[(X[r], y[r]) for r in parts], f_star=f_star, **means)
+
+
+def to_the_end(method, fed, rounds=200, goal=1e-8, **options):
+    return md.run(method, fed, rounds, target={"gap": goal}, progress=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("mu", "counts"), [(1e-3, (32, 64, 6)), pytest.param(1e-5, (63, 126, 8), marks=pytest.mark.slow)]
+)
+def test_reference_counts_on_breast_cancer(mu, counts):
+    run = to_the_end(SHED(), breast_cancer(mu))
+    assert run.status.outcome == "target"
+    last = run.history[-1]
+    assert (last["round"], last["exchanges"], last["hessians"]) == counts
+    exact = md.run(SHED(), breast_cancer(mu), 2 * counts[0], target={"grad_norm": 1e-10}, progress=False)
+    assert abs(exact.summary["gap"]) < 1e-9
+
+
+def test_sh_8_fibonacci_renewals():
+    first = lambda d, k: list(islice(fibonacci(d), k))
+    assert first(15, 9) == [1, 2, 4, 7, 12, 20, 34, 48, 62]
+    assert first(300, 15) == [1, 2, 4, 7, 12, 20, 33, 54, 88, 143, 232, 376, 675, 974, 1273]
+    run = md.run(SHED(), breast_cancer(1e-3), 21, progress=False)
+    assert [t for t, (a, b) in enumerate(pairwise(run["hessians"][1:]), 2) if b > a] == [2, 4, 7, 12, 20]
+
+
+def picture(rig: Rig, i: int):
+    """Ĥ_i as the server has it."""
+    s = rig.s
+    c = s.held.weights({i: 1.0}, s.rho)
+    return (s.held.V.T * c) @ s.held.V + s.rho[i] * torch.eye(len(s.x)).double()
+
+
+@pytest.mark.parametrize("rows", [(20, 40), (3, 5)])
+def test_sh_1_2_11_pictures_are_above_and_exact_at_the_rank(rows):
+    toy = md.problems.logistic(4, d=8, mu=0.01, rows=rows)
+    rig = Rig(SHED(renewal="once"), toy)
+    x = rig.s.x
+    H = [rig.client(i, 1).problem.hessian(x) for i in range(4)]
+    for q in range(1, 10):
+        rig()
+        for i, (X, _) in enumerate(toy.clients):
+            off = picture(rig, i) - H[i]
+            assert float(torch.linalg.eigvalsh(off)[0]) > -1e-13
+            assert rig.s.held.count(i) == min(q, 7, len(X))
+            if q >= min(7, len(X)):
+                assert float(off.norm()) < 1e-12 * float(H[i].norm())
+    assert {m.sent for m in rig.memories().values()} == {min(7, len(X)) for X, _ in toy.clients}
+
+
+@pytest.mark.parametrize("rows", [(30, 60), (4, 6)])
+def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
+    d = 9
+    g = torch.Generator().manual_seed(0)
+    scale = torch.logspace(0, -1.5, d).double()
+    clients = []
+    for n in torch.randint(*rows, (5,), generator=g).tolist():
+        X = torch.randn(n, d, generator=g).double() * scale
+        clients.append((X, X @ torch.randn(d, generator=g).double()))
+    toy = md.problems.Synthetic(md.problems.LeastSquares(mu=1e-3), clients, torch.zeros(d), 0.0)
+    rig = Rig(SHED(), toy)
+    f = [rig.client(i, 1).problem for i in range(5)]
+    zero = torch.zeros(d).double()
+    p = torch.tensor(list(rig.world.p.values()), dtype=torch.float64)
+    H = sum(p[i] * f[i].hessian(zero) for i in range(5))
+    best = torch.linalg.solve(H, -sum(p[i] * f[i].grad(zero) for i in range(5)))
+    lam = torch.stack([torch.linalg.eigvalsh(fi.hessian(zero)).flip(0) for fi in f])
+    error = float(best.norm())
+    for q in range(1, d + 1):
+        rig()
+        at = torch.tensor([min(q, d - 1, fi.n) for fi in f])
+        following = lam[torch.arange(5), at.clamp(max=d - 1)]
+        rho = float(p @ (following + lam[:, -1]) / 2)
+        c = 1 - float(p @ lam[:, -1]) / rho
+        now = float((rig.s.x - best).norm())
+        assert now <= c * error * (1 + 1e-9) + 1e-12
+        error = now
+    assert error < 1e-10
+    assert rig.books.ledger.exchanges == d  # one a round: no line search
+
+
+def test_sh_6_corollary_2_rho_star_contracts_better_than_lambda():
+    # One agent, diagonal Hessian, the error spread over the extreme directions that one pair leaves: the worst case.
+    lam = torch.tensor([8.0, 2.0, 1.0, 0.5]).double()
+    X = torch.diag((4 * lam).sqrt())
+    y = X @ torch.tensor([1.0, 1.0, 0.0, 1.0]).double()
+    toy = md.problems.Synthetic(md.problems.LeastSquares(), [(X, y)], torch.zeros(4), 0.0)
+    left = {}
+    for rho in ("star", "lambda"):
+        rig = Rig(SHED(rho=rho, search="none"), toy)
+        left[rho] = (rig().x - torch.tensor([1.0, 1.0, 0.0, 1.0]).double()).abs()
+    star = (2.0 + 0.5) / 2
+    assert torch.allclose(left["star"], torch.tensor([0, 1 - 0.5 / star, 0, 1 - 0.5 / star]).double(), atol=1e-12)
+    assert float(left["lambda"].max()) == pytest.approx(1 - 0.5 / 2.0)
+    assert float(left["star"].max()) < float(left["lambda"].max())
+
+
+@pytest.mark.parametrize(("rho", "alpha", "least"), [("lambda", 0.49, 1.0), ("star", 0.1, 0.5)])
+def test_sh_4_5_steps_that_armijo_accepts_on_quadratics(rho, alpha, least):
+    toy = md.problems.quadratics(6, d=8)
+    run = md.run(
+        SHED(rho=rho, search="armijo", alpha=alpha), md.Federation(toy.problem, clients=toy.clients), 8, progress=False
+    )
+    assert min(run["eta"][1:]) >= least
+
+
+@pytest.mark.parametrize("option", ALONE)
+def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
+    toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
+    fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
+    run = md.run(SHED(**ALONE[option]), fed, 60, target={"grad_norm": 1e-9}, progress=False)
+    assert run.status.outcome == "target"
+    assert all(b <= a + 1e-15 for a, b in pairwise(run["loss"]))
+    assert float((run.x - toy.x_star).norm()) < 1e-7
+
+
+def test_speculation_halves_the_exchanges_and_changes_nothing_else():
+    a, b = (to_the_end(SHED(search=search), breast_cancer(1e-3)) for search in ("armijo", "speculative"))
+    assert a.history[-1]["round"] == b.history[-1]["round"] == 32
+    assert b.history[-1]["exchanges"] == 33
+    assert np.allclose(a["gap"], b["gap"], rtol=1e-6, atol=1e-12)
+
+
+def test_fast_is_fast():
+    slow, fast = (to_the_end(m, breast_cancer(1e-3)).history[-1] for m in (SHED(), SHED.fast()))
+    assert fast["exchanges"] <= slow["exchanges"] / 4
+    assert fast["bytes_up"] + fast["bytes_down"] <= (slow["bytes_up"] + slow["bytes_down"]) / 5
+
+
+def test_above_keeps_rounded_pictures_above():
+    toy = md.problems.logistic(3, d=8, mu=0.01, rows=(20, 40))
+    below = 0.0
+    for above in (True, False):
+        rig = Rig(SHED(renewal="once", bits=8, above=above), toy)
+        H = [rig.client(i, 1).problem.hessian(rig.s.x) for i in range(3)]
+        for _ in range(5):
+            rig()
+            least = min(float(torch.linalg.eigvalsh(picture(rig, i) - H[i])[0]) for i in range(3))
+            assert least > -1e-13 or not above
+            below = min(below, least)
+    assert below < -1e-6
+
+
+def test_differences_make_the_new_hessian_of_the_old_one():
+    toy = md.problems.logistic(3, d=8, mu=0.01, rows=(20, 40))
+    rig = Rig(SHED(renewal="periodic", period=6, difference=True, pairs=3), toy)
+    for _ in range(6):
+        before = rig().x
+    del before
+    x = rig.s.x
+    for _ in range(2):
+        rig()
+    H = [rig.client(i, 1).problem.hessian(m.of) for i, m in rig.memories().items()]
+    assert all(not torch.equal(m.of, x * 0) for m in rig.memories().values())
+    rig()
+    for i in range(3):
+        assert float((picture(rig, i) - H[i]).norm()) < 1e-10 * float(H[i].norm())
+
+
+@pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
+def test_clients_that_miss_a_fifth_of_the_rounds_cost_half_as_many_more_at_most(method):
+    there = md.scenarios.Bernoulli(0.8)
+    everyone = to_the_end(method, breast_cancer(1e-3), goal=1e-7).history[-1]["round"]
+    rounds = []
+    for seed in range(3):
+        run = to_the_end(method, breast_cancer(1e-3, participation=there), goal=1e-7, seed=seed)
+        assert run.status.outcome == "target"
+        rounds.append(run.history[-1]["round"])
+    assert sorted(rounds)[1] <= 1.5 * everyone
+
+
+@pytest.mark.parametrize("method", [SHED(pairs=2), SHED.fast()], ids=["paper", "fast"])
+def test_lost_requests_and_replies_leave_both_ends_in_step(method):
+    toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
+    fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
+    lost = {
+        (t, e, i): ("request", "reply")[(t + i + e) % 2]
+        for t in range(1, 30)
+        for e in range(2)
+        for i in range(6)
+        if (3 * t + i + e) % 5 == 0
+    }
+    run = md.run(method, fed, 60, target={"grad_norm": 1e-8}, progress=False, transport=LossyTransport(lost))
+    assert run.status.outcome == "target"
+    assert float((run.x - toy.x_star).norm()) < 1e-6
+
+
+def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
+    d, M = 8, 6
+    toy = md.problems.logistic(M, d=d, mu=1e-2, rows=(10, 40))
+    pairs = (0, 1, 2, 3, 5, 9)
+    pace = md.scenarios.Pace(pairs=pairs)
+    fed = md.Federation(toy.problem, clients=toy.clients, pace=pace)
+    run = md.run(SHED(renewal="once"), fed, 10, progress=False)
+    for i, k in enumerate(pairs):
+        reports = [e for e in run.ledger if e.method == "report" and e.client == i]
+        sent = [(e.up - 8 * (d + 2)) // (8 * (d + 1)) for e in reports]
+        assert [e.up for e in reports] == [8 * (q * (d + 1) + d + 2) for q in sent]
+        assert sent == [min(k, max(0, d - 1 - k * t)) for t in range(10)]
+        assert {e.down for e in reports} == {8 * d + 8}
+        assert {(e.down, e.up) for e in run.ledger if e.method == "losses"} == {(8 * d + 8, 8 * 13)}
+    eight = md.run(SHED(renewal="once", bits=8), fed, 10, progress=False)
+    ups = {e.up for e in eight.ledger if e.method == "report" and e.client == 2}
+    assert ups == {q * (d + 16) + d + 8 + 16 for q in (0, 1, 2)}
+
+
+def test_sh_10_all_pairs_of_every_hessian_are_newtons_method():
+    toy = md.problems.logistic(5, d=7, mu=1e-2, rows=(10, 40))
+    fed = md.Federation(toy.problem, clients=toy.clients)
+    p = fed.draw(0).p
+    f = Rig(SHED(), toy)
+    x = torch.zeros(7).double()
+    for _ in range(4):
+        parts = [(p[i], f.client(i, 1).problem) for i in p]
+        x = x - torch.linalg.solve(sum(w * o.hessian(x) for w, o in parts), sum(w * o.grad(x) for w, o in parts))
+    for method in (SHED(renewal="periodic", period=1, pairs=6), md.MontDec(pairs=6)):
+        run = md.run(method, fed, 4, progress=False)
+        assert run["eta"][1:] == [1.0] * 4
+        assert torch.allclose(run.x, x, rtol=0, atol=1e-11)
+
+
+def test_montdec_forgets():
+    toy = md.problems.logistic(4, d=8, mu=1e-2, rows=(10, 40))
+    rig = Rig(md.MontDec(pairs=2), toy)
+    for _ in range(4):
+        rig()
+        assert [rig.s.held.count(i) for i in range(4)] == [2] * 4
+    H = rig.client(1, 1).problem.hessian(rig.memories()[1].x)
+    assert torch.allclose(picture(rig, 1) - H, (picture(rig, 1) - H).T)
+    assert float(torch.linalg.eigvalsh(picture(rig, 1) - H)[0]) > -1e-13
+
+
+def test_least_squares_renew_once_and_search_for_nothing():
+    resolved = SHED().suited(frozenset({"quadratic"}))
+    assert (resolved.renewal, resolved.rho, resolved.search) == ("once", "star", "none")
+    resolved = SHED().suited(frozenset({"convex"}))
+    assert (resolved.renewal, resolved.rho, resolved.search) == ("fibonacci", "lambda", "armijo")
+    fast = SHED.fast().suited(frozenset({"quadratic"}))
+    assert (fast.rho, fast.search, fast.renewal) == ("geo", "speculative", "once")
+
+
+@pytest.mark.parametrize("method", [SHED(), SHED.fast(), md.MontDec(pairs=3)], ids=["paper", "fast", "MontDec"])
+def test_separable_data_are_never_called_converged(method):
+    X = np.array([[1.0, 0.5], [2.0, 1.0], [-1.0, 0.2], [-2.0, -1.0], [1.5, -0.3], [-1.2, 0.1]])
+    fed = md.Federation(md.problems.Logistic(), clients=[(X[:3], X[:3, 0] > 0), (X[3:], X[3:, 0] > 0)])
+    run = md.run(method, fed, 60, target={"grad_norm": 1e-10}, progress=False, throw=False)
+    assert run.status.outcome == "stalled"
+    assert "separable" in run.status.message
+    assert "mu" in run.status.message
+
+
+@pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
+def test_singular_problems_without_a_ridge_still_go_to_a_minimum(method):
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(30, 4, generator=g).double()
+    X = torch.cat([X, X[:, :1], 1e6 * X[:, 1:2]], 1)  # one column twice, one in other units
+    y = (X[:, 0] + torch.randn(30, generator=g).double() > 0).double()
+    fed = md.Federation(md.problems.Logistic(), clients=[(X[:10], y[:10]), (X[10:], y[10:])])
+    run = md.run(method, fed, 80, progress=False, throw=False, target={"grad_norm": 1e-6})
+    assert run.history[-1]["loss"] < 0.6
+
+
+def test_data_that_are_no_numbers_are_named():
+    X = np.ones((4, 3))
+    X[2, 1] = np.nan
+    with pytest.raises(BadData, match="row 2, column 1") as e:
+        md.Federation(md.problems.Logistic(), clients=[(np.ones((4, 3)), [0, 1, 0, 1]), (X, [0, 1, 0, 1])])
+    assert (e.value.client, e.value.row, e.value.column) == (1, 2, 1)
+
+
+def test_networks_have_no_factor():
+    data = md.datasets.gaussian_classes(60)
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(data.X.shape[1], data.classes)),
+        data=data,
+        partition=md.scenarios.IID(clients=3),
+    )
+    with pytest.raises(Unsupported, match="SHED needs"):
+        md.run(SHED(), fed, 1, progress=False)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"renewal": "fibonaci"},
+        {"rho": "gee"},
+        {"search": "line"},
+        {"period": 0},
+        {"b": 0.0},
+        {"pairs": -1},
+        {"pairs": (1, -2)},
+        {"lbfgs": -1},
+        {"bits": 9},
+        {"above": True, "rho": "geo"},
+        {"alpha": 0.5},
+    ],
+)
+def test_refuses_settings_that_make_no_sense(setting):
+    with unchecked(), pytest.raises(RecipeError, match="SHED"):
+        SHED(**setting)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.skipif("MEDLEY_DATA" not in os.environ, reason="MEDLEY_DATA is not set")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "rounds", "hessians"), [("fm", 197, 10), ("w8a", 217, 10)])
+def test_reference_counts_on_large_data(name, rounds, hessians, monkeypatch):
+    monkeypatch.syspath_prepend("papers/shed")
+    import settings
+
+    last = to_the_end(SHED(), settings.federation(name, 1e-5, 0), 400).history[-1]
+    assert last["round"] == pytest.approx(rounds, rel=0.15)
+    assert abs(last["hessians"] - hessians) <= 1
