@@ -165,20 +165,6 @@ def test_fast_is_fast():
     assert fast["bytes_up"] + fast["bytes_down"] <= (slow["bytes_up"] + slow["bytes_down"]) / 5
 
 
-def test_above_keeps_rounded_pictures_above():
-    toy = md.problems.logistic(3, d=8, mu=0.01, rows=(20, 40))
-    below = 0.0
-    for above in (True, False):
-        rig = Rig(SHED(renewal="once", bits=8, above=above), toy)
-        H = [rig.client(i, 1).problem.hessian(rig.s.x) for i in range(3)]
-        for _ in range(5):
-            rig()
-            least = min(float(torch.linalg.eigvalsh(picture(rig, i) - H[i])[0]) for i in range(3))
-            assert least > -1e-13 or not above
-            below = min(below, least)
-    assert below < -1e-6
-
-
 def test_differences_make_the_new_hessian_of_the_old_one():
     toy = md.problems.logistic(3, d=8, mu=0.01, rows=(20, 40))
     rig = Rig(SHED(renewal="periodic", period=6, difference=True, pairs=3), toy)
@@ -277,16 +263,6 @@ def test_least_squares_renew_once_and_search_for_nothing():
     assert (fast.rho, fast.search, fast.renewal) == ("geo", "speculative", "once")
 
 
-@pytest.mark.parametrize("method", [SHED(), SHED.fast(), md.MontDec(pairs=3)], ids=["paper", "fast", "MontDec"])
-def test_separable_data_are_never_called_converged(method):
-    X = np.array([[1.0, 0.5], [2.0, 1.0], [-1.0, 0.2], [-2.0, -1.0], [1.5, -0.3], [-1.2, 0.1]])
-    fed = md.Federation(md.problems.Logistic(), clients=[(X[:3], X[:3, 0] > 0), (X[3:], X[3:, 0] > 0)])
-    run = md.run(method, fed, 60, target={"grad_norm": 1e-10}, progress=False, throw=False)
-    assert run.status.outcome == "stalled"
-    assert "separable" in run.status.message
-    assert "mu" in run.status.message
-
-
 @pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
 def test_singular_problems_without_a_ridge_still_go_to_a_minimum(method):
     g = torch.Generator().manual_seed(3)
@@ -329,7 +305,6 @@ def test_networks_have_no_factor():
         {"pairs": (1, -2)},
         {"lbfgs": -1},
         {"bits": 9},
-        {"above": True, "rho": "geo"},
         {"alpha": 0.5},
     ],
 )

@@ -10,11 +10,10 @@ eigenvectors, as d × d numbers or (rows)² of them, whichever is less. How many
 
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
-- report (if numbers travel whole): d + 1 down, kd + 8k bytes + d + 2 up; of all clients, or under ``search="speculative"``
-  of those out of step
+- report (if numbers travel whole): d + 1 down, kd + 8k bytes + d + 2 up; of all, or of those that an attempt left out
 - report (if in 8 bits): d + 1 down, kd bytes + 16k bytes + d bytes + 3 up
 - losses (if there is a line search): d + 1 down, 8(K + 1) bytes up; again where no candidate passed
-- attempt (if the search is speculative): d + 1 down, kd + 8k bytes + d + 8(K + 1) bytes + 2 up; losses and the next report
+- attempt (if the search is speculative): d + 1 down, kd + 8k bytes + d + 8(K + 1) bytes + 2 up; the next report too
 - attempt (if in 8 bits): 2d bytes + (1) + 1 down, kd bytes + 16k bytes + d bytes + 8(K + 1) bytes + 3 up
 
 **Departures**: p_i instead of 1/M everywhere. Iterations count from 1, and the first renews. ``renewal=
@@ -27,8 +26,8 @@ Beyond the paper, each alone or all in `SHED.fast`: L-BFGS at the server on top 
 first candidate is answered with the next report as well, so that an accepted η = 1 has begun the next round
 (``search="speculative"``); renewals that send the difference between the new Hessian and what the server holds, by
 |eigenvalue| (``difference``); ρ = √(λ_{q+1} · mean of the rest) (``rho="geo"``), which gives up Ĥ ⪰ H; eigenvectors
-and changes of gradients in 8 bits, directions in 16 (``bits``); then ``above`` adds to ρ_i what keeps Ĥ_i ⪰ H_i, which
-costs many rounds where H_i is ill-conditioned.
+and changes of gradients in 8 bits, directions in 16 (``bits``), which
+gives up Ĥ ⪰ H too.
 
 **Example**
 
@@ -146,8 +145,6 @@ class Memory:
     V: Rows
     """Pairs that the server holds, if ``difference``: the first ``base`` of them are of earlier Hessians."""
     lam: Values
-    errors: Float[Tensor, " sent"]
-    """‖error‖ of every eigenvector sent since the renewal."""
     spectrum: Spectrum | None = None
     of: Vec | None = None
     """Where the Hessian is of."""
@@ -182,7 +179,6 @@ class SHED(Algorithm[Server, Memory]):
     lbfgs: int = 0
     difference: bool = False
     bits: int | None = None
-    above: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"factor", "convex"})
 
@@ -201,8 +197,6 @@ class SHED(Algorithm[Server, Memory]):
                 raise RecipeError(f"SHED({key}={getattr(self, key)}): must be at least {least}", key)
         if not 0 < self.b < math.inf:
             raise RecipeError(f"SHED(b={self.b}): must be above 0 and finite", "b")
-        if self.above and (self.difference or self.rho == "geo"):
-            raise RecipeError("SHED(above=True): goes with rho='lambda' or 'auto', and without difference", "above")
         if self.bits is not None and not 2 <= self.bits <= 8:
             raise RecipeError(f"SHED(bits={self.bits}): from 2 to 8, or None for numbers as they are", "bits")
 
@@ -230,7 +224,7 @@ class SHED(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
         none = x.new_empty(0, len(x))
-        return Memory(x, x, none, none[:, 0], none[:, 0])
+        return Memory(x, x, none, none[:, 0])
 
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = Ĥ⁻¹g, Ĥ = Σp_iĤ_i, Ĥ_i = Σ_{j≤q_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I (Algorithm 4)."""
@@ -350,7 +344,7 @@ class SHED(Algorithm[Server, Memory]):
         k = me.pace.pairs if self.pairs is None else self.pairs if isinstance(self.pairs, int) else self.pairs[me.id]
         m.x = x
         if m.renewals != renewals:
-            m.of, m.renewals, m.sent, m.errors = x, renewals, 0, x[:0]
+            m.of, m.renewals, m.sent = x, renewals, 0
             A, m.delta = f.factor(x)
             f.work += min(A.shape) * f.n
             if not (self.difference and excess(A, m.V, m.lam) < 0):
@@ -379,10 +373,6 @@ class SHED(Algorithm[Server, Memory]):
         if self.bits:
             codes, V_scale = quantise(V, self.bits)
             sent = restore(codes, V_scale)
-            m.errors = torch.cat([m.errors, (sent - V).norm(dim=1)])
-            if self.above:
-                # ‖v̂v̂ᵀ − vvᵀ‖ ≤ 2e + e²: with this much more Ĥ_i stays above H_i.
-                rho += float(((spectrum.values[:q] + m.delta - rho) * (2 * m.errors + m.errors**2)).sum())
             V, exact = codes, sent
             g, g_scale = quantise(g - m.g, self.bits)
             m.g = m.g + restore(g, g_scale)
