@@ -1,0 +1,61 @@
+"""Newton on a9a with 142 clients to ‖∇f‖ ≤ 1e-10, beside scikit-learn's newton-cholesky: CPU seconds, one thread.
+
+Reads a9a in svmlight's format from $MEDLEY_DATA/libsvm; without it there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_svmlight_file
+from sklearn.linear_model import LogisticRegression
+
+import medley as md
+
+MU, CLIENTS = 1e-3, 142
+
+
+def cpu(f: Callable[[], object]) -> float:
+    """The best of three."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        f()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+def main() -> None:
+    path = Path(os.environ.get("MEDLEY_DATA", "")) / "libsvm" / "a9a"
+    if not path.exists():
+        print("MEDLEY_DATA holds no a9a")
+        return
+    torch.set_num_threads(1)
+    X, y = load_svmlight_file(str(path), n_features=123)
+    X = X.toarray()
+    rows = np.array_split(np.random.default_rng(0).permutation(len(y)), CLIENTS)
+    fed = md.Federation(md.problems.Logistic(mu=MU), clients=[(X[r], y[r]) for r in rows])
+    for method in (md.Newton(), md.LBFGS(), md.SHED.fast()):
+        runs = []
+        took = cpu(
+            lambda m=method, out=runs: out.append(
+                md.run(m, fed, 300, target={"grad_norm": 1e-10}, progress=False, throw=False)
+            )
+        )
+        last = runs[-1].history[-1]
+        print(
+            f"{method.name:10} {took:6.2f} s CPU  {last['round']:3.0f} rounds  {last['exchanges']:3.0f} exchanges  "
+            f"{last['bytes_up'] / 1e6:7.1f} MB up  ‖g‖ {last['grad_norm']:.1e}  {runs[-1].status.outcome}",
+            flush=True,
+        )
+    model = LogisticRegression(C=1 / (MU * len(y)), fit_intercept=False, solver="newton-cholesky", tol=1e-10)
+    print(f"scikit-learn newton-cholesky {cpu(lambda: model.fit(X, y)):6.2f} s CPU")
+
+
+if __name__ == "__main__":
+    main()
