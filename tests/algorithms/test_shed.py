@@ -181,6 +181,7 @@ def test_differences_make_the_new_hessian_of_the_old_one():
         assert float((picture(rig, i) - H[i]).norm()) < 1e-10 * float(H[i].norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
 def test_clients_that_miss_a_fifth_of_the_rounds_cost_half_as_many_more_at_most(method):
     there = md.scenarios.Bernoulli(0.8)
