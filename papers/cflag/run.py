@@ -1,7 +1,7 @@
 """Tune every method on validation rows, run it on fresh seeds, and write the table; what is there is not made again.
 
     python papers/cflag/run.py --out runs/cflag
-    python papers/cflag/run.py --out runs/cflag --tables ci_dir --methods CFLAG,ERring --seeds 10
+    python papers/cflag/run.py --out runs/cflag --tables ci_dir --methods "CFLAG;ERring" --seeds 10
 
 A run is a file, OUT/TABLE/METHOD/seed_S.json: the accuracy matrix, the figures, the settings. The point that tuning
 chose is OUT/TABLE/METHOD/tuned.json. OUT/tables.md is written anew after every method.
@@ -33,8 +33,7 @@ def main() -> None:
     seeds = settings.SEEDS if given.seeds is None else range(given.seeds)
     tables = given.tables.split(",")
     feds = {table: settings.federation(table) for table in tables}
-    # Method by method, so that a run cut short has whole rows.
-    for name, table in itertools.product(given.methods.split(";"), tables):
+    for table, name in itertools.product(tables, given.methods.split(";")):
         if not hasattr(md, name.split()[0]):
             continue
         folder = given.out / table / name.replace(" ", "_").replace(",", "")

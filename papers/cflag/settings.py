@@ -21,7 +21,7 @@ TUNED_ON, SEEDS = 100, (0, 1, 2, 3, 4)
 CAPACITY, SAMPLE = 80, 40
 """Rows held a task and client: 16 % of a client's rows of a task, the paper's share; half of them a step, as there."""
 
-LRS = (0.03, 0.1, 0.3)
+LRS = (0.1, 0.3, 1.0)
 
 # The lr of SGD multiplied with three values for all; methods with a strength of their own get two of it.
 METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
