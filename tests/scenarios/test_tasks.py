@@ -355,3 +355,35 @@ def test_methods_are_compared_and_tuned_over_streams():
     assert [row["score"] for row in best.record] == [
         run(md.Tuned(md.FineTune(), lr), fed, 2, evaluate_on="validation").summary["acc"] for lr in (1e-6, 1.0)
     ]
+
+
+def test_finetune_is_fedavg_over_a_stream():
+    fed = federation(S.Split(3, "class"))
+    assert torch.equal(run(md.FineTune(), fed).x, run(md.FedAvg(), fed).x)
+
+
+def test_a_task_may_have_one_class_where_it_is_compared_with_those_seen():
+    r = run(md.CFLAG(), federation(S.Split(6, "class"), replay=md.memory.Ring(10)), 2)
+    assert len(r.summary["matrix"]) == 6
+    assert r.summary["matrix"][0][0] == 1  # nothing to compare with yet
+
+
+def test_worker_processes_walk_the_same_stream():
+    fed = federation(S.Split(3, "class", own_order=True), replay=md.memory.Reservoir(12, sample=4))
+    here = run(md.CFLAG(form="svrg"), fed, 2)
+    there = run(md.CFLAG(form="svrg"), fed, 2, transport=md.transports.Processes(2))
+    assert torch.equal(here.x, there.x)
+    assert here.summary["matrix"] == there.summary["matrix"]
+    assert list(here.ledger) == list(there.ledger)
+
+
+def test_uniform_weights_count_those_who_are_there():
+    fed = federation(S.Split(3, "class"), weights="uniform")
+    world = fed.draw(0, rounds=2)
+    for t in (1, 3, 5):
+        p, sizes = world.stage(t).p, world.steps[world.at(t)].sizes
+        present = [i for i in p if sizes[i]]
+        assert all(p[i] == (1 / len(present) if i in present else 0) for i in p)
+        means = [world.client(i, t, Seq()).problem.loss(torch.ones(30).double()) for i in present]
+        loss = world.evaluate(torch.ones(30).double(), None, round=t)["loss"]
+        assert loss == pytest.approx(sum(means) / len(means), rel=1e-12)

@@ -29,10 +29,11 @@ networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table. Und
 >>> import medley as md
 >>> fed = md.Federation(
 ...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(5),
+...     pace=md.scenarios.Pace(lr=0.3, epochs=2),
 ...     stream=md.scenarios.Split(tasks=5, mode="class"), replay=md.memory.Ring(capacity=40),
 ... )
->>> last = md.run(md.CFLAG(), fed, rounds=10, progress=False).summary
->>> last["acc"] > 0.8 and last["fgt"] < 0.2
+>>> last = md.run(md.CFLAG(), fed, rounds=5, progress=False).summary
+>>> last["acc"] > 0.85 and last["fgt"] < 0.05
 True
 """
 
