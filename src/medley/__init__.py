@@ -38,6 +38,7 @@ from .algorithms.nccl import NCCL as NCCL
 from .algorithms.newton import Newton as Newton
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.shed import SHED as SHED
+from .algorithms.target import TARGET as TARGET
 from .compare import Board as Board
 from .compare import compare as compare
 from .core.errors import BadData as BadData

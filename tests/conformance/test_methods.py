@@ -46,6 +46,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.LwF(),
     md.NCCL(),
     md.SCAFFOLD(),
+    md.TARGET(md.models.mlp(4, 4, (5,)), md.models.generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),
     md.SHED(),
     md.SHED(search="armijo"),
     md.SHED.fast(),

@@ -48,6 +48,11 @@ class Task:
             return self.heads[:-1]
         return (self.past,) if bool(self.past.any()) else ()
 
+    def compared(self, y: Int[Tensor, " n"]) -> Bool[Tensor, "n c"]:
+        """Outputs that a row of each of these labels is compared with."""
+        heads = torch.stack(self.heads if self.mode == "task" else (self.seen,)).float()
+        return (heads[:, y].T @ heads) > 0
+
     @property
     def seen(self) -> Bool[Tensor, " c"]:
         """Classes of this task and of those before."""

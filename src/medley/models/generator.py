@@ -1,0 +1,49 @@
+"""Networks that make rows out of noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from medley.core.errors import RecipeError
+
+
+def generator(
+    shape: Sequence[int], latent: int = 64, hidden: Sequence[int] = (128,), low: float = 0.0, high: float = 1.0
+) -> nn.Sequential:
+    """[b, latent] to rows of this ``shape`` with numbers between ``low`` and ``high``.
+
+    Linear layers, each with BatchNorm and ReLU, then a sigmoid. Raises RecipeError for sizes below 1 or no range.
+    """
+    widths = [latent, *hidden, prod(shape)]
+    if min(widths) < 1 or not shape:
+        raise RecipeError(
+            f"models.generator(shape={tuple(shape)}, latent={latent}, hidden={tuple(hidden)}): sizes are at least 1.",
+            "shape",
+        )
+    if not low < high:
+        raise RecipeError(f"models.generator(low={low}, high={high}): low must be below high.", "low")
+    layers: list[nn.Module] = []
+    for a, b in pairwise(widths[:-1]):
+        layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]), Between(low, high), nn.Unflatten(1, tuple(shape)))
+
+
+class Between(nn.Module):
+    """A sigmoid from ``low`` to ``high``."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return self.low + (self.high - self.low) * torch.sigmoid(x)
+
+    def extra_repr(self) -> str:
+        """For the record."""
+        return f"low={self.low}, high={self.high}"
