@@ -50,6 +50,7 @@ from .core.errors import Stalled as Stalled
 from .core.errors import TooFewReplies as TooFewReplies
 from .core.errors import Unsupported as Unsupported
 from .core.errors import WireError as WireError
+from .core.patience import Patience as Patience
 from .core.result import Result as Result
 from .core.result import Status as Status
 from .core.tuned import Tuned as Tuned

@@ -24,6 +24,7 @@ from .core.algorithm import Algorithm
 from .core.client import Client, Engine
 from .core.errors import BadData, Diverged, RecipeError, Stalled, Unsupported
 from .core.files import lasting
+from .core.patience import Patience
 from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
@@ -546,6 +547,7 @@ def run(
     engine: str = "auto",
     transport: Transport | None = None,
     codec: Codec | Uplink | None = None,
+    patience: Patience | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: str | Path | None = None,
@@ -574,6 +576,7 @@ def run(
     _is_a(fed, Federation, "run(fed)", "Federation(problem, data=..., partition=...)", "fed", wanted=True)
     _is_a(transport, Transport, "run(transport=...)", "transports.Local()", "transport")
     _is_a(codec, Codec | Uplink, "run(codec=...)", "core.wire.Cast('float16')", "codec")
+    _is_a(patience, Patience, "run(patience=...)", "Patience(deadline=60)", "patience")
     _is_a(target, Mapping, "run(target=...)", "{'accuracy': 0.9}", "target")
     for key, folder in (("checkpoint", checkpoint), ("resume", resume)):
         _is_a(folder, str | Path, f"run({key}=...)", "'runs/a', a folder's name", key)
@@ -642,6 +645,11 @@ def run(
         "engine": local.name,
         "codec": repr(up or down),
     }
+    patience = patience or Patience()
+    if not patience.endless:
+        settings["patience"] = repr(patience)
+    if faults := getattr(transport, "faults", ""):
+        settings["faults"] = faults
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
     block = max(4, min(32, (1 << 18) // world.problem.d))
@@ -672,6 +680,7 @@ def run(
             on_round=watch,
             settings=settings,
             stages=None if fed.stream is None else world,
+            patience=patience,
         )
         result = loop(Path(resume) if resume is not None else None)
     if result.buffers is not None:

@@ -15,10 +15,11 @@ from torch import Tensor
 from . import files, tree
 from .cohort import Books
 from .errors import MedleyError, WireError
+from .patience import Late
 from .wire import Entry, Ledger
 
 FILE = "checkpoint.safetensors"
-FORMAT = "1"
+FORMAT = "2"
 
 
 def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, Any]) -> None:
@@ -38,6 +39,7 @@ def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, 
         "seconds": books.seconds,
         "acked": books.acked,
         "buffers": books.buffers,
+        "late": books.late,
     }
     text = json.dumps(tree.pack(kept, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=files.plain)}
@@ -70,14 +72,15 @@ def load(
                 f"the checkpoint in {folder} is of another run: {k} was {theirs.get(k)!r} there and is {ours.get(k)!r} "
                 "here; resume with what it was started with"
             )
-        kept = tree.unpack(json.loads(head["tree"]), store, classes)
+        kept = tree.unpack(json.loads(head["tree"]), store, {**classes, "Late": Late})
     except FileNotFoundError:
         raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
     except (OSError, SafetensorError, ValueError, KeyError) as e:
         raise WireError(f"{path} is not a checkpoint that can be read: {type(e).__name__}: {e}") from None
     names = kept["methods"]
     entries = [Entry(r, x, names[m], *rest) for r, x, m, *rest in kept["ledger"].tolist()]
-    return kept["state"], Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"]), theirs
+    books = Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
+    return kept["state"], books, theirs
 
 
 def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
@@ -13,10 +14,15 @@ from .client import Client
 from .clock import Device
 from .errors import MedleyError, TooFewReplies
 from .message import Message, Packed, accumulate, nbytes
+from .patience import Late, Patience
 from .problem import State
 from .task import Task
-from .transport import BlockReply, Exchange, Link, Tag
+from .transport import BlockReply, Exchange, Link, Receipt, Tag, apart, gather
 from .wire import Codec, Entry, Ledger, Plain
+
+log = logging.getLogger("medley")
+
+OnLate = Literal["drop", "deliver"]
 
 D = TypeVar("D", bound=Message)
 E = TypeVar("E", bound=Message)
@@ -34,18 +40,27 @@ class Books:
     """The last request of each client whose reply arrived: the version of its memory to build on."""
     buffers: State | None = None
     notes: dict[str, float] = field(default_factory=dict)
+    late: dict[int, Late] = field(default_factory=dict)
+    """Clients at work since an exchange that ended without them."""
+
+    @property
+    def remembered(self) -> dict[int, Tag]:
+        """The versions of clients' memories that the server may yet build on."""
+        return self.acked | {i: late.tag for i, late in self.late.items() if late.packed is not None}
 
 
 class Replies(Generic[U]):
     """The answers to one `ask`, waiting to be read by `mean`, `sum` or `each`: that is when the exchange happens.
 
-    ``ids`` are those who answered and ``share`` is their Σ p_i; both are known once the answers are read.
+    ``ids`` are those who answered, ``share`` is their Σ p_i and ``asked`` the round in which each was asked; all are
+    known once the answers are read.
     """
 
     def __init__(self, cohort: Cohort, send: Callable[[Mapping[int, float] | None], _Gathered], up: type[U]) -> None:
         self._cohort, self._send, self._up = cohort, send, up
         self.ids: tuple[int, ...] = ()
         self.share = 0.0
+        self.asked: dict[int, int] = {}
 
     def mean(self) -> U:
         """Every field's mean over those who answered, weighed by p_i. Raises TooFewReplies if nobody did."""
@@ -62,7 +77,7 @@ class Replies(Generic[U]):
     def each(self) -> dict[int, U]:
         """The answers by client id, ascending; possibly none."""
         got = self._read(None)
-        return {i: self._up.unpack(packed) for i, packed in sorted(got.replies.items())}
+        return {i: self._make(packed) for i, packed in sorted(got.replies.items())}
 
     def _fold(self, weights: Mapping[int, float]) -> Packed:
         got = self._read(weights)
@@ -75,7 +90,7 @@ class Replies(Generic[U]):
 
     def _read(self, weights: Mapping[int, float] | None) -> _Gathered:
         got = self._send(weights)
-        self.ids = got.ids
+        self.ids, self.asked = got.ids, got.asked
         self.share = sum(self._cohort.p[i] for i in got.ids)
         return got
 
@@ -89,6 +104,7 @@ class Replies(Generic[U]):
 @dataclass
 class _Gathered:
     ids: tuple[int, ...]
+    asked: dict[int, int]
     replies: dict[int, Packed]
     folded: Packed | None
 
@@ -108,6 +124,7 @@ class Cohort:
     device: Callable[[int], Device] = lambda i: Device()
     task: Task = field(default_factory=Task)
     seed: int = 0
+    patience: Patience = field(default_factory=Patience)
     _exchanges: int = 0
     _unread: str | None = None
 
@@ -134,7 +151,12 @@ class Cohort:
 
     @overload
     def ask(
-        self, method: Callable[[Client[Any], D], U], common: D, *, ids: tuple[int, ...] | None = None
+        self,
+        method: Callable[[Client[Any], D], U],
+        common: D,
+        *,
+        ids: tuple[int, ...] | None = None,
+        late: OnLate = "drop",
     ) -> Replies[U]: ...
 
     @overload
@@ -145,13 +167,18 @@ class Cohort:
         each: Mapping[int, E],
         *,
         ids: tuple[int, ...] | None = None,
+        late: OnLate = "drop",
     ) -> Replies[U]: ...
 
-    def ask(self, method: Any, common: Any, each: Any = None, *, ids: Any = None) -> Replies[Any]:
+    def ask(
+        self, method: Any, common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
+    ) -> Replies[Any]:
         """Have clients run ``method``: one exchange, the unit in which the papers count.
 
         ``common`` goes to everybody and is encoded once; ``each`` holds what differs, by client id. The exchange
-        happens when the replies are read, so that their sum can be taken where they are made. Raises MedleyError for
+        happens when the replies are read, so that their sum can be taken where they are made. Where the run's
+        `Patience` ends it before all have answered, ``late="deliver"`` has the other answers among those of the round
+        in which they arrive. Raises MedleyError for
         replies that were never read, for a method that is not a client method, and for a client without its ``each``.
         """
         self.settle()
@@ -174,7 +201,7 @@ class Cohort:
             if read:
                 raise MedleyError(f"ask({name}): its replies have been read already")
             self._unread, read = None, True
-            return self._exchange(name, ids, common, each, weights)
+            return self._exchange(name, ids, common, each, weights, late)
 
         return Replies(self, send, work.up)
 
@@ -192,42 +219,43 @@ class Cohort:
         common: Message,
         each: Mapping[int, Message] | None,
         weights: Mapping[int, float] | None,
+        late: OnLate,
     ) -> _Gathered:
         books = self.books
+        books.late = {i: w for i, w in books.late.items() if w.packed is not None or w.at > books.seconds}
+        asked = tuple(i for i in ids if i not in books.late)
         body = self.codec.encode(common.pack())
-        own = {} if each is None else {i: self.codec.encode(each[i].pack()) for i in ids}
+        own = {} if each is None else {i: self.codec.encode(each[i].pack()) for i in asked}
         exchange = Exchange(
             self.round,
             self._exchanges,
             name,
-            tuple(ids[k : k + self.block] for k in range(0, len(ids), self.block)),
+            self._blocks(asked),
             body,
             own,
-            {i: books.acked[i] for i in ids if i in books.acked},
-            {i: self.p[i] for i in ids},
+            {i: books.acked[i] for i in asked if i in books.acked},
+            {i: self.p[i] for i in asked},
             weights,
             books.buffers,
+            self.patience.faulty == "drop",
         )
         self._exchanges += 1
-        got, blocks = _Gathered((), {}, None), []
-        for reply in in_order(self.link.exchange(exchange), len(exchange.blocks)):
-            blocks.append(reply)
+        everywhere = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
+        down = {i: everywhere + (nbytes(own[i]) if own else 0) for i in asked}
+        if self.patience.endless:
+            tags = dict.fromkeys(asked, exchange.tag)
+            blocks, took = self._wait(exchange, down)
+        else:
+            blocks, took, tags = self._wait_patiently(exchange, ids, down, late)
+        got = _Gathered((), {}, {}, None)
+        for reply in blocks:
             got.replies.update(reply.replies)
             if reply.folded is not None:
                 got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
-                reply.folded = None
-        receipts = {r.client: r for b in blocks for r in b.receipts}
-        got.ids = tuple(sorted(receipts))
-        books.acked.update(dict.fromkeys(got.ids, exchange.tag))
-        everywhere = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
-        entries, longest = [], 0.0
-        for i in ids:
-            r, down = receipts.get(i), everywhere + (nbytes(own[i]) if own else 0)
-            entries.append(Entry(self.round, exchange.number, name, i, down, r.up if r else 0, r.overhead if r else 0))
-            if r:
-                longest = max(longest, self.device(i).seconds(r.rows, down, r.up))
-        books.ledger.add(entries)
-        books.seconds += longest
+        got.ids = tuple(sorted(r.client for b in blocks for r in b.receipts))
+        got.asked = {i: tags[i][0] for i in got.ids}
+        books.acked.update({i: tags[i] for i in got.ids})
+        books.seconds += took
         changed = [b.buffers for b in blocks if b.buffers is not None]
         if changed:
             share = sum(self.p[i] for i in got.ids)
@@ -237,6 +265,96 @@ class Cohort:
             assert books.buffers is not None
             books.buffers = books.buffers[0] + floats / share, changed[0][1]
         return got
+
+    def _blocks(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(ids[k : k + self.block] for k in range(0, len(ids), self.block))
+
+    def _entry(self, exchange: Exchange, i: int, down: int, answer: Receipt | Late | None) -> Entry:
+        up, overhead = (answer.up, answer.overhead) if answer else (0, 0)
+        return Entry(self.round, exchange.number, exchange.method, i, down, up, overhead)
+
+    def _seconds(self, r: Receipt, down: int) -> float:
+        return self.device(r.client).seconds(r.rows, down, r.up) + r.wait
+
+    def _wait(self, exchange: Exchange, down: Mapping[int, int]) -> tuple[list[BlockReply], float]:
+        """All answers, and how long the slowest took."""
+        blocks = list(in_order(self.link.exchange(exchange), len(exchange.blocks)))
+        receipts = {r.client: r for b in blocks for r in b.receipts}
+        self.books.ledger.add([self._entry(exchange, i, size, receipts.get(i)) for i, size in down.items()])
+        return blocks, max((self._seconds(r, down[i]) for i, r in receipts.items()), default=0.0)
+
+    def _wait_patiently(
+        self, exchange: Exchange, ids: tuple[int, ...], down: Mapping[int, int], late: OnLate
+    ) -> tuple[list[BlockReply], float, dict[int, Tag]]:
+        """The answers that come in time, those of earlier exchanges among them; how long that took; which requests
+        they answer.
+        """
+        books, patience, now = self.books, self.patience, self.books.seconds
+        coming = {i: w for i, w in books.late.items() if w.packed is not None and w.method == exchange.method}
+        came: dict[int, Late] = {}
+        missing, begin, failed = tuple(down), now, dict[int, str]()
+        unanswered: tuple[int, ...] = ()
+        for attempt in range(1 + patience.retries):
+            if attempt:  # whoever is still missing is asked again when the others have answered, or the time is up
+                begin = max([now, *(w.at for w in came.values())])
+                if patience.deadline is not None:
+                    begin = now + attempt * patience.deadline
+            for reply in self.link.exchange(apart(exchange, missing)):
+                failed |= reply.failed
+                for r in reply.receipts:
+                    at, packed = begin + self._seconds(r, down[r.client]), reply.replies[r.client]
+                    came[r.client] = Late(exchange.method, exchange.tag, at, r.up, r.overhead, packed, reply.buffers)
+            missing = tuple(i for i in missing if i not in came)
+            unanswered += missing
+            if not missing:
+                break
+        for i in missing:
+            log.warning("round %d, %s: no answer of client %d%s", self.round, exchange.method, i, _because(failed, i))
+        coming = dict(sorted((coming | came).items()))
+        end = self._end(sorted(w.at for w in coming.values()), len(ids), now, begin, bool(missing))
+        there = {i: w for i, w in coming.items() if w.at <= end}
+        for i, w in coming.items():
+            if i in there:
+                books.late.pop(i, None)
+            else:
+                books.late[i] = w if late == "deliver" else replace(w, packed=None, buffers=None)
+        for name, count in (("lost", len(missing)), ("late", len(coming) - len(there))):
+            books.notes[name] = books.notes.get(name, 0) + count
+        if len(there) < patience.quorum * len(ids):
+            raise TooFewReplies(
+                f"{len(there)} of {len(ids)} clients asked in round {self.round} answered, and Patience(quorum="
+                f"{patience.quorum:g}) wants more; silent were {sorted(set(ids) - there.keys())}"
+            )
+        entries = [self._entry(exchange, i, down[i], None) for i in unanswered]
+        entries += [self._entry(exchange, i, down.get(i, 0), there.get(i)) for i in sorted(came | there)]
+        books.ledger.add(sorted(entries, key=lambda e: e.client))
+        others = tuple(i for i in there if i not in ids)
+        whole = replace(exchange, blocks=(*self._blocks(ids), *self._blocks(others)))
+        singles = {
+            i: BlockReply(0, [Receipt(i, w.up, w.overhead, 0.0)], {i: w.packed}, None, w.buffers)
+            for i, w in there.items()
+            if w.packed is not None
+        }
+        blocks = [gather(whole, k, singles) for k in range(len(whole.blocks))]
+        return blocks, end - now, {i: w.tag for i, w in there.items()}
+
+    def _end(self, arrivals: list[float], asked: int, now: float, begin: float, missing: bool) -> float:
+        """When the exchange is over: enough have answered, or all, or the deadline has passed."""
+        enough = self.patience.enough(asked)
+        if enough is not None and len(arrivals) >= enough:
+            end = arrivals[enough - 1]
+        elif arrivals:
+            end = arrivals[-1]
+        else:  # nobody was free: time passes until somebody is
+            end = begin if missing else min((w.at for w in self.books.late.values()), default=now)
+        if self.patience.deadline is not None:
+            limit = begin + self.patience.deadline
+            end = limit if missing and (enough is None or len(arrivals) < enough) else min(end, limit)
+        return max(end, now)
+
+
+def _because(failed: Mapping[int, str], i: int) -> str:
+    return f": {failed[i]}" if i in failed else ""
 
 
 def in_order(blocks: Iterator[BlockReply], count: int) -> Iterator[BlockReply]:

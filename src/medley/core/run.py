@@ -17,6 +17,7 @@ from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
 from .errors import Diverged, MedleyError, RecipeError, Stalled
+from .patience import Patience
 from .problem import State
 from .result import Result, Row, Status, summarise
 from .task import Stage, Stages, Task, figures
@@ -56,6 +57,7 @@ class Run:
     on_round: Callable[[Row], object] = lambda row: None
     settings: dict[str, Any] = field(default_factory=dict)
     stages: Stages | None = None
+    patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
         least = {"rounds": 0, "eval_every": 1, "checkpoint_every": 1}
@@ -77,8 +79,10 @@ class Run:
         server = type(self.algorithm.start(torch.zeros_like(self.x0)))
         classes = tree.dataclasses_in(server, self.algorithm.memory)
         kept, books, _ = checkpoint.load(folder, classes, self.settings)
-        kept, books.buffers = tree.map_tensors((kept, books.buffers), lambda t: t.to(self.x0.device))
-        self.link.load(kept["memories"], books.acked)
+        kept, books.buffers, books.late = tree.map_tensors(
+            (kept, books.buffers, books.late), lambda t: t.to(self.x0.device)
+        )
+        self.link.load(kept["memories"], books.remembered)
         return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"], kept["matrix"])
 
     def __call__(self, resume: Path | None = None) -> Result:
@@ -151,7 +155,17 @@ class Run:
         t, b = live.round, live.books
         stage = Stage(Task(), self.p) if self.stages is None else self.stages.stage(t)
         cohort = Cohort(
-            self.cohort(t), stage.p, t, self.link, b, self.codec, self.block, self.device, stage.task, self.seed
+            self.cohort(t),
+            stage.p,
+            t,
+            self.link,
+            b,
+            self.codec,
+            self.block,
+            self.device,
+            stage.task,
+            self.seed,
+            self.patience,
         )
         if cohort.ids:
             self.algorithm.round(live.s, cohort)
@@ -200,7 +214,7 @@ class Run:
         state = {
             "round": live.round,
             "server": live.s,
-            "memories": self.link.save(live.books.acked),
+            "memories": self.link.save(live.books.remembered),
             "history": live.history,
             "wall": live.wall,
             "matrix": live.matrix,
@@ -223,7 +237,7 @@ class _Live:
     def before(self) -> _Live:
         """A copy to spend the next round on; the tensors are shared, since nothing changes them in place."""
         b = self.books
-        books = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes={})
+        books = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes={}, late=dict(b.late))
         return _Live(self.round, tree.copy(self.s), books, self.history, self.wall, self.matrix)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -97,6 +97,11 @@ class Site:
         self, exchange: Exchange, block: int, memories: Mapping[int, Any]
     ) -> tuple[BlockReply, dict[int, Any]]:
         """Run one block; the same here and in any worker. Returns the reply and the pending memories."""
+        if exchange.tolerant:
+            try:
+                return self.serve_block(replace(exchange, tolerant=False), block, memories)
+            except (ClientFailed, Diverged, WireError) as e:
+                return BlockReply(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
         reply, pending = BlockReply(block), {}
         work = self.algorithm.works[exchange.method]
         dtype = self.problem.dtype

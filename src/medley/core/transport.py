@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from .message import Packed
+from .message import Packed, accumulate
 from .problem import State
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Exchange:
     p: Mapping[int, float]
     weights: Mapping[int, float] | None
     buffers: State | None = None
+    tolerant: bool = False
+    """Whether a client that fails is reported beside the others' replies, and not raised."""
 
     @property
     def tag(self) -> Tag:
@@ -43,12 +45,15 @@ class Exchange:
 
 
 class Receipt(NamedTuple):
-    """What one reply cost: payload bytes up, framing bytes both ways, and work in row gradients."""
+    """What one reply cost: payload bytes up, framing bytes both ways, work in row gradients, and what else it took on
+    the virtual clock, in seconds.
+    """
 
     client: int
     up: int
     overhead: int
     rows: float
+    wait: float = 0.0
 
 
 @dataclass
@@ -61,6 +66,32 @@ class BlockReply:
     folded: Packed | None = None
     buffers: State | None = None
     """Σ p_i times the change of the floating-point buffers, and the first client's integers; None if none changed."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Who failed in a tolerant exchange, and how."""
+
+
+def apart(exchange: Exchange, ids: Iterable[int]) -> Exchange:
+    """The same for ``ids`` only, each a block of its own, nothing folded."""
+    return replace(exchange, blocks=tuple((i,) for i in ids), weights=None)
+
+
+def gather(exchange: Exchange, block: int, singles: Mapping[int, BlockReply]) -> BlockReply:
+    """A block of those who answered `apart`, with the bits that it has where clients are served in blocks."""
+    whole = BlockReply(block)
+    for i in exchange.blocks[block]:
+        one = singles.get(i, whole)
+        if one is whole:
+            continue
+        whole.receipts += one.receipts
+        whole.failed |= one.failed
+        if exchange.weights is None:
+            whole.replies |= one.replies
+        elif i in one.replies:
+            whole.folded = accumulate(whole.folded, one.replies[i], exchange.weights[i])
+        if one.buffers is not None:
+            floats, ints = one.buffers
+            whole.buffers = (floats, ints) if whole.buffers is None else (whole.buffers[0] + floats, whole.buffers[1])
+    return whole
 
 
 @runtime_checkable
@@ -68,7 +99,10 @@ class Link(Protocol):
     """A transport at work."""
 
     def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
-        """Deliver, and yield blocks as they come back, in any order; lost replies are just absent."""
+        """Deliver, and yield blocks as they come back, in any order; lost replies are just absent.
+
+        What comes from another machine is to go through `Site.check` before it is folded or yielded.
+        """
         ...
 
     def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:

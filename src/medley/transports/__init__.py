@@ -1,4 +1,5 @@
 """Ways to reach clients: the same method, unchanged, on each."""
 
 from .local import Local as Local
+from .lossy import Lossy as Lossy
 from .processes import Processes as Processes

@@ -236,6 +236,7 @@ class ProcessesLink:
             "p": [exchange.p[i] for i in ids],
             "weights": None if weights is None else [weights[i] for i in ids],
             "common": common,
+            "tolerant": exchange.tolerant,
         }
         held = {}
         if self.site.remembers:
@@ -246,7 +247,8 @@ class ProcessesLink:
         for i, memory in answer["pending"].items():
             self.site.memories.put(i, exchange.tag, memory)
         receipts = [Receipt(*r) for r in answer["receipts"]]
-        return BlockReply(job.block, receipts, answer["replies"], answer["folded"], answer["buffers"])
+        folded, buffers, failed = (answer[k] for k in ("folded", "buffers", "failed"))
+        return BlockReply(job.block, receipts, answer["replies"], folded, buffers, failed)
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
         """Give the job of a dead worker to a new one. Raises MedleyError when it outlives too many."""
@@ -314,6 +316,7 @@ def serve(site: Site, head: dict[str, Any], common: Arena, inbox: Arena, classes
         dict(zip(ids, head["p"], strict=True)),
         weights,
         every["buffers"],
+        head["tolerant"],
     )
     reply, pending = site.serve_block(exchange, 0, own["held"])
     return {
@@ -321,6 +324,7 @@ def serve(site: Site, head: dict[str, Any], common: Arena, inbox: Arena, classes
         "replies": reply.replies,
         "folded": reply.folded,
         "buffers": reply.buffers,
+        "failed": reply.failed,
         "pending": pending if site.remembers else {},
     }
 

@@ -1,0 +1,179 @@
+"""Clients that fail, and a link that loses: any transport with faults between it and the server.
+
+What happens to a request is drawn from the stream (seed, client, round, exchange, attempt, "faults"): the same run has
+the same faults on every transport, and a request that is repeated has new luck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.errors import ClientFailed, RecipeError, WireError
+from ..core.message import Packed
+from ..core.site import Site
+from ..core.transport import BlockReply, Exchange, Tag, Transport, apart, gather
+from ..core.wire import from_bytes, seal, to_bytes, unseal
+from .local import Local
+
+FATES = ("loss", "hang", "crash", "late", "truncate", "corrupt", "nan", "shape", "duplicate")
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """``inner`` with faults; each is the share of requests that it befalls, and a request has one at most.
+
+    ``loss`` loses the reply and ``hang`` the request; ``crash`` raises in the client; ``late`` delays the reply by
+    ``delay`` seconds of the virtual clock on average, exponentially distributed; ``truncate`` cuts off the reply's end
+    and ``corrupt`` changes a byte, which the checksum of a sealed message notices, so that it is lost; ``nan`` and
+    ``shape`` are clients that send a NaN, or a vector with an element too few; ``duplicate`` delivers request and reply
+    twice. With ``reorder`` replies arrive in any order. ``clients`` are those that faults befall; by default all.
+
+    Raises RecipeError for what is no share, or for shares that add up to more than 1.
+    """
+
+    loss: float = 0.0
+    hang: float = 0.0
+    crash: float = 0.0
+    late: float = 0.0
+    delay: float = 10.0
+    truncate: float = 0.0
+    corrupt: float = 0.0
+    nan: float = 0.0
+    shape: float = 0.0
+    duplicate: float = 0.0
+    reorder: bool = False
+    clients: tuple[int, ...] | None = None
+    inner: Transport = field(default_factory=Local)
+
+    def __post_init__(self) -> None:
+        shares = {name: getattr(self, name) for name in FATES}
+        for name, share in shares.items():
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise RecipeError(f"Lossy({name}={share!r}): must be a share in [0, 1]", name)
+        if sum(shares.values()) > 1:
+            raise RecipeError(f"Lossy: its shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
+        if not 0 <= self.delay < float("inf"):
+            raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
+
+    @property
+    def faults(self) -> str:
+        """For the run's record: its faults without ``inner``, which makes no difference."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "inner"}
+        return ", ".join(f"{k}={v}" for k, v in changed.items() if v)
+
+    def open(self, site: Site) -> LossyLink:
+        """Begin."""
+        return LossyLink(self, site)
+
+
+class LossyLink:
+    """Passes all on but exchanges."""
+
+    def __init__(self, lossy: Lossy, site: Site) -> None:
+        self.lossy, self.site, self.inner = lossy, site, lossy.inner.open(site)
+        self.attempts: Counter[tuple[Tag, int]] = Counter()
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        """What is left of it."""
+        ids = [i for block in exchange.blocks for i in block]
+        if any(tag != exchange.tag for tag, _ in self.attempts):
+            self.attempts.clear()
+        rngs = {}
+        for i in ids:
+            self.attempts[exchange.tag, i] += 1
+            rngs[i] = streams.rng(self.site.seed, i, *exchange.tag, self.attempts[exchange.tag, i], "faults")
+        fates = {i: self._fate(i, rng) for i, rng in rngs.items()}
+        singles = {}
+        for turn in ("once", "again"):
+            served = [
+                i for i in ids if fates[i] not in ("hang", "crash") and (turn == "once" or fates[i] == "duplicate")
+            ]
+            for reply in self.inner.exchange(apart(exchange, served)):
+                i = served[reply.block]
+                if (answer := self._arriving(exchange, i, fates[i], rngs[i], reply)) is not None:
+                    singles[i] = answer
+        for i, fate in fates.items():
+            if fate == "crash":
+                what = ClientFailed(
+                    client=i, round=exchange.round, method=exchange.method, traceback="Lossy: it crashed"
+                )
+                if not exchange.tolerant:
+                    raise what
+                singles[i] = BlockReply(0, failed={i: str(what)})
+        order = np.arange(len(exchange.blocks))
+        if self.lossy.reorder:
+            streams.rng(self.site.seed, *exchange.tag, "order of arrival").shuffle(order)
+        for block in order.tolist():
+            yield gather(exchange, block, singles)
+
+    def _fate(self, i: int, rng: np.random.Generator) -> str:
+        u = rng.random()
+        if self.lossy.clients is None or i in self.lossy.clients:
+            for name in FATES:
+                u -= getattr(self.lossy, name)
+                if u < 0:
+                    return name
+        return ""
+
+    def _arriving(
+        self, exchange: Exchange, i: int, fate: str, rng: np.random.Generator, reply: BlockReply
+    ) -> BlockReply | None:
+        """What arrives of a reply; None if nothing does that anybody could read."""
+        if fate == "loss":
+            return None
+        if i not in reply.replies:  # it has failed by itself
+            return reply
+        if fate == "late":
+            wait = float(rng.exponential(self.lossy.delay))
+            return replace(reply, receipts=[r._replace(wait=r.wait + wait) for r in reply.receipts])
+        if fate in ("truncate", "corrupt"):
+            raw = bytearray(seal(to_bytes(reply.replies[i])))
+            at = int(rng.integers(len(raw)))
+            if fate == "truncate":
+                del raw[at:]
+            else:
+                raw[at] ^= int(rng.integers(1, 256))
+            try:
+                return replace(reply, replies={i: from_bytes(unseal(raw))})
+            except WireError:
+                return None
+        if fate in ("nan", "shape"):
+            packed = _wrong(reply.replies[i], fate)
+            try:
+                self.site.check(exchange, i, packed)
+            except WireError as e:
+                if not exchange.tolerant:
+                    raise
+                return BlockReply(reply.block, failed={i: str(e)})
+            return replace(reply, replies={i: packed})
+        return reply
+
+    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+        """As the inner transport has it."""
+        return self.inner.save(acked)
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """As the inner transport has it."""
+        self.inner.load(memories, acked)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self.inner.close()
+
+
+def _wrong(packed: Packed, fate: str) -> Packed:
+    """The message with its first vector of floats spoilt; one without such a vector stays as it is."""
+    for name, v in packed.items():
+        if isinstance(v, Tensor) and v.is_floating_point() and v.numel():
+            flat = v.reshape(-1)
+            bad = flat[:-1] if fate == "shape" else torch.cat([flat.new_tensor([torch.nan]), flat[1:]]).view(v.shape)
+            return packed | {name: bad}
+    return packed

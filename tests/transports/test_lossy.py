@@ -1,0 +1,210 @@
+"""Faults lose nothing: what methods keep in balance stays so, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley.core import checkpoint, tree
+from medley.core.algorithm import Algorithm
+from medley.core.errors import ClientFailed, MedleyError, RecipeError, TooFewReplies, WireError
+from medley.core.result import Result
+from medley.transports import Local, Lossy, Processes
+from toys import Toy, federation
+
+QUADRATICS = md.problems.quadratics(clients=10)
+TRYING = md.Patience(retries=60)
+
+
+def fed(**options: Any) -> md.Federation:
+    pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+    options = {"pace": pace, "f_star": QUADRATICS.f_star} | options
+    return md.Federation(QUADRATICS.problem, clients=QUADRATICS.clients, **options)
+
+
+def same(a: Result, b: Result) -> None:
+    assert torch.equal(a.x, b.x)
+    assert [row["loss"] for row in a.history] == [row["loss"] for row in b.history]
+
+
+EVERYTHING = Lossy(loss=0.1, hang=0.1, late=0.1, truncate=0.1, corrupt=0.1, duplicate=0.2, reorder=True)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Result:
+    return md.run(Toy(), federation(11), 6)
+
+
+def test_without_faults_it_is_the_inner_transport_to_the_bit(whole: Result):
+    r = md.run(Toy(), federation(11), 6, transport=Lossy())
+    same(r, whole)
+    assert list(r.ledger) == list(whole.ledger)
+
+
+@pytest.mark.parametrize("inner", [Local(), Processes(2)], ids=["local", "processes"])
+def test_with_retries_a_run_of_many_faults_has_the_bits_of_one_without(whole: Result, inner: Any):
+    r = md.run(Toy(), federation(11), 6, transport=replace(EVERYTHING, inner=inner), patience=TRYING)
+    same(r, whole)
+    assert sum(e.up == 0 for e in r.ledger) > 0.2 * len(whole.ledger)
+    assert r.ledger.up == whole.ledger.up
+    assert r.ledger.down > 1.2 * whole.ledger.down
+    assert r.ledger.exchanges == whole.ledger.exchanges
+
+
+def test_faults_are_drawn_by_name_the_same_again_and_others_for_another_seed():
+    a, b, c = (
+        md.run(Toy(), federation(11), 4, seed=seed, transport=Lossy(loss=0.3), patience=md.Patience(deadline=9))
+        for seed in (0, 0, 1)
+    )
+    same(a, b)
+    assert [e.client for e in a.ledger if not e.up] != [e.client for e in c.ledger if not e.up]
+    silent = sum(e.up == 0 for e in a.ledger) / len(a.ledger)
+    assert silent == pytest.approx(0.3, abs=3 * (0.3 * 0.7 / len(a.ledger)) ** 0.5)
+
+
+@pytest.mark.parametrize("where", [1, 3])
+def test_a_run_of_faults_resumes_to_the_same_bits(where: int, tmp_path: Path):
+    options: dict[str, Any] = {"transport": EVERYTHING, "patience": md.Patience(deadline=0.2, faulty="drop")}
+    md.run(Toy(), federation(11), where, checkpoint=tmp_path, **options)
+    a, b = md.run(Toy(), federation(11), 5, resume=tmp_path, **options), md.run(Toy(), federation(11), 5, **options)
+    same(a, b)
+    assert list(a.ledger) == list(b.ledger)
+
+
+def kept(method: Algorithm[Any, Any], folder: Path, rounds: int, **options: Any) -> tuple[Result, Any, dict[int, Any]]:
+    """The run, the server's state and the clients' memories that it has acknowledged."""
+    r = md.run(method, fed(), rounds, checkpoint=folder, **options)
+    classes = tree.dataclasses_in(type(method.start(r.x)), method.memory)
+    state, _, _ = checkpoint.load(folder, classes)
+    return r, state["server"], state["memories"]
+
+
+def weighted(values: dict[int, torch.Tensor], p: dict[int, float]) -> torch.Tensor:
+    return sum((p[i] * v for i, v in values.items()), torch.zeros(QUADRATICS.x_star.shape, dtype=torch.float64))
+
+
+LOSSY = Lossy(loss=0.2)
+CONVERGING = {
+    "SCAFFOLD": (md.SCAFFOLD(), lambda s, m, p: (s.c, weighted({i: k.c for i, k in m.items()}, p))),
+    "FedDyn": (
+        md.FedDyn(alpha=5.0),
+        lambda s, m, p: (s.h, weighted({i: k.h for i, k in m.items()}, dict.fromkeys(p, 0.1))),
+    ),
+    "FedECADO": (md.FedECADO(), lambda s, m, p: (s.S, weighted(s.J, p))),
+    "FedECADO, flows at the clients": (
+        md.FedECADO(flows="client"),
+        lambda s, m, p: (s.S, weighted({i: k.J for i, k in m.items() if k.J is not None}, p)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVERGING)
+def test_a_fifth_of_all_replies_lost_breaks_no_invariant_and_not_the_limit(name: str, tmp_path: Path):
+    """c = Σ p_i c_i, h = mean h_i, S = Σ p_i J_i over all clients; a lost client's part is frozen."""
+    method, sums = CONVERGING[name]
+    r, s, memories = kept(method, tmp_path, 150, transport=LOSSY)
+    mine, theirs = sums(s, memories, fed().draw(0).p)
+    assert float((mine - theirs).norm()) < 1e-12 * (1 + float(theirs.norm()))
+    assert float(theirs.norm()) < 1e-3
+    assert r.summary["gap"] < 1e-6
+    assert 0.15 < sum(e.up == 0 for e in r.ledger if e.method != "settle") / len(r.ledger) < 0.25 or "clients" in name
+
+
+def test_what_a_client_does_wrong_is_named_or_dropped():
+    faults = {
+        "crash": (ClientFailed, r"client 3 failed in round 1 in train\(\): Lossy: it crashed"),
+        "nan": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v holds numbers that are not finite"),
+        "shape": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v is a tensor of float64\[2\]"),
+    }
+    without = federation(11, participation=md.scenarios.Fixed([[i for i in range(11) if i != 3]] * 4))
+    for fate, (kind, said) in faults.items():
+        lossy = Lossy(**{fate: 1.0}, clients=(3,))
+        with pytest.raises(kind, match=said):
+            md.run(Toy(), federation(11), 4, transport=lossy)
+        r = md.run(Toy(), federation(11), 4, transport=lossy, patience=md.Patience(faulty="drop"))
+        same(r, md.run(Toy(), without, 4, patience=md.Patience(faulty="drop")))
+        assert {e.up for e in r.ledger if e.client == 3} == {0}
+        assert r["lost"][1:] == [2.0] * 4
+
+
+def test_a_client_that_raises_by_itself_is_dropped_on_any_transport():
+    def trouble(client: int, round: int, exchange: int) -> None:
+        if client in (2, 7) and exchange == 0:
+            raise ValueError("no disk")
+
+    toy, patient = Toy(trouble=trouble), md.Patience(faulty="drop")
+    runs = [md.run(toy, federation(11), 3, transport=t, patience=patient) for t in (Local(), Processes(2))]
+    same(*runs)
+    assert {e.client for e in runs[0].ledger if e.method == "train" and not e.up} == {2, 7}
+
+
+def test_a_quorum_that_is_missed_ends_the_run_and_keeps_what_was_done(tmp_path: Path):
+    options: dict[str, Any] = {"transport": Lossy(loss=0.5), "patience": md.Patience(quorum=0.5)}
+    with pytest.raises(
+        TooFewReplies, match=r"of 11 clients asked in round \d+ answered, and Patience\(quorum=0\.5\)"
+    ) as e:
+        md.run(Toy(), federation(11), 40, checkpoint=tmp_path, **options)
+    done = int(re.findall(r"asked in round (\d+)", str(e.value))[0]) - 1
+    assert e.value.result.history[-1]["round"] == done
+    on = md.run(Toy(), federation(11), done, resume=tmp_path, **options)
+    assert torch.equal(on.x, e.value.result.x)
+
+
+def devices(*speeds: float) -> md.scenarios.Devices:
+    return md.scenarios.Devices(speed=list(speeds), down=1e12, up=1e12, latency=0.0)
+
+
+def test_a_deadline_leaves_the_slow_out_and_takes_as_long_as_it_says():
+    """Work: 2 epochs of 4 rows take 8/speed seconds, and each asked again only when it is back."""
+    slow = federation(2, devices=devices(8.0, 1.0), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=4))
+    r = md.run(md.FedAvg(), slow, 9, patience=md.Patience(deadline=2.0))
+    asked = [e.round for e in r.ledger if e.client == 1]
+    assert asked == [1, 7]
+    assert all(e.up == 0 for e in r.ledger if e.client == 1)
+    first = md.run(md.FedAvg(), slow, 0)
+    assert first.summary["seconds"] == 0
+    # Round 1 waits for the deadline; afterwards the fast client alone is asked, and answers within a second.
+    assert r["seconds"][:4] == pytest.approx([0, 2, 3, 4])
+    assert r["late"][1:4] == [1, 0, 0]
+
+
+def test_enough_replies_end_an_exchange_and_a_lost_one_costs_the_deadline():
+    three = federation(3, devices=devices(8.0, 4.0, 1.0), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=4))
+    assert md.run(md.FedAvg(), three, 1, patience=md.Patience(replies=2)).summary["seconds"] == pytest.approx(2)
+    assert md.run(md.FedAvg(), three, 1, patience=md.Patience(replies=0.3)).summary["seconds"] == pytest.approx(1)
+    lost = Lossy(hang=1.0, clients=(2,))
+    r = md.run(md.FedAvg(), three, 1, transport=lost, patience=md.Patience(deadline=5.0))
+    assert r.summary["seconds"] == 5
+    r = md.run(md.FedAvg(), three, 1, transport=lost, patience=md.Patience(deadline=5.0, retries=2))
+    assert r.summary["seconds"] == 15
+    assert sum(e.client == 2 for e in r.ledger) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: Lossy(loss=1.5), "loss"),
+        (lambda: Lossy(loss=0.6, crash=0.6), "loss"),
+        (lambda: Lossy(delay=-1.0), "delay"),
+        (lambda: md.Patience(deadline=0), "deadline"),
+        (lambda: md.Patience(replies=1.5), "replies"),
+        (lambda: md.Patience(quorum=2), "quorum"),
+        (lambda: md.Patience(retries=-1), "retries"),
+        (lambda: md.Patience(faulty="ignore"), "faulty"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(make: Any, key: str):
+    with pytest.raises(RecipeError, match=key) as e:
+        make()
+    assert e.value.key == key
+
+
+def test_a_lost_reply_without_patience_is_left_out_of_the_mean_and_nobody_at_all_is_an_error():
+    with pytest.raises(MedleyError, match="nobody of the 5 clients asked in round 1 answered"):
+        md.run(md.FedAvg(), federation(), 2, transport=Lossy(loss=1.0))
