@@ -15,8 +15,10 @@ from .algorithms.erring import ERring as ERring
 from .algorithms.ewc import EWC as EWC
 from .algorithms.fedadagrad import FedAdagrad as FedAdagrad
 from .algorithms.fedadam import FedAdam as FedAdam
+from .algorithms.fedasync import FedAsync as FedAsync
 from .algorithms.fedavg import FedAvg as FedAvg
 from .algorithms.fedavgm import FedAvgM as FedAvgM
+from .algorithms.fedbuff import FedBuff as FedBuff
 from .algorithms.feddecorr import FedDecorr as FedDecorr
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedecado import FedECADO as FedECADO

@@ -24,6 +24,10 @@ it:
 At rest x_i = x_c = x*, J_i = ∇f_i(x*), and Kirchhoff's sum Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0, whatever
 the clients' learning rates, epochs and sizes. Clients that sit a round out are constant current sources in that sum.
 
+**Missing replies**: a client's flow stays what it was, a constant source in the sum. With flows at the server a late
+reply is taken in the round in which it arrives: its flow was frozen meanwhile, and Γ puts its T_i on the clock of the
+others. With flows at the clients it is lost.
+
 **Departures**, with reasons in the code and tests:
 
 - The default ``form="J"``: flows in units of a gradient (J_i = I_i/p_i), so that the client trains on its own mean
@@ -220,12 +224,13 @@ class FedECADO(Algorithm[Server, Memory]):
         h = self.sense(s, clients)
         kept = self.flows == "server"
         own = {i: Flow(s.J.get(i, torch.zeros_like(s.x)) if kept else None) for i in clients.ids}
-        got = clients.ask(self.simulate, Center(s.x, self.unit(clients.population)), own).each()  # steps 9-11
+        center = Center(s.x, self.unit(clients.population))
+        got = clients.ask(self.simulate, center, own, late="deliver" if kept else "drop").each()  # steps 9-11
         if not got:
             return
         S, J = s.S.clone(), []
         for i, w in got.items():  # what the limiter takes from a flow leaves the sum
-            J_i, cut = own[i].J, w.cut
+            J_i, cut = s.J.get(i, torch.zeros_like(s.x)) if kept else None, w.cut
             if J_i is not None:
                 J.append(w.s * J_i)
                 cut = J_i - J[-1] if w.s < 1 else None

@@ -1,0 +1,90 @@
+"""FedAsync: every reply is mixed into the model as it comes, the less of it the older the model that it is about.
+
+**Reference**: Xie, Koyejo & Gupta, "Asynchronous Federated Optimization", OPT Workshop 2020, Algorithm 1.
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: the reply is the client's model x_new and not its displacement, since models are mixed here. A run with
+``Patience(replies=1)`` is the paper's; where several replies end a round, their p̃-weighted mean is mixed in, each with
+its own α_t. The constant and hinge forms of the staleness are left out; ``power`` 0 is the constant one.
+
+**Missing replies**: late ones are taken in the round in which they arrive; lost ones are left out.
+
+**Example**
+
+>>> import medley as md
+>>> toy = md.problems.quadratics(clients=10)
+>>> fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(lr=0.05, epochs=5, batch=None))
+>>> run = md.run(md.FedAsync(), fed, rounds=50, patience=md.Patience(replies=1), progress=False)
+>>> run.summary["loss"] < run.history[0]["loss"] / 2
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..core.algorithm import Algorithm, on_client
+from ..core.client import Client
+from ..core.cohort import Cohort
+from ..core.errors import RecipeError
+from ..core.message import Message
+from ..core.types import Vec
+
+
+class Model(Message):
+    """A model: down the server's x_τ, up the client's x_new."""
+
+    x: Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class FedAsync(Algorithm[Server]):
+    """Asynchronous mixing.
+
+    A reply of staleness τ is mixed in with α_t = ``alpha``·(1 + τ)^−``power``; the paper's experiments have α = 0.6 and
+    a = 0.5. ``rho`` is the weight of the clients' proximal term, 0.005 there.
+    """
+
+    alpha: float = 0.6
+    power: float = 0.5
+    rho: float = 0.005
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise RecipeError(f"FedAsync(alpha={self.alpha}): must be in (0, 1]", "alpha")
+        for name in ("power", "rho"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise RecipeError(f"FedAsync({name}={getattr(self, name)}): must be at least 0 and finite", name)
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← (1 − α_t) x + α_t x_new, α_t = α (1 + τ)^−a."""
+        replies = clients.ask(self.train, Model(s.x), late="deliver")
+        x, total = s.x, 0
+        for i, new in replies.each().items():
+            tau = clients.round - replies.asked[i]
+            alpha_t = self.alpha * (1 + tau) ** -self.power
+            x, total = x + clients.p[i] / replies.share * alpha_t * (new.x - s.x), total + tau
+        s.x = x
+        clients.note(staleness=total / max(1, len(replies.ids)))
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Model:
+        """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ."""
+        return Model(got.x + me.descend(got.x, pull=(self.rho, got.x)).step)

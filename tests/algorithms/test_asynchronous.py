@@ -1,0 +1,80 @@
+"""Replies that come late: FedBuff, FedAsync and FedECADO where one client is twenty times slower than the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley.core import checkpoint, tree
+from medley.core.algorithm import Algorithm
+
+Q = md.problems.quadratics(clients=6)
+DEVICES = md.scenarios.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)
+
+
+def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **options: Any) -> md.Result:
+    fed = md.Federation(
+        Q.problem, clients=Q.clients, f_star=Q.f_star, devices=DEVICES, pace=md.scenarios.Pace(lr=0.05, epochs=5)
+    )
+    return md.run(method, fed, rounds, patience=md.Patience(replies=replies), throw=False, progress=False, **options)
+
+
+ASYNC = [md.FedBuff(), md.FedAsync(), md.FedECADO()]
+
+
+@pytest.mark.parametrize("method", ASYNC, ids=lambda m: m.name)
+def test_nobody_late_is_nobody_stale(method: Algorithm[Any, Any]):
+    a, b = run(method, None), run(method, 6)
+    assert torch.equal(a.x, b.x)
+    assert a["seconds"] == pytest.approx(b["seconds"])
+
+
+def test_fedbuff_where_all_answer_is_fedavg():
+    assert torch.allclose(run(md.FedBuff(), None).x, run(md.FedAvg(), None).x, rtol=0, atol=1e-14)
+
+
+def test_a_late_reply_is_delivered_in_the_round_in_which_it_arrives_and_its_bytes_are_booked_there():
+    r = run(md.FedBuff(), 5, rounds=40)
+    asked = [e.round for e in r.ledger if e.client == 5 and e.down]
+    came = [e.round for e in r.ledger if e.client == 5 and e.up]
+    assert asked[0] == 1
+    assert 10 < came[0] <= 40
+    assert asked[1] == came[0] + 1
+    stale = dict(zip(r["round"], r["staleness"], strict=True))
+    there = [e.client for e in r.ledger if e.round == came[0] and e.up]
+    assert stale[came[0]] == pytest.approx((came[0] - 1) / len(there))
+
+
+@pytest.mark.parametrize("method", ASYNC, ids=lambda m: m.name)
+def test_replies_in_flight_survive_a_checkpoint(method: Algorithm[Any, Any], tmp_path: Path):
+    whole = run(method, 2, 20)
+    run(method, 2, 7, checkpoint=tmp_path)
+    again = run(method, 2, 20, resume=tmp_path)
+    assert torch.equal(whole.x, again.x)
+    assert list(whole.ledger) == list(again.ledger)
+
+
+def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
+    """S = Σ p_i J_i, and the fixed point is everybody's, not that of the fast."""
+    r = run(md.FedECADO(), 3, 150, checkpoint=tmp_path)
+    kept, _, _ = checkpoint.load(tmp_path, tree.dataclasses_in(type(md.FedECADO().start(r.x))))
+    s = kept["server"]
+    sizes = [len(X) for X, _ in Q.clients]
+    p = {i: n / sum(sizes) for i, n in enumerate(sizes)}
+    total = sum(p[i] * J for i, J in s.J.items())
+    assert float((s.S - total).norm()) < 1e-12
+
+
+def test_seconds_to_a_target():
+    """Waiting for all against going on without the slow one: virtual seconds to a gap of 1e-3."""
+    goal = {"gap": 1e-3}
+    took = {}
+    for method, replies in ((md.FedECADO(), None), (md.FedECADO(), 3), (md.FedBuff(), 3), (md.FedAvg(), None)):
+        r = run(method, replies, 200, target=goal)
+        took[method.name, replies] = r.summary["seconds"] if r.status.outcome == "target" else float("inf")
+        print(method.name, replies, r.status.outcome, r.summary["seconds"], r.summary["gap"], flush=True)
+    assert took["FedECADO", 3] < took["FedECADO", None] / 2
