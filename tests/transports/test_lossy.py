@@ -113,7 +113,8 @@ def test_a_fifth_of_all_replies_lost_breaks_no_invariant_and_not_the_limit(name:
     assert float((mine - theirs).norm()) < 1e-12 * (1 + float(theirs.norm()))
     assert float(theirs.norm()) < 1e-3
     assert r.summary["gap"] < 1e-6
-    assert 0.15 < sum(e.up == 0 for e in r.ledger if e.method != "settle") / len(r.ledger) < 0.25 or "clients" in name
+    silent = [e.up == 0 for e in r.ledger if e.method != "settle"]
+    assert 0.15 < sum(silent) / len(silent) < 0.25
 
 
 def test_what_a_client_does_wrong_is_named_or_dropped():
@@ -161,22 +162,20 @@ def devices(*speeds: float) -> md.scenarios.Devices:
 
 
 def test_a_deadline_leaves_the_slow_out_and_takes_as_long_as_it_says():
-    """Work: 2 epochs of 4 rows take 8/speed seconds, and each asked again only when it is back."""
-    slow = federation(2, devices=devices(8.0, 1.0), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=4))
+    """Two steps on 4 rows and on 5 take 1 and 6.25 seconds; who is late is asked again when it is back."""
+    slow = federation(2, devices=devices(8.0, 1.6), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=None))
     r = md.run(md.FedAvg(), slow, 9, patience=md.Patience(deadline=2.0))
     asked = [e.round for e in r.ledger if e.client == 1]
     assert asked == [1, 7]
     assert all(e.up == 0 for e in r.ledger if e.client == 1)
-    first = md.run(md.FedAvg(), slow, 0)
-    assert first.summary["seconds"] == 0
     # Round 1 waits for the deadline; afterwards the fast client alone is asked, and answers within a second.
     assert r["seconds"][:4] == pytest.approx([0, 2, 3, 4])
     assert r["late"][1:4] == [1, 0, 0]
 
 
 def test_enough_replies_end_an_exchange_and_a_lost_one_costs_the_deadline():
-    three = federation(3, devices=devices(8.0, 4.0, 1.0), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=4))
-    assert md.run(md.FedAvg(), three, 1, patience=md.Patience(replies=2)).summary["seconds"] == pytest.approx(2)
+    three = federation(3, devices=devices(8.0, 4.0, 1.0), pace=md.scenarios.Pace(lr=0.05, steps=2, batch=None))
+    assert md.run(md.FedAvg(), three, 1, patience=md.Patience(replies=2)).summary["seconds"] == pytest.approx(2.5)
     assert md.run(md.FedAvg(), three, 1, patience=md.Patience(replies=0.3)).summary["seconds"] == pytest.approx(1)
     lost = Lossy(hang=1.0, clients=(2,))
     r = md.run(md.FedAvg(), three, 1, transport=lost, patience=md.Patience(deadline=5.0))
