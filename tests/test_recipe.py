@@ -254,3 +254,13 @@ def test_the_recipes_of_the_papers_are_in_order(path):
     rounds = {"table3": 200, "table4": 60, "table5": 10, "table7": 200}.get(path.stem, 100)
     rounds = 20 if path.parent.name == "cflag" else rounds  # a task
     assert (r.rounds, r.tuning()["rounds"]) == (rounds, rounds)
+
+
+def test_patience_and_faults_are_options_of_the_run():
+    got = recipe.loads("[patience]\ndeadline = 9\nretries = 2\n[faults]\nloss = 0.2\nclients = [0, 3]").options()
+    assert got["patience"] == md.Patience(deadline=9, retries=2)
+    assert (got["transport"].loss, list(got["transport"].clients)) == (0.2, [0, 3])
+    with pytest.raises(RecipeError, match=r"faults has no 'los'\. Did you mean 'loss'"):
+        recipe.loads("[faults]\nlos = 0.2").options()
+    with pytest.raises(RecipeError, match="quorum=2"):
+        recipe.loads("[patience]\nquorum = 2").options()

@@ -12,6 +12,7 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,7 +123,8 @@ def run(
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume}
     if on != "local" or workers is not None:
-        options["transport"] = recipe.transport(on, workers)
+        inner, faults = recipe.transport(on, workers), options.get("transport")
+        options["transport"] = inner if faults is None else replace(faults, inner=inner)
     fed = r.federation()
     if save is not None:
         r.save(save / "recipe.toml")

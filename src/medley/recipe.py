@@ -39,6 +39,12 @@ sample = 40
 rounds = 100
 seeds = 5
 
+[patience]                # of medley.Patience
+retries = 2
+
+[faults]                  # of transports.Lossy, around whatever transport there is
+loss = 0.2
+
 [[methods]]
 kind = "FedAvg"           # lr multiplies the clients' lr; a method's own lr is server_lr
 lr = 2.0
@@ -72,13 +78,14 @@ from . import algorithms, datasets, federation, memory, models, problems, scenar
 from .core.algorithm import Algorithm
 from .core.errors import RecipeError
 from .core.files import replacing
+from .core.patience import Patience
 from .core.tuned import Tuned
 from .federation import Federation
 from .tune import known, variant
 
 TABLES = (
     "name", "problem", "data", "partition", "pace", "participation", "devices", "stream", "replay", "federation", "run",
-    "methods", "tune",
+    "patience", "faults", "methods", "tune",
 )  # fmt: skip
 COUNTS = ("rounds", "seed", "seeds")
 RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "checkpoint_every")
@@ -212,7 +219,7 @@ class Recipe:
         return cast("int | list[int]", self._typed("run.seeds", self._table("run").get("seeds", 5), int | list[int]))
 
     def options(self) -> dict[str, Any]:
-        """The other keys of [run]: options of `medley.run`."""
+        """The other keys of [run], [patience] and [faults]: options of `medley.run`."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._known("run", run, RUN, also=COUNTS)
         hints = _hints(federation.run)
@@ -221,6 +228,10 @@ class Recipe:
         dtype = run.get("dtype")
         if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise RecipeError.unknown(dtype, ("float32", "float64"), f"{self.source}: run.dtype")
+        if "patience" in self.tables:
+            run["patience"] = self._call("patience", Patience, self._table("patience"))
+        if "faults" in self.tables:
+            run["transport"] = self._call("faults", transports.Lossy, self._table("faults"))
         return run
 
     def tuning(self) -> dict[str, Any]:
