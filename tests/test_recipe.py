@@ -260,7 +260,7 @@ def test_patience_and_faults_are_options_of_the_run():
     got = recipe.loads("[patience]\ndeadline = 9\nretries = 2\n[faults]\nloss = 0.2\nclients = [0, 3]").options()
     assert got["patience"] == md.Patience(deadline=9, retries=2)
     assert (got["transport"].loss, list(got["transport"].clients)) == (0.2, [0, 3])
-    with pytest.raises(RecipeError, match=r"faults has no 'los'\. Did you mean 'loss'"):
+    with pytest.raises(md.RecipeError, match=r"faults has no 'los'\. Did you mean 'loss'"):
         recipe.loads("[faults]\nlos = 0.2").options()
-    with pytest.raises(RecipeError, match="quorum=2"):
+    with pytest.raises(md.RecipeError, match="quorum=2"):
         recipe.loads("[patience]\nquorum = 2").options()
