@@ -70,14 +70,9 @@ def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     assert float((s.S - total).norm()) < 1e-12
 
 
-def test_seconds_to_a_target():
-    """Virtual seconds to a gap of 0.1: FedECADO goes on without the slow client and still comes to everybody's optimum;
-    FedBuff comes to one that leans to the fast.
-    """
-    took = {}
-    for method, replies in ((md.FedECADO(), None), (md.FedECADO(), 3), (md.FedBuff(), 3)):
-        r = run(method, replies, 200, target={"gap": 0.1})
-        took[method.name, replies] = r.summary["seconds"] if r.status.outcome == "target" else float("inf")
-        print(method.name, replies, r.status.outcome, r.summary["seconds"], r.summary["best_loss"], r.summary["gap"])
-    assert took["FedECADO", 3] < took["FedECADO", None] / 2
-    assert took["FedBuff", 3] == float("inf")
+def test_going_on_without_the_slow_client():
+    """200 rounds in a tenth of the time; FedECADO still comes to everybody's optimum, FedBuff leans to the fast."""
+    waiting, going, rival = run(md.FedECADO(), None, 200), run(md.FedECADO(), 3, 200), run(md.FedBuff(), 3, 200)
+    assert going.summary["seconds"] < waiting.summary["seconds"] / 10
+    assert going.summary["gap"] < 0.05
+    assert rival.summary["gap"] > 0.5
