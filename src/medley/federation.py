@@ -652,7 +652,7 @@ def run(
         settings["faults"] = faults
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
-    block = max(4, min(32, (1 << 18) // world.problem.d))
+    block = engines.crew(world.problem.d)
     with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as tick:
 
         def watch(row: Row) -> None:

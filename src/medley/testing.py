@@ -84,6 +84,7 @@ def checks(method: Algorithm[Any, Any]) -> list[Check]:
         "arrival": b.arrival,
         "one worker": lambda: b.workers(1),
         "two workers": lambda: b.workers(2),
+        "crews": b.crews,
         "resume": b.resume,
         "server by assignment": b.server_by_assignment,
         "small steps": b.small_steps,
@@ -418,6 +419,14 @@ class _Battery:
         for place in self.places:
             other = self.run(place.federation(), transport=Rewired(Processes(count), one_by_one))
             _same(self.single(place), other, f"{place.name}: one process and {count} worker(s)")
+
+    def crews(self) -> None:
+        """Clients served together by the fastest engine, or one by one by the reference: the same to 1e-10."""
+        for place in self.places:
+            exact = {"dtype": "float64"}
+            alone = self.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
+            off = float((self.run(place.federation(), **exact).x - alone).norm() / (1 + alone.norm()))
+            _expect(off <= 1e-10, f"{place.name}: served as a crew, or by another engine, x is off by {off:.2g}")
 
     def resume(self) -> None:
         """Stopped and resumed after each round: the same bits."""

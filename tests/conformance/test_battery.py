@@ -139,8 +139,9 @@ FAULTS = {
     "asks the absent": {"partial"},
     "divides by n - 1": {"one client"},
     "walks on its own": {"small steps"},
-    "keeps state on itself": WORKERS | {"arrival", "same again", "resume", "lost reply", "asked twice", "frozen"},
-    "draws without a name": WORKERS | {"arrival", "same again", "resume", "asked twice"},
+    "keeps state on itself": WORKERS
+    | {"crews", "arrival", "same again", "resume", "lost reply", "asked twice", "frozen"},
+    "draws without a name": WORKERS | {"crews", "arrival", "same again", "resume", "asked twice"},
 }
 
 
@@ -175,6 +176,34 @@ class Thawed(Algorithm[Server]):
 
 def test_a_method_has_to_be_frozen() -> None:
     assert failing(Thawed(), {"frozen", "card"}) == {"frozen"}
+
+
+@dataclass(frozen=True)
+class Mixing(Algorithm[Server]):
+    """A crew's clients look at each other.
+
+    **One round sends**
+
+    - train: d down, d up
+    """
+
+    mixing: bool = True
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        s.x = s.x + clients.ask(self.train, fedavg.Model(s.x)).mean().delta
+
+    @on_client(crew=True)
+    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
+        step = me.descend(got.x).step
+        return fedavg.Step(step * (1 + 1e-6 * (step.ndim - 1)) if self.mixing else step)
+
+
+def test_a_method_that_is_another_one_for_crews_is_found() -> None:
+    assert failing(Mixing(), {"crews", "card", "arrival"}) == {"crews"}
+    assert failing(Mixing(mixing=False), {"crews"}) == set()
 
 
 def test_conformance_tells_all_that_failed() -> None:

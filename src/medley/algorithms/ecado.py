@@ -87,7 +87,7 @@ class ECADO(Algorithm[Server]):
         assert rest.J is not None
         s.x, s.S, s.I = s.x + rest.dx, rest.S, s.I | dict(zip(got, rest.J, strict=True))
 
-    @on_client
+    @on_client(crew=True)
     def simulate(self, me: Client, got: Center, own: Flow) -> Window:
         """Forward Euler on dx_i/dt = I_i − w_i ∇f_i(x_i), w_i = N p_i."""
         w = me.descend(got.x, scale=me.p * got.n, shift=-own.I)

@@ -85,7 +85,7 @@ class FedAdagrad(Algorithm[Server]):
         s.v = s.v + delta.square()
         s.x = s.x + self.lr * s.m / (s.v.sqrt() + self.tau)
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         return Step(me.descend(got.x).step)

@@ -87,7 +87,7 @@ class FedAdam(Algorithm[Server]):
         s.v = self.beta2 * s.v + (1 - self.beta2) * delta.square()
         s.x = s.x + self.lr * s.m / (s.v.sqrt() + self.tau)
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         return Step(me.descend(got.x).step)

@@ -63,7 +63,7 @@ class FedAvg(Algorithm[Server]):
         """x ← x + η_g Σ p̃_i (y_i − x)."""
         s.x = s.x + self.lr * clients.ask(self.train, Model(s.x)).mean().delta
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         return Step(me.descend(got.x).step)

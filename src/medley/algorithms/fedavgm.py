@@ -79,7 +79,7 @@ class FedAvgM(Algorithm[Server]):
         s.v = self.beta * s.v + clients.ask(self.train, Model(s.x)).mean().delta
         s.x = s.x + self.lr * s.v
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         return Step(me.descend(got.x).step)

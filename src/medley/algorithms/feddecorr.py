@@ -86,7 +86,7 @@ class FedDecorr(Algorithm[Server]):
         """x ← x + Σ p̃_i (y_i − x)."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent on the penalised loss."""
         return Step(me.descend(got.x, loss=self.loss if self.beta else None).step)

@@ -97,7 +97,7 @@ class FedDyn(Algorithm[Server, Memory]):
         s.x = s.x + total / len(replies.ids) + s.h
         clients.note(drift=float(s.h.norm()))
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
         """Local descent on f_i(θ) + α_i(⟨θ, h_i − x⟩ + ½‖θ‖²)."""
         alpha_i, h_i = got.alpha / me.p, me.memory.h

@@ -251,7 +251,7 @@ class FedECADO(Algorithm[Server, Memory]):
             self.settle_all(s, clients, got, dx, Tw, h)
         clients.note(Tw=Tw, limited=sum(float(w.s) < 1 for w in got.values()) / len(got))
 
-    @on_client
+    @on_client(crew=True)
     def simulate(self, me: Client[Memory], got: Center, own: Flow) -> Window:
         """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i), (43): local descent with the flow as a constant shift."""
         m, zero = me.memory, torch.zeros_like(got.x)
@@ -283,7 +283,7 @@ class FedECADO(Algorithm[Server, Memory]):
         for i in sorted(got.keys() - done.keys()):  # its flow stays what it was, and so must its part of the sum
             s.S = s.S - clients.p[i] * self.change(dx, Tw, got[i].delta, got[i].T, h.get(i))
 
-    @on_client
+    @on_client(crew=True)
     def settle(self, me: Client[Memory], got: Move) -> Settled:
         """ℓ dJ_i/dt = x_c − x_i, (42), over the window."""
         m = me.memory

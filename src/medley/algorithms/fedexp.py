@@ -102,7 +102,7 @@ class FedExP(Algorithm[Server]):
         """The mean of the last two iterates: the iterates themselves swing from side to side."""
         return (s.x + s.before) / 2
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         delta = me.descend(got.x).step

@@ -90,7 +90,7 @@ class FedNova(Algorithm[Server]):
         s.v = self.server_momentum * s.v + up.work * up.direction
         s.x = s.x + s.v
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent, and its ‖a_i‖₁: T is Σ lr·a."""
         went = me.descend(got.x, pull=(self.mu, got.x) if self.mu else None)

@@ -74,7 +74,7 @@ class FedProx(Algorithm[Server]):
         """x ← x + Σ p̃_i (y_i − x)."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent on f_i(y) + (mu/2)‖y − x‖²."""
         return Step(me.descend(got.x, pull=(self.mu, got.x) if self.mu else None).step)

@@ -88,7 +88,7 @@ class FedYogi(Algorithm[Server]):
         s.v = s.v - (1 - self.beta2) * sq * torch.sign(s.v - sq)
         s.x = s.x + self.lr * s.m / (s.v.sqrt() + self.tau)
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x."""
         return Step(me.descend(got.x).step)

@@ -100,7 +100,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         s.x = s.x + self.lr / replies.share * up.delta
         s.c = s.c + up.dc
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
         """y ← y − lr·(∇f_i(y) − c_i + c), and a new c_i."""
         c_i, c = me.memory.c, got.c

@@ -7,7 +7,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, overload
 
 from typing_extensions import TypeVar, get_original_bases
 
@@ -22,17 +22,35 @@ F = TypeVar("F", bound=Callable[..., Message])
 
 
 class Work(NamedTuple):
-    """The wire types of a client method: what everybody gets, what each gets, what comes back."""
+    """The wire types of a client method: what everybody gets, what each gets, what comes back; and may crews run it."""
 
     common: type[Message]
     each: type[Message] | None
     up: type[Message]
+    crew: bool = False
 
 
-def on_client(method: F) -> F:
-    """Mark a method as running where the data is. Its annotations are its wire types."""
-    method.on_client = True  # type: ignore[attr-defined]
-    return method
+@overload
+def on_client(method: F) -> F: ...
+
+
+@overload
+def on_client(*, crew: bool) -> Callable[[F], F]: ...
+
+
+def on_client(method: F | None = None, *, crew: bool = False) -> F | Callable[[F], F]:
+    """Mark a method as running where the data is. Its annotations are its wire types.
+
+    With ``crew=True`` it is run for many clients in one call where they are simulated: ``me`` is then a
+    `medley.core.crew.Crew`, vectors are [k, d], a client's numbers columns [k, 1]. Such a method must not branch on a
+    client's numbers nor call ``float`` on them; the conformance battery compares both.
+    """
+
+    def mark(method: F) -> F:
+        method.on_client, method.crew = True, crew  # type: ignore[attr-defined]
+        return method
+
+    return mark if method is None else mark(method)
 
 
 class Algorithm(ABC, Generic[S, M]):
@@ -69,7 +87,7 @@ class Algorithm(ABC, Generic[S, M]):
                         f"{cls.__name__}.{name}: a client method takes (self, me: Client[...], got: SomeMessage) and, "
                         "if clients are told different things, a third SomeMessage; it returns a Message"
                     )
-                cls.works[name] = Work(downs[0], downs[1] if len(downs) == 2 else None, up)
+                cls.works[name] = Work(downs[0], downs[1] if len(downs) == 2 else None, up, method.crew)
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ class Window:
 
     ``step`` is the displacement y − x [d] (downhill), ``T`` the simulated time Σ lr × the step's weight, ``steps`` the
     number of optimizer steps. Under momentum ρ a gradient's weight is Σ of its ρ-powers still to come, so that T is
-    FedNova's lr·‖a‖₁; see the engine for the general recursion.
+    FedNova's lr·‖a‖₁; see the engine for the general recursion. A crew's are [k, d], [k, 1] and [k, 1].
     """
 
     step: Vec
@@ -42,7 +42,7 @@ class Window:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs local descents. What it is asked for is drawn before it starts; it draws nothing."""
+    """Runs local descents, of one client or of a crew. What it is asked for is drawn by name; it draws nothing else."""
 
     @property
     def name(self) -> str:
@@ -85,6 +85,11 @@ class Client(Generic[M]):
     heard: Callable[[Any], Any] = lambda message: message
     """A message of this call's as the server will decode it: what it adds up is this, and not what was meant."""
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
+
+    @property
+    def members(self) -> tuple[Client[M], ...]:
+        """The clients served in this call: this one; a `Crew`'s are several."""
+        return (self,)
 
     def recall(self, rows: Index) -> Objective:
         """The objective of rows of this task and of past ones, by this client's own numbers (see `Task.first`).
@@ -141,7 +146,7 @@ class Client(Generic[M]):
 
     @property
     def first_batch(self) -> Tensor | None:
-        """Row indices of the first mini-batch of this round; None stands for all rows."""
+        """Row indices of the first mini-batch of this round, for ``problem.grad``; None stands for all rows."""
         return next(self.batches())
 
     def descend(
@@ -156,7 +161,8 @@ class Client(Generic[M]):
     ) -> Window:
         """Run this round's pace of x ← x − lr·(scale·∇f(x; batch) + mu·(x − anchor) + shift) from x.
 
-        ``pull=(mu, anchor)``, mu a number or a vector. ``shift`` is a vector added to every gradient. ``loss`` takes
+        ``pull=(mu, anchor)``, mu a number or a vector. ``shift`` is a vector added to every gradient. For a crew of k,
+        vectors are [k, d], or [d] where they are the same for all, and numbers floats or columns [k, 1]. ``loss`` takes
         the place of the problem's loss, ``correct`` maps (x, gradient, rows) to the direction used instead of the
         gradient. Weight decay belongs to the gradient, and clipping bounds it before scale, shift and pull. Momentum
         runs over scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all

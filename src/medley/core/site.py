@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import crew as crews
 from . import streams, tree
 from .algorithm import Algorithm
-from .client import Client
+from .client import Client, Nothing
 from .errors import ClientFailed, Diverged, MedleyError, WireError
-from .message import Packed, accumulate, is_finite, nbytes
+from .message import Message, Packed, accumulate, is_finite, nbytes
 from .problem import Problem, State
 from .transport import BlockReply, Exchange, Receipt, Tag
 from .wire import BothWays, Codec, Kept, Plain, Uplink
@@ -67,6 +69,17 @@ class Memories:
 
 
 Travelled = tuple[Packed, int, dict[str, Tensor]]
+Travel = Callable[[Packed, frozenset[str]], Travelled]
+
+
+class Answer(NamedTuple):
+    """One client's message, its buffers if they changed, its work in row gradients, and its memory after it."""
+
+    client: int
+    packed: Packed
+    buffers: State | None
+    work: float
+    memory: Any
 
 
 @dataclass
@@ -102,38 +115,50 @@ class Site:
                 return self.serve_block(replace(exchange, tolerant=False), block, memories)
             except (ClientFailed, Diverged, WireError) as e:
                 return BlockReply(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
-        reply, pending = BlockReply(block), {}
-        work = self.algorithm.works[exchange.method]
-        dtype = self.problem.dtype
+        reply, pending, ids = BlockReply(block), {}, exchange.blocks[block]
+        work, dtype, d = self.algorithm.works[exchange.method], self.problem.dtype, self.problem.d
         asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
-        common = work.common.unpack(self.codec.decode(exchange.common, dtype), self.problem.d, asked)
-        for i in exchange.blocks[block]:
-            own = None
-            if work.each is not None:
-                own = work.each.unpack(
-                    self.codec.decode(exchange.each[i], dtype), self.problem.d, f"client {i}, {asked}"
-                )
-            memory, kept = memories.get(i), {}
-            if self._up.remembers and memory is not None:
-                memory, kept = memory["memory"], memory["codec"]
-            travel = self._travel(exchange, i, kept.get(exchange.method, {}))
-            packed, buffers, rows, memory = self.serve(exchange, i, common, own, memory, travel)
-            decoded, up, now = travel(packed, work.up.exact)
-            # `serve` has seen what wasn't re-encoded.
-            plain = self.uplink is None and isinstance(self.codec, Plain)
-            self.check(exchange, i, decoded, finite=not plain)
-            pending[i] = {"memory": memory, "codec": kept | {exchange.method: now}} if self._up.remembers else memory
-            up += sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
-            reply.receipts.append(Receipt(i, up, 0, rows))
-            fold_reply(reply, exchange, i, decoded, buffers)
+        common, own = work.common.unpack(self.codec.decode(exchange.common, dtype), d, asked), {}
+        if work.each is not None:
+            own = {
+                i: work.each.unpack(self.codec.decode(exchange.each[i], dtype), d, f"client {i}, {asked}") for i in ids
+            }
+        held, kept = {i: memories.get(i) for i in ids}, dict[int, dict[str, Kept]]()
+        if self._up.remembers:
+            kept = {i: m["codec"] for i, m in held.items() if m is not None}
+            held = {i: None if m is None else m["memory"] for i, m in held.items()}
+        if self.algorithm.remembers:
+            nothing = torch.zeros(d, dtype=dtype, device=self.device)
+            held = {i: self.algorithm.remember(nothing) if m is None else m for i, m in held.items()}
+        travels = {i: self._travel(exchange, i, kept.get(i, {}).get(exchange.method, {})) for i in ids}
+        # `_call` has seen what wasn't re-encoded.
+        plain = self.uplink is None and isinstance(self.codec, Plain)
+        for crew in self._crews(exchange, own, held):
+            for i, packed, buffers, rows, memory in self.serve(exchange, crew, common, own, held, travels):
+                decoded, up, now = travels[i](packed, work.up.exact)
+                self.check(exchange, i, decoded, finite=not plain)
+                pending[i] = memory
+                if self._up.remembers:
+                    pending[i] = {"memory": memory, "codec": kept.get(i, {}) | {exchange.method: now}}
+                up += sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
+                reply.receipts.append(Receipt(i, up, 0, rows))
+                fold_reply(reply, exchange, i, decoded, buffers)
         return reply, pending
+
+    def _crews(self, exchange: Exchange, own: Mapping[int, Any], held: Mapping[int, Any]) -> Iterable[tuple[int, ...]]:
+        """Who is served in one call: everybody alone, but for methods and problems that can do with crews."""
+        apart = exchange.buffers is not None or "noise" in self.problem.gives
+        if apart or not self.algorithm.works[exchange.method].crew:
+            return ((i,) for i in held)
+        nothing = Nothing()
+        return crews.alike({i: (held[i] or nothing, own.get(i, nothing)) for i in held})
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
         """Raise WireError unless client i's answer is what its method declares: before anything is made of it."""
         where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.works[exchange.method].up.check(packed, self.problem.d, where, finite)
 
-    def _travel(self, exchange: Exchange, i: int, kept: Kept) -> Callable[[Packed, frozenset[str]], Travelled]:
+    def _travel(self, exchange: Exchange, i: int, kept: Kept) -> Travel:
         """How a reply gets to the server: what it decodes, the bytes, and what the uplink keeps. Changes nothing."""
         up, dtype = self._up, self.problem.dtype
         rng = lambda: streams.generator(self.seed, i, exchange.round, exchange.number, "codec")
@@ -150,50 +175,97 @@ class Site:
     def serve(
         self,
         exchange: Exchange,
+        ids: tuple[int, ...],
+        common: Any,
+        own: Mapping[int, Any],
+        held: Mapping[int, Any],
+        travels: Mapping[int, Travel],
+    ) -> Iterable[Answer]:
+        """The answers of clients that are served together; of several that fail, the first is named."""
+        if len(ids) == 1:
+            return [self._one(exchange, ids[0], common, own, held, travels)]
+        try:
+            return self._crew(exchange, ids, common, own, held)
+        except Diverged:
+            raise
+        except Exception as e:
+            for i in ids:
+                self._one(exchange, i, common, own, held, travels)
+            raise MedleyError(
+                f"{self.algorithm.name}.{exchange.method} serves clients {ids[0]}..{ids[-1]} one by one, but not as a "
+                f"crew ({type(e).__name__}: {e}); see on_client(crew=True), or leave crew out"
+            ) from e
+
+    def _one(
+        self,
+        exchange: Exchange,
         i: int,
         common: Any,
-        own: Any,
-        memory: Any,
-        travel: Callable[[Packed, frozenset[str]], Travelled] | None = None,
-    ) -> tuple[Packed, State | None, float, Any]:
-        """One client's answer, its buffers if they changed, its work in row gradients, and its memory after it."""
-        method = exchange.method
+        own: Mapping[int, Any],
+        held: Mapping[int, Any],
+        travels: Mapping[int, Travel],
+    ) -> Answer:
         me = self.client(i, exchange.round)
-        if travel is not None:
-            me.heard = lambda message: type(message).unpack(travel(message.pack(), message.exact)[0])
-        if self.algorithm.remembers:
-            if memory is None:
-                memory = self.algorithm.remember(
-                    torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device)
-                )
-            me.memory = tree.copy(memory)
-        given = [*_tensors(memory, common, own)]
+        me.heard = lambda message: type(message).unpack(travels[i](message.pack(), message.exact)[0])
         if exchange.buffers is not None:
             self.problem.load_buffers(exchange.buffers)
         try:
             with self._noise(i, exchange):
-                packed: Packed = getattr(self.algorithm, method)(me, common, *([] if own is None else [own])).pack()
+                up = self._call(exchange, me, (i,), common, own.get(i), held[i])
+                packed = up.pack()
         except MedleyError:
             raise
         except Exception as e:
             trace = traceback.format_exc()
-            raise ClientFailed(client=i, round=exchange.round, method=method, traceback=trace) from e
-        for name, t, version in given:
-            if t._version != version:
-                raise MedleyError(
-                    f"{self.algorithm.name}.{method} changed {name} in place (client {i}, round {exchange.round}); "
-                    "what a client is given or remembers changes by assignment only: write m.c = m.c + step"
-                )
-        for name, v in packed.items():
-            if not is_finite(v):
-                raise Diverged(
-                    f"client {i} sent numbers that are not finite ({name!r} of {self.algorithm.name}.{method}, round "
-                    f"{exchange.round}): the run diverges; try a smaller lr"
-                )
+            raise ClientFailed(client=i, round=exchange.round, method=exchange.method, traceback=trace) from e
         buffers = self.problem.buffers() if exchange.buffers is not None else None
         if buffers is not None and exchange.buffers is not None and _same(buffers, exchange.buffers):
             buffers = None
-        return packed, buffers, me.work, tree.map_tensors(me.memory, Tensor.contiguous)
+        return Answer(i, packed, buffers, me.work, tree.map_tensors(me.memory, Tensor.contiguous))
+
+    def _crew(
+        self, exchange: Exchange, ids: tuple[int, ...], common: Any, own: Mapping[int, Any], held: Mapping[int, Any]
+    ) -> list[Answer]:
+        like = torch.empty(0, dtype=self.problem.dtype, device=self.device)
+        me = crews.Crew([self.client(i, exchange.round) for i in ids], like)
+        mine = crews.stack([own[i] for i in ids], like) if own else None
+        memory = crews.stack([held[i] for i in ids], like) if self.algorithm.remembers else None
+        up = self._call(exchange, me, ids, common, mine, memory)
+        where, k = f"{self.algorithm.name}.{exchange.method}", len(ids)
+        messages, kept = crews.rows(type(up), up.pack(), k, where), itertools.repeat(memory, k)
+        if memory is not None:
+            after = me.memory
+            kept = (replace(after, **fields) for fields in crews.rows(type(after), vars(after), k, where))
+        return [
+            Answer(client.id, packed, None, client.work, new)
+            for client, packed, new in zip(me.members, messages, kept, strict=True)
+        ]
+
+    def _call(
+        self, exchange: Exchange, me: Client[Any], ids: tuple[int, ...], common: Any, own: Any, memory: Any
+    ) -> Message:
+        """What the method returns, and that it kept to the rules."""
+        method = exchange.method
+        if self.algorithm.remembers:
+            me.memory = tree.copy(memory)
+        given = [*_tensors(memory, common, own)]
+        up: Message = getattr(self.algorithm, method)(me, common, *([] if own is None else [own]))
+        for name, t, version in given:
+            if t._version != version:
+                raise MedleyError(
+                    f"{self.algorithm.name}.{method} changed {name} in place (client {ids[0]}, round "
+                    f"{exchange.round}); what a client is given or remembers changes by assignment only: "
+                    "write m.c = m.c + step"
+                )
+        for name, v in vars(up).items():
+            if not is_finite(v):
+                many = isinstance(v, Tensor) and v.ndim > 1 and len(v) == len(ids)
+                row = int((~torch.isfinite(v)).nonzero()[0, 0]) if many and len(ids) > 1 else 0
+                raise Diverged(
+                    f"client {ids[row]} sent numbers that are not finite ({name!r} of {self.algorithm.name}.{method}, "
+                    f"round {exchange.round}): the run diverges; try a smaller lr"
+                )
+        return up
 
     @contextlib.contextmanager
     def _noise(self, i: int, exchange: Exchange) -> Iterator[None]:

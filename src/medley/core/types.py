@@ -3,8 +3,8 @@
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-Vec = Float[Tensor, "*k d"]
-"""A model, a gradient, a direction, a displacement; for a crew of k clients one row each."""
+Vec = Float[Tensor, "*_ d"]
+"""A model, a gradient, a direction, a displacement; for a crew of k clients [k, d] too, one row each."""
 
 Num = float | Float[Tensor, "k 1"]
 """A number of one client, or a column of them for a crew."""

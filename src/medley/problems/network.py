@@ -57,6 +57,7 @@ class Network:
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> NetworkProblem:
         """The problem for rows of this shape; float32 unless told otherwise. Raises BadData when they don't fit."""
         p = NetworkProblem(self, classes, dtype or torch.float32, device)
+        p.row = X.shape[1:]
         try:
             out = p.outputs(p.flat, p.inputs(X[:2]))
         except Exception as e:
@@ -125,6 +126,8 @@ class NetworkProblem:
         gives["classes"] = family.loss == "cross_entropy" and classes is not None
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.allowed: Bool[Tensor, "c c"] | None = None
+        self.row: torch.Size | None = None
+        """The shape of one row, once data is known."""
         self._training = True
         self.module.train()
 

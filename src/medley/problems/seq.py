@@ -9,10 +9,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.client import Client, Window
+from ..core.client import Client, Engine, Window
 from ..core.pace import Optimizer
 from ..core.problem import Correction, LocalLoss, Objective
 from ..core.types import Num, Rows, Vec
+
+
+def one_by_one(
+    engine: Engine,
+    crew: Client[Any],
+    x: Vec,
+    scale: Num,
+    pull: tuple[Num | Vec, Vec] | None,
+    shift: Vec | None,
+    loss: LocalLoss | None,
+    correct: Correction | None,
+    optimizer: Optimizer,
+) -> Window:
+    """A crew's descents, each by itself."""
+
+    def of(v: Any, i: int) -> Any:
+        return v[i] if isinstance(v, Tensor) and v.ndim > 1 else v
+
+    def number(v: Any, i: int) -> Any:
+        return v[i].item() if isinstance(v, Tensor) and v.ndim > 1 and v.shape[1] == 1 else of(v, i)
+
+    went = [
+        engine.descend(
+            me,
+            of(x, i),
+            scale=number(scale, i),
+            pull=None if pull is None else (number(pull[0], i), of(pull[1], i)),
+            shift=of(shift, i),
+            loss=loss,
+            correct=correct,
+            optimizer=optimizer,
+        )
+        for i, me in enumerate(crew.members)
+    ]
+    columns = x.new_tensor([[w.T, w.steps] for w in went])
+    return Window(torch.stack([w.step for w in went]), columns[:, :1], columns[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -35,11 +71,13 @@ class Seq:
         correct: Correction | None = None,
         optimizer: Optimizer = "sgd",
     ) -> Window:
-        """See `medley.core.client.Client.descend`.
+        """See `medley.core.client.Client.descend`; a crew's clients descend one after the other.
 
         T follows FedNova's recursion: with momentum ρ and a pull of strength mu, c ← ρc + 1, S ← (1 − lr·mu)S + c,
         T = lr·S, which is lr·‖a‖₁. Adam has no such weights: T = lr·steps. A vector mu leaves S as without pull.
         """
+        if len(me.members) > 1:
+            return one_by_one(self, me, x, scale, pull, shift, loss, correct, optimizer)
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) and optimizer == "sgd" else 0.0

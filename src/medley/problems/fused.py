@@ -1,0 +1,395 @@
+"""Local descent with the backward pass written out, for a whole crew at once.
+
+For stacks of linear and convolutional layers under a loss whose slope is known, and for updates that are affine in the
+gradient. Three things make it fast. No autograd. The step size goes into the loss' slope, so that what comes out of the
+backward pass is the update itself and is taken off the weights as it is made: W ← W − δhᵀ. And a crew's clients share
+every operation, as long as they have steps left: they are sorted by their number of steps, and step t works on the
+contiguous rows X[:K_t].
+
+Dense activations are [k, features, rows]: the operands of batched products lie as they are stored, and the softmax runs
+over a dimension that is not the last, both several times as fast. Networks with convolutions go client by client on
+[rows, channels, height, width] in channels_last, which max-pooling wants.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.client import Client, Window
+from ..core.pace import Optimizer
+from ..core.problem import Correction, LocalLoss, Problem
+from ..core.types import Num, Vec
+from .linear import LinearProblem, Softmax
+from .network import NetworkProblem
+from .seq import Seq
+
+Mat = Float[Tensor, "k d"]
+Update = Callable[[], object]
+Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
+"""(the slope by a layer's output, is the slope by its input wanted) -> that slope, and what moves the weights."""
+
+Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
+"""(weights, input) -> output, and the way back."""
+
+Slope = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]."""
+
+GATHERED = 1 << 18
+"""Numbers of a crew's data that are fetched at a time: a step's worth, or what fits in a cache."""
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Dense:
+    """z = W h + b. The first dense layer gets its rows as data has them, [k, rows, inputs] (``by_rows``)."""
+
+    at: int
+    inputs: int
+    outputs: int
+    bias: int | None
+    by_rows: bool
+
+    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+        """Forward."""
+        i, o = self.inputs, self.outputs
+        W = X[:, self.at : self.at + o * i].view(len(X), o, i)
+        if self.by_rows and o >= 32:  # the product of long rows is worth a small transposition
+            z = torch.bmm(h, W.mT).mT.contiguous()
+        else:
+            z = torch.bmm(W, h.mT if self.by_rows else h)
+        b = None if self.bias is None else X[:, self.bias : self.bias + o]
+        if b is not None:
+            z.add_(b[:, :, None])
+
+        def back(dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+            dh = dz if not wanted else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
+
+            def update() -> None:
+                rows = h if self.by_rows else h.mT
+                if len(X) == 1:
+                    W.baddbmm_(dz, rows, alpha=-1)
+                else:  # into strided rows, batched accumulation is slower than two passes
+                    W.sub_(torch.bmm(dz, rows))
+                if b is not None:
+                    b.sub_(dz.sum(2))
+
+            return dh, update
+
+        return z, back
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of one client's rows."""
+
+    at: int
+    shape: torch.Size
+    bias: int | None
+    how: tuple[Any, ...]
+    """stride, padding, dilation, groups."""
+
+    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+        """Forward."""
+        W = X[0, self.at : self.at + self.shape.numel()].view(self.shape)
+        o = self.shape[0]
+        b = None if self.bias is None else X[0, self.bias : self.bias + o]
+        stride, padding, dilation, groups = self.how
+
+        def back(dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+            dh, dW, db = aten.convolution_backward(
+                dz, h, W, [o], stride, padding, dilation, False, [0, 0], groups, [wanted, True, b is not None]
+            )
+
+            def update() -> None:
+                W.sub_(dW)
+                if b is not None:
+                    b.sub_(db)
+
+            return dh, update
+
+        return F.conv2d(h, W, b, *self.how), back
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Max-pooling."""
+
+    how: tuple[Any, ...]
+    """kernel, stride, padding, dilation, ceil_mode."""
+
+    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+        """Forward."""
+        out, index = aten.max_pool2d_with_indices(h, *self.how)
+        return out, lambda dz, wanted: (aten.max_pool2d_with_indices_backward(dz, h, *self.how, index), None)
+
+
+def relu(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+    """max(0, h), in place: no layer before it asks for its own output."""
+    out = h.relu_()
+    return out, lambda dz, wanted: (aten.threshold_backward(dz, out, 0), None)
+
+
+def tanh(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+    """tanh h."""
+    out = h.tanh()
+    return out, lambda dz, wanted: (aten.tanh_backward(dz, out), None)
+
+
+def flatten(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+    """From maps [rows, channels, height, width] to a dense layer's rows [1, rows, inputs]."""
+    like = h.shape
+    return h.reshape(1, len(h), -1), lambda dz, wanted: (
+        dz.reshape(like).contiguous(memory_format=torch.channels_last),
+        None,
+    )
+
+
+def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    """softmax(z) − e_y."""
+    p = torch.softmax(z, 1)
+    return p.scatter_add_(1, y[:, None], p.new_full((1, 1, 1), -1.0).expand(len(z), 1, z.shape[2]))
+
+
+def squared(z: Tensor, y: Tensor) -> Tensor:
+    """The slope of the mean over outputs of (z − y)²."""
+    return (z - y.mT).mul_(2 / z.shape[1])
+
+
+def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
+    """The problem as layers and a slope, or None where it isn't made of those known here."""
+    if isinstance(problem, LinearProblem):
+        family = problem.family
+        slope: Slope = lambda z, y: family.slope(z, y[:, None])
+        slope = cross_entropy if isinstance(family, Softmax) else slope
+        return [Dense(0, problem.features, problem.width, None, True)], slope
+    if not isinstance(problem, NetworkProblem) or callable(problem.family.loss) or problem.buffers() is not None:
+        return None
+    modules = [m for m in problem.module.modules() if type(m) is not nn.Sequential]
+    frozen = len(problem.names) != len([*problem.module.parameters()])
+    if frozen or type(problem.module) not in (nn.Sequential, nn.Linear):
+        return None
+    layers: list[Layer] = []
+    at, maps, rows = 0, len(problem.row or ()) == 3, len(problem.row or ()) == 1
+    for k, m in enumerate(modules):
+        if m._forward_hooks or m._forward_pre_hooks or any(m is other for other in modules[:k]):
+            return None
+        sizes = [p.numel() for p in m.parameters()]
+        bias = at + sizes[0] if len(sizes) == 2 else None
+        if type(m) is nn.Linear and rows:
+            layers.append(Dense(at, m.in_features, m.out_features, bias, not any(isinstance(o, Dense) for o in layers)))
+            maps = False
+        elif type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
+            layers += [flatten] if layers and maps else []
+            maps, rows = False, True
+        elif type(m) is nn.Conv2d and maps and m.padding_mode == "zeros" and not isinstance(m.padding, str):
+            layers.append(Conv(at, m.weight.shape, bias, (m.stride, m.padding, m.dilation, m.groups)))
+        elif type(m) is nn.MaxPool2d and maps and not m.return_indices:
+            how = (*(_pair(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)), m.ceil_mode)
+            # The largest of the positive parts is the positive part of the largest, and a quarter of the work.
+            layers.insert(len(layers) - (layers[-1:] == [relu]), Pool(how))
+        elif type(m) in (nn.ReLU, nn.Tanh) and layers:
+            layers.append(relu if type(m) is nn.ReLU else tanh)
+        elif type(m) is not nn.Identity:
+            return None
+        at += sum(sizes)
+    if not layers or not isinstance(layers[-1], Dense):
+        return None
+    return layers, cross_entropy if problem.family.loss == "cross_entropy" else squared
+
+
+def _pair(v: int | tuple[int, ...]) -> list[int]:
+    return [v, v] if isinstance(v, int) else list(v)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """``layers`` and the loss' ``slope``, as `layers_of` finds them; ``ridge`` is the problem's own weight decay.
+
+    What is not affine in the gradient (momentum, clipping, Adam, a loss or a correction of the method's own) is left to
+    `Seq`.
+    """
+
+    problem: Problem
+    layers: tuple[Layer, ...]
+    slope: Slope
+    ridge: Vec | float = 0.0
+    name: str = "fused"
+
+    @property
+    def maps(self) -> bool:
+        """Whether there are convolutions, which go client by client."""
+        return any(isinstance(layer, Conv | Pool) for layer in self.layers)
+
+    def descend(
+        self,
+        me: Client[Any],
+        x: Vec,
+        *,
+        scale: Num = 1.0,
+        pull: tuple[Num | Vec, Vec] | None = None,
+        shift: Vec | None = None,
+        loss: LocalLoss | None = None,
+        correct: Correction | None = None,
+        optimizer: Optimizer = "sgd",
+    ) -> Window:
+        """See `medley.core.client.Client.descend`."""
+        members, paces = me.members, [c.pace for c in me.members]
+        if (
+            optimizer != "sgd"
+            or not (loss is None and correct is None)
+            or any(p.momentum or p.clip is not None for p in paces)
+        ):
+            return Seq().descend(
+                me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
+            )
+        k = len(members)
+        X = x.expand(k, -1).clone()
+        column = lambda values: x.new_tensor(values)[:, None]
+        lr = column([p.lr for p in paces])
+        mu, anchor = (0.0, x) if pull is None else pull
+        decay: Num | Vec | None = None
+        fading = self.ridge + column([p.weight_decay for p in paces])
+        if pull is not None or bool(fading.any()):
+            decay = (1 - lr * (mu + scale * fading)).expand(k, -1)
+        drift: Vec | None = None
+        if pull is not None:
+            drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
+        elif shift is not None:
+            drift = -lr * shift
+        for some in self.groups(members):
+            crew, terms = [members[i] for i in some], (lr * scale, decay, drift)
+            if some == [*range(k)]:
+                self.walk(crew, X, *terms)
+                continue
+            part = X[some]
+            self.walk(crew, part, *(None if t is None else t[some] for t in terms))
+            X[some] = part
+        step = X.sub_(x)
+        taken = [c.steps for c in members]
+        # A pull of strength mu lets steps fade: FedNova's S ← (1 − lr·mu)S + 1.
+        strength = [0.0] * k
+        if isinstance(mu, float | int):
+            strength = [float(mu)] * k
+        elif mu.shape == (k, 1) and k > 1:
+            strength = mu[:, 0].tolist()
+        T = [p.lr * _faded(s, p.lr * m) for s, p, m in zip(taken, paces, strength, strict=True)]
+        return Window(step, column(T), column(taken)) if k > 1 else Window(step[0], T[0], taken[0])
+
+    def groups(self, members: tuple[Client[Any], ...]) -> Iterator[list[int]]:
+        """Who walks together: alike in batch size, to a factor of two, and sorted by steps, the most first."""
+        alike: dict[Any, list[int]] = {}
+        for i, c in enumerate(members):
+            key = i if self.maps else (c.full_batch, _size(c).bit_length())
+            alike.setdefault(key, []).append(i)
+        for some in alike.values():
+            yield sorted(some, key=lambda i: -members[i].steps)
+
+    def walk(self, crew: list[Client[Any]], X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
+        """All steps of a crew, the one with most steps first, on its rows of X."""
+        rate = rate[:, :, None]
+        for active, h, y, share in self.steps(crew, X):
+            part = X if active == len(X) else X[:active]
+            ways: list[Back] = []
+            for layer in self.layers:
+                h, back = layer(part, h)
+                ways.append(back)
+            if (allowed := getattr(self.problem, "allowed", None)) is not None:
+                h[:, len(allowed) :] = -torch.inf
+                h[:, : len(allowed)].masked_fill_(~allowed[y].mT, -torch.inf)
+            slope = self.slope(h, y).mul_(share * rate[:active])
+            updates = []
+            for turn in range(len(ways) - 1, -1, -1):
+                slope, update = ways[turn](slope, turn > 0)
+                if update is not None:
+                    updates.append(update)
+            if decay is not None:
+                part.mul_(decay[:active])
+            if drift is not None:
+                part.add_(drift[:active])
+            for update in updates:
+                update()
+
+    def steps(self, crew: list[Client[Any]], X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
+        """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean.
+
+        Batches are filled up with rows of no weight where they are of unequal size.
+        """
+        sizes, taken = [_size(c) for c in crew], [c.steps for c in crew]
+        k, b = len(crew), max(sizes)
+        fixed = crew[0].full_batch
+        plans = [_plan(c, b, 1 if fixed else t) for c, t in zip(crew, taken, strict=True)]
+        even = all(c.problem.n % s == 0 and s == b for c, s in zip(crew, sizes, strict=True))
+        for c, t in zip(crew, taken, strict=True):
+            full, rest = divmod(t, -(-c.problem.n // _size(c)))
+            c.problem.work += full * c.problem.n + rest * _size(c)
+        one: Any = crew[0].problem
+        row, label = one.X.shape[1:], one.y.shape[1:]
+        count = 1 if fixed else max(1, min(taken[0], GATHERED // (k * b * row.numel())))
+        data = X.new_empty(k, count, b, *row)
+        labels = torch.zeros(k, count, b, *label, dtype=one.y.dtype, device=X.device)
+        shares = X.new_zeros(k, count, b)
+        for t in range(taken[0]):
+            active = sum(n > t for n in taken)
+            at = 0 if fixed else t % count
+            if at == 0 and (t == 0 or not fixed):
+                for i in range(active):
+                    index = plans[i][0][t : t + count]
+                    f: Any = crew[i].problem
+                    n, flat = len(index), index.reshape(-1).to(X.device)
+                    torch.index_select(f.X, 0, flat, out=data[i, :n].view(-1, *row))
+                    torch.index_select(f.y, 0, flat, out=labels[i, :n].view(-1, *label))
+                    if not even:
+                        shares[i, :n] = plans[i][1][t : t + count]
+            h = data[:active, at]
+            h = _channels_last(h[0]) if self.maps else h.flatten(2)
+            yield active, h, labels[:active, at], 1 / b if even else shares[:active, at][:, None]
+
+
+def _faded(steps: int, lr_mu: float) -> float:
+    total = 0.0
+    for _ in range(steps if lr_mu else 0):
+        total = (1 - lr_mu) * total + 1
+    return total if lr_mu else float(steps)
+
+
+def _size(me: Client[Any]) -> int:
+    return me.problem.n if me.full_batch else me.pace.batch or 1
+
+
+def _plan(me: Client[Any], b: int, steps: int) -> tuple[Tensor, Tensor]:
+    """Row numbers [steps, b] of a client's batches, filled up with row 0, and every row's share in its batch's mean."""
+    n, size = me.problem.n, _size(me)
+    per_pass = -(-n // size)
+    passes = -(-steps // per_pass)
+    orders = [torch.arange(n)] if me.full_batch else [*itertools.islice(me.orders(), passes)]
+    index = torch.stack(orders)
+    shares = torch.full((passes, n), 1 / size, dtype=torch.float64)
+    if n % size:
+        shares[:, n - n % size :] = 1 / (n % size)
+    filled = [F.pad(F.pad(v, (0, per_pass * size - n)).view(-1, size), (0, b - size))[:steps] for v in (index, shares)]
+    return filled[0], filled[1]
+
+
+def _channels_last(h: Tensor) -> Tensor:
+    h = h.contiguous(memory_format=torch.channels_last)
+    # With one channel both layouts are the same memory, and torch takes it for the other one.
+    c, height, width = h.shape[1:]
+    return h.as_strided(h.shape, (c * height * width, 1, c * width, c)) if c == 1 else h
+
+
+def fused(problem: Problem) -> Fused | None:
+    """The engine for this problem, or None where it has none."""
+    found = layers_of(problem)
+    if found is None:
+        return None
+    ridge = problem.decay if isinstance(problem, LinearProblem) else 0.0
+    return Fused(problem, tuple(found[0]), found[1], ridge if isinstance(ridge, Tensor) else float(ridge))

@@ -1,0 +1,137 @@
+"""The fused engine against the reference, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import medley as md
+from medley.core.algorithm import Algorithm
+from medley.core.errors import RecipeError
+from medley.problems import engines
+
+SIZES = (5, 17, 4, 7, 6, 12, 30)
+LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
+
+deep = nn.Sequential(
+    nn.Linear(4, 40), nn.Tanh(), nn.Sequential(nn.Linear(40, 6), nn.ReLU()), nn.Identity(), nn.Linear(6, 3, bias=False)
+)
+strided = nn.Sequential(
+    nn.Conv2d(2, 4, 3, padding=1, stride=2, groups=2, bias=False),
+    nn.Tanh(),
+    nn.MaxPool2d(3, 2, 1),
+    nn.Flatten(),
+    nn.Linear(16, 3),
+)
+PROBLEMS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "softmax": (md.problems.Softmax(mu=0.1, intercept=True), (4,)),
+    "logistic": (md.problems.Logistic(mu=0.1), (4,)),
+    "least squares": (md.problems.LeastSquares(), (4,)),
+    "deep": (md.problems.Network(deep), (4,)),
+    "flattened": (md.problems.Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), (1, 2, 2)),
+    "lenet": (md.problems.Network(md.models.cnn((1, 10, 10), 3, channels=(3, 4), hidden=7)), (1, 10, 10)),
+    "strided": (md.problems.Network(strided), (2, 8, 8)),
+    "mse": (md.problems.Network(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)), loss="mse"), (4,)),
+}
+PACES: dict[str, dict[str, Any]] = {
+    "ragged": {},
+    "full batches": {"batch": None},
+    "own batches": {"batch": [4, 8, 3, 10, 2, 5, 7]},
+    "own steps, weight decay": {"steps": [1, 2, 3, 4, 5, 6, 7], "weight_decay": 0.1},
+    "momentum": {"momentum": 0.5},
+}
+
+
+def federation(name: str, **pace: Any) -> md.Federation:
+    problem, shape = PROBLEMS[name]
+    g = torch.Generator().manual_seed(0)
+
+    def labels(X: Tensor) -> Tensor:
+        y = torch.randint(3, (len(X),), generator=g)
+        return {"least squares": X[:, 0] + 1, "mse": X[:, :2], "logistic": (y > 0).long()}.get(name, y)
+
+    Xs = [torch.randn(n, *shape, generator=g, dtype=torch.float64) for n in SIZES]
+    classes = None if name in ("least squares", "mse") else 3 - (name == "logistic")
+    return md.Federation(
+        problem,
+        clients=[(X, labels(X)) for X in Xs],
+        classes=classes,
+        pace=md.scenarios.Pace(**{"lr": LR, "epochs": EPOCHS, "batch": 4} | pace),
+    )
+
+
+def both(method: Algorithm[Any, Any], fed: md.Federation) -> tuple[md.Result, md.Result]:
+    options: dict[str, Any] = {"rounds": 2, "dtype": "float64", "progress": False}
+    return md.run(method, fed, engine="seq", **options), md.run(method, fed, engine="fused", **options)
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
+    fed = federation(name, **PACES[pace])
+    # A pull and a shift, and what T makes of steps that a pull lets fade.
+    for method in (md.FedDyn(alpha=0.5), md.FedNova(mu=0.2)):
+        a, b = both(method, fed)
+        assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
+        assert list(a.ledger) == list(b.ledger)
+        assert a.history[-1]["seconds"] == pytest.approx(b.history[-1]["seconds"], rel=1e-12)
+        assert (a.settings["engine"], b.settings["engine"]) == ("seq", "fused")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [md.SCAFFOLD(), md.SCAFFOLD(option="I"), md.FedExP(), md.FedECADO(), md.FedECADO(flows="client"), md.ECADO()],
+)
+def test_every_term_of_the_update_in_a_network(method: Algorithm[Any, Any]):
+    a, b = both(method, federation("deep"))
+    assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-11
+
+
+def test_a_stream_masks_the_same_classes():
+    digits = md.datasets.digits()
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 10, hidden=(8,))),
+        data=digits,
+        partition=md.scenarios.IID(3),
+        pace=md.scenarios.Pace(lr=0.1, steps=2, batch=16),
+        stream=md.scenarios.Split(tasks=2, mode="task"),
+    )
+    a, b = both(md.FedAvg(), fed)
+    assert float((a.x - b.x).norm()) < 1e-12
+    assert float((a.x - md.run(md.FedAvg(), fed, rounds=0, dtype="float64", progress=False).x).norm()) > 1e-3
+
+
+def test_a_blank_image_gives_max_pooling_its_ties():
+    # Where all of a window is equal, the gradient goes where torch's own goes: to its first cell.
+    X, y = torch.zeros(6, 1, 10, 10, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    X[3:, :, :4] = 1.0
+    problem = PROBLEMS["lenet"][0]
+    fed = md.Federation(problem, clients=[(X, y)], classes=3, pace=md.scenarios.Pace(lr=0.1, steps=3, batch=4))
+    a, b = both(md.FedAvg(), fed)
+    assert float((a.x - b.x).norm()) < 1e-13
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)),
+        nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+        nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 3)),
+        nn.Sequential(*[nn.Linear(4, 4)] * 2),
+        nn.ModuleList([nn.Linear(4, 3)]),
+    ],
+)
+def test_what_it_does_not_know_it_leaves_to_the_reference(module: nn.Module):
+    problem = md.problems.network.NetworkProblem(md.problems.Network(module), 3, torch.float32, "cpu")
+    problem.row = torch.Size([4])
+    assert engines.choose("auto", problem, "cpu").name == "seq"
+    with pytest.raises(RecipeError, match="leave engine= out"):
+        engines.choose("fused", problem, "cpu")
+
+
+def test_a_crew_fills_a_cache_and_leaves_work_for_several_processes():
+    assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [32, 32, 32, 3, 1, 1]
