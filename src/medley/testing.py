@@ -423,7 +423,7 @@ class _Battery:
     def crews(self) -> None:
         """Clients served together by the fastest engine, or one by one by the reference: the same to 1e-10."""
         for place in self.places:
-            exact = {"dtype": "float64"}
+            exact: dict[str, Any] = {"dtype": "float64"}
             alone = self.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
             off = float((self.run(place.federation(), **exact).x - alone).norm() / (1 + alone.norm()))
             _expect(off <= 1e-10, f"{place.name}: served as a crew, or by another engine, x is off by {off:.2g}")

@@ -78,7 +78,10 @@ class _Objectives:
 @cache
 def numbers(kind: type) -> frozenset[str]:
     """The fields of a message or memory that are numbers by their declaration."""
-    number = lambda hint: hint in (int, float, bool) or any(map(number, typing.get_args(hint)))
+
+    def number(hint: Any) -> bool:
+        return hint in (int, float, bool) or any(map(number, typing.get_args(hint)))
+
     return frozenset(name for name, hint in typing.get_type_hints(kind).items() if number(hint))
 
 

@@ -232,7 +232,8 @@ class Site:
         memory = crews.stack([held[i] for i in ids], like) if self.algorithm.remembers else None
         up = self._call(exchange, me, ids, common, mine, memory)
         where, k = f"{self.algorithm.name}.{exchange.method}", len(ids)
-        messages, kept = crews.rows(type(up), up.pack(), k, where), itertools.repeat(memory, k)
+        messages = crews.rows(type(up), up.pack(), k, where)
+        kept: Iterable[Any] = itertools.repeat(None, k)
         if memory is not None:
             after = me.memory
             kept = (replace(after, **fields) for fields in crews.rows(type(after), vars(after), k, where))
