@@ -101,7 +101,8 @@ def test_a_stream_masks_the_same_classes():
     )
     a, b = both(md.FedAvg(), fed)
     assert float((a.x - b.x).norm()) < 1e-12
-    assert float((a.x - md.run(md.FedAvg(), fed, rounds=0, dtype="float64", progress=False).x).norm()) > 1e-3
+    last = [row["loss"] for row in a.history if row["task"] == 1]
+    assert last[-1] < last[0]
 
 
 def test_a_blank_image_gives_max_pooling_its_ties():

@@ -114,7 +114,7 @@ class Conv:
                 if b is not None:
                     b.sub_(db)
 
-            return dh, update
+            return dh if wanted else dz, update
 
         return F.conv2d(h, W, b, *self.how), back
 
@@ -173,15 +173,12 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
         return [Dense(0, problem.features, problem.width, None, True)], slope
     if not isinstance(problem, NetworkProblem) or callable(problem.family.loss) or problem.buffers() is not None:
         return None
-    modules = [m for m in problem.module.modules() if type(m) is not nn.Sequential]
-    frozen = len(problem.names) != len([*problem.module.parameters()])
-    if frozen or type(problem.module) not in (nn.Sequential, nn.Linear):
+    modules = [*_flat(problem.module)]
+    if any(m._forward_hooks or m._forward_pre_hooks for m in problem.module.modules()):
         return None
     layers: list[Layer] = []
     at, maps, rows = 0, len(problem.row or ()) == 3, len(problem.row or ()) == 1
-    for k, m in enumerate(modules):
-        if m._forward_hooks or m._forward_pre_hooks or any(m is other for other in modules[:k]):
-            return None
+    for m in modules:
         sizes = [p.numel() for p in m.parameters()]
         bias = at + sizes[0] if len(sizes) == 2 else None
         if type(m) is nn.Linear and rows:
@@ -201,9 +198,18 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
         elif type(m) is not nn.Identity:
             return None
         at += sum(sizes)
-    if not layers or not isinstance(layers[-1], Dense):
+    # Frozen or shared parameters: x has fewer than the layers.
+    if not layers or not isinstance(layers[-1], Dense) or at != problem.d:
         return None
     return layers, cross_entropy if problem.family.loss == "cross_entropy" else squared
+
+
+def _flat(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        for m in module:
+            yield from _flat(m)
+    else:
+        yield module
 
 
 def _pair(v: int | tuple[int, ...]) -> list[int]:
