@@ -87,7 +87,7 @@ def numbers(kind: type) -> frozenset[str]:
 
 def form(state: Any) -> Any:
     """What states must have in common to be stacked, or None where they cannot be."""
-    kinds = []
+    kinds: list[tuple[Any, ...]] = []
     for name, v in vars(state).items():
         if isinstance(v, Tensor):
             kinds.append((name, v.dtype, v.shape))

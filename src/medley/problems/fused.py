@@ -259,14 +259,17 @@ class Fused:
             )
         k = len(members)
         X = x.expand(k, -1).clone()
-        column = lambda values: x.new_tensor(values)[:, None]
+
+        def column(values: list[Any]) -> Tensor:
+            return x.new_tensor(values)[:, None]
+
         lr = column([p.lr for p in paces])
         mu, anchor = (0.0, x) if pull is None else pull
-        decay: Num | Vec | None = None
+        decay: Tensor | None = None
         fading = self.ridge + column([p.weight_decay for p in paces])
         if pull is not None or bool(fading.any()):
             decay = (1 - lr * (mu + scale * fading)).expand(k, -1)
-        drift: Vec | None = None
+        drift: Tensor | None = None
         if pull is not None:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
