@@ -1,4 +1,4 @@
-"""The command line: run, compare, tune, report, list, cite.
+"""The command line: run, compare, tune, report, list, cite, deploy.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a run diverged, 2 a setting, data or file
 that cannot be used, 130 Ctrl-C, after which what was finished is kept.
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from . import datasets, memory, models, problems, recipe, report, scenarios
+from . import datasets, deploy, memory, models, problems, recipe, report, scenarios
 from .compare import Board, kind_of, names
 from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
@@ -63,6 +63,9 @@ def _version(value: bool) -> bool:
         raise typer.Exit
     return value
 
+
+deployment = typer.Typer(no_args_is_help=True, help="Run recipes on machines of your own, by Flower.")
+app.add_typer(deployment, name="deploy")
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE.toml")]
 Set = Annotated[
@@ -108,8 +111,8 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on from the checkpoint in this folder.")
     ] = None,
-    on: Annotated[str, typer.Option(help="Where clients run: local, or processes.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="How many processes.")] = None,
+    on: Annotated[str, typer.Option(help="Where clients run: local, processes or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="How many processes, or actors of Ray.")] = None,
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print how it ended."""
@@ -296,6 +299,20 @@ def cite(
         _print(Text(f"{name}: {reference}"))
         if entry := bibtex(reference):
             _print(Text(f"\n{entry}\n"))
+
+
+@deployment.command("init")
+def deploy_init(
+    folder: Annotated[Path, typer.Argument(help="Where to write; a new or empty folder.", metavar="DIR")],
+    recipe_file: Annotated[
+        Path | None,
+        typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe; by default FedECADO on digits, 3 clients."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
+    for path in deploy.init(folder, None if recipe_file is None else recipe.load(recipe_file)):
+        _print(str(path))
 
 
 def card(module: object, part: str) -> str:

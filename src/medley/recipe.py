@@ -142,20 +142,34 @@ class Recipe:
             at[index] = _value(text.strip())
         return Recipe(tables, self.source)
 
-    def federation(self) -> Federation:
-        """The clients. Names and keys are checked before any data is read."""
-        for key in ("problem", "data", "partition"):
+    def federation(
+        self,
+        data: datasets.Dataset | None = None,
+        clients: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None,
+    ) -> Federation:
+        """The clients. Names and keys are checked before any data is read.
+
+        In place of [data] and [partition]: ``clients``, each one's own (X, y), and ``data`` for classes and test rows.
+        """
+        for key in ("problem", "data", "partition") if data is None else ("problem",):
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
         family, model, own, its = self._problem()
-        partition = self._kind("partition", self._table("partition"), _of(scenarios, PARTITIONS))
+        whose: dict[str, Any] = {}
+        if data is None:
+            whose["partition"] = self._kind("partition", self._table("partition"), _of(scenarios, PARTITIONS))
         pace = self._pace()
         devices = self._devices()
         taking_part = self._participation()
         come = {k: self._kind(k, t, c) for k, c in self._streams().items() if (t := self._table(k))}
         rest = self._table("federation")
         self._known("federation", rest, ("weights", "classes", "f_star"))
-        data, validation = self._data()
+        if data is None:
+            data, whose["validation"] = self._data()
+            whose["data"] = data
+        else:
+            test = None if data.X_test is None else (data.X_test, data.y_test)
+            whose = {"clients": clients, "test": test, "classes": data.classes}
         if model is not None:
             sizes = {"features": data.X[0].numel(), "classes": data.classes, "shape": tuple(data.X.shape[1:])}
             wanted = inspect.signature(model).parameters
@@ -170,12 +184,10 @@ class Recipe:
                 Federation,
                 {
                     "problem": self._call("problem", family, own),
-                    "data": data,
-                    "partition": partition,
+                    **whose,
                     "pace": pace,
                     "participation": taking_part,
                     "devices": devices,
-                    "validation": validation,
                     **come,
                     **rest,
                 },

@@ -6,10 +6,14 @@ Server state, client memories and checkpoints are such trees, so they can be cop
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from .errors import WireError
@@ -94,6 +98,23 @@ def unpack(skeleton: Skeleton, store: Mapping[str, Tensor], classes: Mapping[str
                 )
             return classes[name](**{k: unpack(v, store, classes) for k, v in fields.items()})
     raise WireError(f"damaged or foreign state: {str(skeleton)[:80]}")
+
+
+def to_bytes(tree: Any) -> bytes:
+    """The tree in safetensors' format, with what are no tensors as JSON in one of uint8."""
+    store: dict[str, Tensor] = {}
+    text = json.dumps(pack(tree, store)).encode()
+    return safetensors.torch.save({"tree": torch.frombuffer(bytearray(text), dtype=torch.uint8), **store})
+
+
+def from_bytes(raw: bytes, classes: Mapping[str, type]) -> Any:
+    """Inverse of `to_bytes`; runs nobody's code. Raises WireError for bytes that are not such a tree."""
+    try:
+        # Copies: memory as torch aligns it, since some kernels give other bits at other alignments.
+        store = {name: t.clone() for name, t in safetensors.torch.load(raw).items()}
+        return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
+        raise WireError(f"these bytes are no state of ours: {type(e).__name__}: {e}") from None
 
 
 def dataclasses_in(*roots: type) -> dict[str, type]:

@@ -131,6 +131,10 @@ class NetworkProblem:
         self._training = True
         self.module.train()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
+        return NetworkProblem, (self.family, self.classes, self.dtype, self.device)
+
     def split(self, x: Vec) -> list[Tensor]:
         """Views of x in the parameters' shapes."""
         return [v.view(s) for v, s in zip(torch.split(x, self.sizes), self.shapes, strict=True)]

@@ -3,3 +3,4 @@
 from .local import Local as Local
 from .lossy import Lossy as Lossy
 from .processes import Processes as Processes
+from .ray import Ray as Ray

@@ -1,0 +1,175 @@
+"""Clients on a Ray cluster: the same bits as in one process, on as many machines as there are.
+
+Every worker is an actor which gets the clients' data once, when the run begins, and keeps nothing between two requests:
+clients' memories live with the server and travel with a request. So blocks go to whichever actor is free, and when one
+dies, or its machine, Ray starts another and hands it the same block.
+
+Requests and replies are bytes that run nobody's code, but Ray pickles the clients' data and what it tells its own
+processes: use a cluster that is yours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..core import tree
+from ..core.errors import MedleyError, RecipeError
+from ..core.site import Memories, Site
+from ..core.transport import BlockReply, Exchange, Receipt, Tag
+from .processes import ATTEMPTS, describe, revive
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Actors on Ray (``pip install "medley[ray]"``), each with one thread on one CPU.
+
+    ``workers`` is how many, by default one for every CPU that Ray has. ``address`` is the cluster's, as in
+    ``ray.init``: "auto", "ray://head:10001"; by default the environment's RAY_ADDRESS, else one on this machine, which
+    ends with the run. Medley has to be installed on every machine.
+
+    A run has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``). Raises
+    RecipeError for fewer than one worker, without Ray, and for a device other than the CPU.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise RecipeError(f"Ray(workers={self.workers}): must be at least 1", "workers")
+
+    def open(self, site: Site) -> RayLink:
+        """Connect, unless this process is connected already, and start the actors."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Two warnings: that Ray 3 will leave CUDA_VISIBLE_DEVICES alone, and that an actor can only be started again
+        # while its data is held, which it is.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        try:
+            import ray
+        except ImportError as e:
+            raise RecipeError(f'Ray: it cannot be imported ({e}); pip install "medley[ray]"', "transport") from None
+        if site.device != "cpu":
+            raise RecipeError(f"Ray: workers compute on the CPU, the run is on {site.device}; leave device= out")
+        address = self.address or os.environ.get("RAY_ADDRESS", "local")
+        ours = not ray.is_initialized()
+        if ours:
+            local: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False} if address == "local" else {}
+            try:
+                ray.init(address=address, logging_level="error", log_to_driver=False, **local)
+            except (ConnectionError, RuntimeError, ValueError) as e:
+                raise RecipeError(f"Ray(address={address!r}): no cluster answers there: {e}", "address") from None
+        workers = self.workers or int(ray.cluster_resources()["CPU"])
+        return RayLink(ray, site, workers, ours)
+
+
+class Actor:
+    """A worker."""
+
+    def __init__(self, site: Site) -> None:
+        torch.set_num_threads(1)
+        self.site = site
+        self.classes = {"Exchange": Exchange, **tree.dataclasses_in(site.algorithm.memory)}
+
+    def serve(self, common: bytes, own: bytes) -> bytes | dict[str, Any]:
+        """One block's answer and its clients' pending memories; or an error as JSON values."""
+        try:
+            every, mine = tree.from_bytes(common, {}), tree.from_bytes(own, self.classes)
+            reply, pending = self.site.serve_block(replace(mine["exchange"], **every), 0, mine["held"])
+            return tree.to_bytes({**vars(reply), "pending": pending if self.site.remembers else {}})
+        except Exception as e:
+            return describe(e)
+
+
+class RayLink:
+    """Hands blocks to free actors and keeps the clients' memories."""
+
+    def __init__(self, ray: Any, site: Site, workers: int, ours: bool) -> None:
+        self.ray, self.site, self.ours = ray, site, ours
+        self.classes = tree.dataclasses_in(site.algorithm.memory)
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(Actor)
+        # Held on to, for the actor that takes a dead one's place.
+        self.data = ray.put(replace(site, memories=Memories()))
+        self.actors = [kind.remote(self.data) for _ in range(workers)]
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        """Blocks as they are done. Of several errors the first block's is raised, as one process would."""
+        common = self.ray.put(tree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))
+        todo = iter(range(len(exchange.blocks)))
+        free, busy = list(self.actors), dict[Any, tuple[Any, int]]()
+        failed: dict[int, MedleyError] = {}
+        done: list[BlockReply] = []
+        while True:
+            while free and not failed and (block := next(todo, None)) is not None:
+                actor = free.pop()
+                busy[actor.serve.remote(common, self._request(exchange, block))] = actor, block
+            yield from done
+            done = []
+            awaited = [ref for ref, (_, block) in busy.items() if block < min(failed, default=1 << 62)]
+            if not awaited:
+                break
+            (ref,), _ = self.ray.wait(awaited)
+            actor, block = busy.pop(ref)
+            free.append(actor)
+            try:
+                answer = self.ray.get(ref)
+            except self.ray.exceptions.RayError as e:
+                answer = {"error": "MedleyError", "attributes": {}, "text": self._lost(exchange, block, e)}
+            if isinstance(answer, dict):
+                failed[block] = revive(answer)
+            else:
+                done = [self._reply(exchange, block, answer)]
+        if failed:
+            raise failed[min(failed)]
+
+    def _request(self, exchange: Exchange, block: int) -> bytes:
+        ids, weights = exchange.blocks[block], exchange.weights
+        held = {}
+        if self.site.remembers:
+            held = {i: self.site.memories.get(i, exchange.acked.get(i), exchange.round) for i in ids}
+        own = replace(
+            exchange,
+            blocks=(ids,),
+            common={},
+            each={i: exchange.each[i] for i in ids if exchange.each},
+            acked={},
+            p={i: exchange.p[i] for i in ids},
+            weights=None if weights is None else {i: weights[i] for i in ids},
+            buffers=None,
+        )
+        return tree.to_bytes({"exchange": own, "held": held})
+
+    def _reply(self, exchange: Exchange, block: int, answer: bytes) -> BlockReply:
+        got = tree.from_bytes(answer, self.classes)
+        for i, memory in got.pop("pending").items():
+            self.site.memories.put(i, exchange.tag, memory)
+        receipts = [Receipt(*r) for r in got["receipts"]]
+        return BlockReply(**{**got, "block": block, "receipts": receipts})
+
+    def _lost(self, exchange: Exchange, block: int, e: Exception) -> str:
+        return (
+            f"Ray lost {ATTEMPTS} workers in a row that served clients {list(exchange.blocks[block])} in round "
+            f"{exchange.round} ({exchange.method}): {e}\nIf that is for want of memory, take fewer workers; if "
+            "for want of a module, install it on every machine, or name it in ray.init(runtime_env=...)"
+        )
+
+    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+        """Clients' acknowledged memories."""
+        return self.site.memories.save(acked)
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """Put them back."""
+        self.site.memories.load(memories, acked)
+
+    def close(self) -> None:
+        """End the actors, and Ray if it was started here."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        self.actors = []
+        if self.ours and self.ray.is_initialized():
+            self.ray.shutdown()

@@ -1,0 +1,298 @@
+"""Flower's own objects, without a network: messages, records, apps, and a Grid that hands them over."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import medley as md
+from medley import flower, recipe
+from medley.core.algorithm import Algorithm
+from medley.core.site import Memories, Site
+from medley.core.wire import Cast
+from medley.testing import Rewired, losing
+from medley.transports import Local
+from medley.transports.flower import Flower, FlowerLink, Post, Request, Shelf, answer, client_app
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # what Flower sets in a task's process
+
+
+class Bench(Grid):
+    """Nodes 100, 101, ... in this process; replies come back from the last to the first."""
+
+    def __init__(self, apps: Iterable[ClientApp], config: dict[str, Any] | None = None, **node: Any) -> None:
+        self.apps, self.config, self.node = dict(enumerate(apps, 100)), config or {}, node
+        self.ids = {n: n - 100 for n in self.apps}
+        self.replies: dict[str, Message] = {}
+        self.sent: list[Message] = []
+        self.silent: Collection[int] = ()
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *args: Any) -> Any: ...
+
+    def send_and_receive(self, *args: Any, **kw: Any) -> Any: ...
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.apps)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for m in messages:
+            node = m.metadata.dst_node_id
+            m.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            self.sent.append(m)
+            ids.append(m.metadata.message_id)
+            context = Context(1, node, {"partition-id": self.ids[node], **self.node}, RecordDict(), self.config)
+            reply = self.apps[node](m, context)
+            if node in self.silent:
+                reply = Message(Error(5, "node unavailable"), reply_to=m)
+            self.replies[ids[-1]] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self.replies[i] for i in reversed(list(message_ids))]
+
+
+class InProcess:
+    """A transport: every client of a site behind an app of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, site: Site) -> FlowerLink:
+        theirs = replace(site, memories=Memories())
+        serve = lambda letter, context: answer(theirs, Request.read(letter), self.folder)
+        hello = lambda letter, context: json.dumps({"client": context.node_config["partition-id"]}).encode()
+        asked = {f"query.{name}": serve for name in site.algorithm.works}
+        self.grid = Bench([client_app({"query": hello, **asked}) for _ in range(5)])
+        self.post = Post(self.grid, timeout=5)
+        self.post.gather(5)
+        return Flower(self.post, "run").open(site)
+
+
+def assert_same(a: md.Result, b: md.Result) -> None:
+    """But for Flower's framing, and for what a crew of clients rounds otherwise than one."""
+    near = 1e-10 if a.x.dtype == torch.float64 else 1e-5
+    assert float((a.x - b.x).abs().max()) < near
+    assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
+    assert min(e.overhead for e in b.ledger) > 0
+    for one, other in zip(a.history, b.history, strict=True):
+        assert {**other, "wall": 0} == pytest.approx({**one, "wall": 0}, rel=near)
+
+
+def federation() -> md.Federation:
+    q = md.problems.quadratics(clients=5, d=6)
+    pace = md.scenarios.Pace(lr=[0.02, 0.05, 0.1, 0.03, 0.08], epochs=[1, 3, 2, 1, 2], batch=4)
+    return md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.6)
+
+
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedECADO()], ids=lambda m: m.name)
+def test_the_numbers_of_one_process(method: Algorithm[Any, Any], tmp_path: Path) -> None:
+    fed = federation()
+    assert_same(fed.run(method, 3), fed.run(method, 3, transport=InProcess(tmp_path)))
+
+
+def test_buffers_dropout_and_a_codec(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+    data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5))
+    a = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"))
+    b = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"), transport=InProcess(tmp_path))
+    assert_same(a, b)
+    assert a.buffers is not None
+    assert b.buffers is not None
+    assert torch.allclose(a.buffers[0], b.buffers[0], atol=1e-5)
+
+
+def test_what_is_common_is_one_object_for_flower(tmp_path: Path) -> None:
+    """Flower carries objects of the same content once, so a model goes up to the SuperLink once for all clients."""
+    transport = InProcess(tmp_path)
+    federation().run(md.FedAvg(), 1, transport=transport)
+    asked = [m for m in transport.grid.sent if m.metadata.message_type == "query.train"]
+    assert len(asked) == 3
+    assert len({m.content["common"].object_id for m in asked}) == 1
+    assert len({m.content["own"].object_id for m in asked}) == 3
+
+
+def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, {})
+    assert shelf.get(3, None, 1) is None
+    shelf.put((1, 0), {"c": torch.ones(2)})
+    assert torch.equal(shelf.get(3, (1, 0), 2)["c"], torch.ones(2))
+    shelf.put((2, 0), {"c": torch.zeros(2)})
+    assert torch.equal(shelf.get(3, (1, 0), 2)["c"], torch.ones(2))  # the reply was lost: rolled back
+    assert [p.name for p in tmp_path.iterdir()] == ["1-0.safetensors"]
+    shelf.put((2, 1), {"c": torch.full((2,), 2.0)})
+    assert torch.equal(Shelf(tmp_path, {}).get(3, (2, 1), 2)["c"], torch.full((2,), 2.0))  # after a restart
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1-0.safetensors", "2-1.safetensors"]
+    with pytest.raises(md.WireError, match=r"builds on .* \(3, 0\), but it holds \[\(1, 0\), \(2, 1\)\]"):
+        shelf.get(3, (3, 0), 3)
+    assert shelf.get(3, None, 1) is None  # a run that begins anew
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
+    """What the silent client remembered in that round is rolled back, as for a reply lost in one process."""
+    fed = md.Federation(federation().problem, clients=md.problems.quadratics(clients=5, d=6).clients)
+    transport = InProcess(tmp_path)
+
+    def down(row: dict[str, Any]) -> None:
+        transport.grid.silent = {102} if row["round"] == 1 else set()
+
+    a = fed.run(md.SCAFFOLD(), 4, transport=Rewired(Local(), losing({(2, 0, 2)}, served=True)))
+    b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=down)
+    assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
+    assert [e.client for e in b.ledger if e.up == 0] == [2]
+    assert float((a.x - b.x).norm()) < 1e-10 * float(a.x.norm())
+
+
+def test_a_node_that_comes_back_as_another_is_the_same_client(tmp_path: Path) -> None:
+    fed, transport = federation(), InProcess(tmp_path)
+
+    def moved(row: dict[str, Any]) -> None:
+        grid, to = transport.grid, 200 + int(row["round"])
+        old = next(n for n, i in grid.ids.items() if i == 3)
+        grid.apps[to], grid.ids[to] = grid.apps.pop(old), grid.ids.pop(old)
+
+    assert_same(fed.run(md.SCAFFOLD(), 4), fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved))
+
+
+def boom(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if outputs.requires_grad:
+        raise ZeroDivisionError("no loss today")
+    return outputs.sum()
+
+
+def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
+    data = md.datasets.gaussian_classes(n=60, features=4, classes=3)
+    fed = md.Federation(md.problems.Network(nn.Linear(4, 3), loss=boom), data=data, partition=md.scenarios.IID(5))
+    with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 in train\(\): ZeroDivisionError") as e:
+        fed.run(md.FedAvg(), 1, transport=InProcess(tmp_path))
+    assert "in boom" in e.value.traceback
+
+
+@pytest.mark.parametrize("letter", [{}, {"common": b"", "own": b""}, {"common": b"x" * 100, "own": b"{}" * 50}])
+def test_what_is_no_request_is_refused(letter: dict[str, bytes]) -> None:
+    with pytest.raises(md.WireError):
+        Request.read(letter)
+
+
+RECIPE = """
+[problem]
+kind = "Network"
+model = "mlp"
+hidden = [8]
+
+[data]
+name = "digits"
+train = 300
+flatten = true
+
+[partition]
+kind = "Dirichlet"
+clients = 3
+alpha = 0.5
+
+[pace]
+lr = [0.1, 0.05, 0.2]
+epochs = { kind = "Integers", low = 1, high = 3 }
+batch = 32
+
+[run]
+rounds = 3
+dtype = "float64"
+
+[[methods]]
+kind = "FedECADO"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def deploy(path: Path, data: Any = None, clients: int = 3, **config: Any) -> Bench:
+    """Run the recipe as a Flower app."""
+    config = {"clients": 3, **config}
+    grid = Bench([flower.client_app(path, data)] * clients, config, memory=str(path.parent / "memory"))
+    flower.server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    return grid
+
+
+def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(app: Path, tmp_path: Path) -> None:
+    """x to 1e-10 in float64; and loss and accuracy measured by the clients are those measured here."""
+    r = recipe.load(app)
+    here = r.federation().run(r.methods()[0], 3, dtype="float64")
+    grid = deploy(app, save=str(tmp_path / "out"))
+    there = md.Result.load(tmp_path / "out")
+    assert float((here.x - there.x).abs().max()) < 1e-10
+    for a, b in zip(here.history, there.history, strict=True):
+        for name in ("loss", "test_loss", "accuracy", "bytes_up", "bytes_down", "exchanges"):
+            assert a[name] == pytest.approx(b[name], rel=1e-10), name
+    assert [row["evaluations"] for row in there.history] == [1, 2, 3, 4]
+    asked = Counter(f"query.{e.method}" for e in here.ledger)
+    sent = Counter(m.metadata.message_type for m in grid.sent)
+    assert dict(sent) == {**asked, "query": 3, "evaluate": 12}
+
+
+def test_own_data_needs_no_data_in_the_recipe(app: Path, tmp_path: Path) -> None:
+    fed = recipe.load(app).federation()
+    parts = fed.parts(0)[0]
+    head, _, tail = RECIPE.partition("[data]")
+    app.write_text(head + tail[tail.index("[pace]") :])
+
+    def data(context: Context) -> md.datasets.Dataset:
+        rows = torch.from_numpy(parts[context.node_config["partition-id"]])
+        return md.datasets.Dataset(fed.data.X[rows], fed.data.y[rows], classes=10)
+
+    deploy(app, data, save=str(tmp_path / "out"), **{"set": "run.rounds=2 run.seed=0"})
+    there = md.Result.load(tmp_path / "out")
+    here = fed.run(md.FedECADO(), 2, dtype="float64")
+    assert float((here.x - there.x).abs().max()) < 1e-10
+    assert "accuracy" not in there.history[-1]
+
+
+def test_a_resumed_run_goes_on_with_what_clients_remember(app: Path, tmp_path: Path) -> None:
+    deploy(app, save=str(tmp_path / "half"), **{"set": "run.rounds=1 methods.0.kind=SCAFFOLD"})
+    deploy(app, resume=str(tmp_path / "half"), **{"set": "run.rounds=3 methods.0.kind=SCAFFOLD"})
+    deploy(app, save=str(tmp_path / "scaffold"), **{"set": "methods.0.kind=SCAFFOLD"})
+    a, b = (md.Result.load(tmp_path / k) for k in ("scaffold", "half"))
+    assert torch.equal(a.x, b.x)
+    with pytest.raises(md.RecipeError, match="holds a run already"):
+        deploy(app, save=str(tmp_path / "half"))
+
+
+def test_clients_that_do_not_fit_are_named(app: Path) -> None:
+    def other(context: Context) -> md.datasets.Dataset:
+        width = 5 if context.node_config["partition-id"] == 1 else 4
+        return md.datasets.Dataset(torch.zeros(3, width), torch.zeros(3, dtype=torch.int64), classes=2)
+
+    with pytest.raises(md.BadData, match=r"client 1 has X of shape .*\[5\].* client 0 .*\[4\]") as e:
+        deploy(app, other)
+    assert e.value.client == 1
+    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 0.3 s, \[0, 1\]"):
+        deploy(app, clients=2, timeout=0.3)
+    with pytest.raises(md.BadData, match=r"partition-id=3, but the recipe's partition has clients 0\.\.2"):
+        deploy(app, clients=4)

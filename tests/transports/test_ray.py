@@ -1,0 +1,171 @@
+"""Ray, for real: actors in processes of their own, some of which are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import medley as md
+from medley.core.algorithm import Algorithm, on_client
+from medley.core.client import Client
+from medley.core.cohort import Cohort
+from medley.core.message import Message
+from medley.core.types import Vec
+from medley.testing import Rewired, one_by_one
+from medley.transports import Local, Ray
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves its own sockets and pipes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    here = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}}
+    options = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False, "runtime_env": here}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(address="local", num_cpus=2, **options)
+        yield
+        ray.shutdown()
+
+
+class Model(Message):
+    x: Vec
+
+
+class Step(Message):
+    delta: Vec
+
+
+@dataclass
+class Server:
+    x: Vec
+
+
+@dataclass
+class Memory:
+    sum: Vec | None = None
+    rounds: int = 0
+
+
+def nothing(client: int, round: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Script(Algorithm[Server, Memory]):
+    """FedAvg with a memory, and ``act`` called at every client."""
+
+    act: Callable[[int, int], object] = nothing
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client[Memory], got: Model) -> Step:
+        self.act(me.id, me.round)
+        step = me.descend(got.x, shift=me.memory.sum).step
+        me.memory.sum = 0.1 * step if me.memory.sum is None else me.memory.sum + 0.1 * step
+        me.memory.rounds += 1
+        return Step(step)
+
+
+def federation() -> md.Federation:
+    q = md.problems.quadratics(clients=6, d=5)
+    return md.Federation(q.problem, clients=q.clients, pace=md.scenarios.Pace(lr=0.05, epochs=2, batch=4))
+
+
+def train(method: Any, transport: Any, fed: md.Federation | None = None, rounds: int = 3, **options: Any) -> md.Result:
+    transport = Rewired(transport, one_by_one)
+    return md.run(method, fed or federation(), rounds, transport=transport, progress=False, **options)
+
+
+def assert_same(a: md.Result, b: md.Result) -> None:
+    assert torch.equal(a.x, b.x)
+    assert list(a.ledger) == list(b.ledger)
+    assert [{**r, "wall": 0} for r in a.history] == [{**r, "wall": 0} for r in b.history]
+
+
+@pytest.mark.parametrize("method", [Script(), md.FedECADO()], ids=lambda m: m.name)
+def test_same_bits_as_in_one_process(method: Any) -> None:
+    a = train(method, Local())
+    assert_same(a, train(method, Ray(2)))
+    assert a["loss"][-1] < a["loss"][0]
+
+
+def test_buffers_and_dropout_have_the_same_bits() -> None:
+    net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+    data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
+    a, b = train(Script(), Local(), fed), train(Script(), Ray(2), fed)
+    assert_same(a, b)
+    assert a.buffers is not None
+    assert b.buffers is not None
+    assert torch.equal(a.buffers[0], b.buffers[0])
+
+
+def test_resume_on_ray_what_began_in_one_process(tmp_path: Path) -> None:
+    whole = train(Script(), Local(), rounds=4)
+    train(Script(), Local(), rounds=2, checkpoint=tmp_path)
+    assert_same(whole, train(Script(), Ray(2), rounds=4, resume=tmp_path))
+
+
+@dataclass(frozen=True)
+class Assassin:
+    """Kills the process that serves client 3 in round 2, ``times`` times."""
+
+    folder: str
+    times: int
+
+    def __call__(self, client: int, round: int) -> None:
+        marks = list(Path(self.folder).iterdir())
+        if (client, round) == (3, 2) and len(marks) < self.times:
+            (Path(self.folder) / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_actor_killed_in_the_middle_of_a_round_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    assert_same(train(Script(), Local()), train(Script(Assassin(str(tmp_path), 2)), Ray(2)))
+    assert len({int(p.name) for p in tmp_path.iterdir()}) == 2
+
+
+def test_a_block_that_kills_every_actor_names_its_clients(tmp_path: Path) -> None:
+    with pytest.raises(md.MedleyError, match=r"lost 3 workers .* clients \[3\] in round 2 \(train\)"):
+        train(Script(Assassin(str(tmp_path), 100)), Ray(2))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def divide(client: int, round: int) -> None:
+    if client in (2, 4) and round == 2:
+        1 / 0  # noqa: B018
+
+
+def test_the_first_block_that_fails_is_reported_as_in_one_process() -> None:
+    for transport in (Local(), Ray(2)):
+        with pytest.raises(md.ClientFailed) as e:
+            train(Script(divide), transport)
+        assert (e.value.client, e.value.round, e.value.method) == (2, 2, "train")
+        assert "in divide" in e.value.traceback
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(md.RecipeError, match="at least 1") as e:
+        Ray(0)
+    assert e.value.key == "workers"
