@@ -34,14 +34,14 @@ def main() -> None:
     tables = given.tables.split(",")
     feds = {table: settings.federation(table) for table in tables}
     for table, name in itertools.product(tables, given.methods.split(";")):
-        if not hasattr(md, name.split()[0]):
+        if name in settings.CLASS_ONLY and not table.startswith("ci"):
             continue
         folder = given.out / table / name.replace(" ", "_").replace(",", "")
         folder.mkdir(parents=True, exist_ok=True)
         point = tuned(folder, feds[table], name)
         for seed in seeds:
             if not (folder / f"seed_{seed}.json").exists():
-                write(folder / f"seed_{seed}.json", one(feds[table], name, point, seed))
+                write(folder / f"seed_{seed}.json", one(feds[table], name, point, seed, settings.ROUNDS))
                 print(table, name, seed, flush=True)
         (given.out / "tables.md").write_text(markdown(given.out), encoding="utf-8")
 
@@ -54,19 +54,19 @@ def tuned(folder: Path, fed: md.Federation, name: str) -> dict[str, Any]:
         tried = []
         for lr, *values in itertools.product(settings.LRS, *own.values()):
             point = {"lr": lr, **dict(zip(own, values, strict=True))}
-            r = one(fed, name, point, settings.TUNED_ON, evaluate_on="validation")
+            r = one(fed, name, point, settings.TUNED_ON, settings.TUNING_ROUNDS, evaluate_on="validation")
             tried.append({"point": point, "acc": r["figures"].get("acc", 0.0) if r["status"] == "finished" else 0.0})
         write(path, {"chosen": max(tried, key=lambda row: row["acc"])["point"], "tried": tried})
     return json.loads(path.read_text())["chosen"]
 
 
-def one(fed: md.Federation, name: str, point: dict[str, Any], seed: int, **options: Any) -> dict[str, Any]:
+def one(fed: md.Federation, name: str, point: dict[str, Any], seed: int, rounds: int, **options: Any) -> dict[str, Any]:
     """A run, in plain values."""
     own = {k: v for k, v in point.items() if k != "lr"}
     method = getattr(md, name.split()[0])(**settings.METHODS[name][0], **own)
     began = time.process_time()
     r = md.run(
-        md.Tuned(method, point["lr"]), fed, settings.ROUNDS, seed=seed, eval_every=10, throw=False, progress=False,
+        md.Tuned(method, point["lr"]), fed, rounds, seed=seed, eval_every=10, throw=False, progress=False,
         **options,
     )  # fmt: skip
     figures = {k: v for k, v in r.summary.items() if k in ("acc", "fgt", "fgt_max", "learn", "matrix")}
