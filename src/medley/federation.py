@@ -380,7 +380,7 @@ class World:
         """The task of this round, from 0; its outputs are the ones that rows are compared with from now on."""
         if self.fed.stream is None:
             return 0
-        s = min(max(round - 1, 0) // self.rounds, len(self.steps) - 1)
+        s = min(max(round - 1, 0) // max(1, self.rounds), len(self.steps) - 1)
         self.problem.restrict(self.steps[s].allowed)
         return s
 

@@ -152,6 +152,11 @@ def test_the_matrix_is_accuracy_on_each_tasks_test_rows():
     assert r.history[3]["accuracy"] == r.summary["matrix"][0][0]
 
 
+def test_no_rounds_leave_the_first_row():
+    r = run(md.FineTune(), federation(S.Split(3, "class")), rounds=0)
+    assert [row["round"] for row in r.history] == [0]
+
+
 def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
     fed = federation(S.Split(3, "class"), replay=md.memory.Ring(12, sample=4))
     whole = run(md.CFLAG(), fed)

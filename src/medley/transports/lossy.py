@@ -7,7 +7,7 @@ the same faults on every transport, and a request that is repeated has new luck.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Lossy:
     shape: float = 0.0
     duplicate: float = 0.0
     reorder: bool = False
-    clients: tuple[int, ...] | None = None
+    clients: Sequence[int] | None = None
     inner: Transport = field(default_factory=Local)
 
     def __post_init__(self) -> None:
