@@ -12,36 +12,61 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import settings
 
 import medley as md
 from medley.core.files import replacing
+from medley.core.wire import Delta, Quantise
 
 GOAL = 1e-8
 CHANNEL = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
 
-# Name: (class, settings, pace, most rounds). Rivals are looked up by name.
-METHODS: dict[str, tuple[str, dict, md.scenarios.Pace | None, int]] = {
-    "Fib-SHED": ("SHED", {}, None, 1000),
-    "Fib-SHED+": ("SHED", {}, CHANNEL, 1000),
-    "Fib-SHED d=6": ("SHED", {"pairs": 6}, None, 1000),
-    "GN-SHED": ("SHED", {"renewal": "gradient_norm"}, None, 1000),
-    "SHED-periodic": ("SHED", {"renewal": "periodic", "period": 40}, None, 1000),
-    "SHED.fast": ("SHED.fast", {}, None, 400),
-    "SHED.fast d=1": ("SHED.fast", {"pairs": 1}, None, 400),
-    "SHED-LS λ": ("SHED", {"rho": "lambda", "search": "none"}, None, 300),
-    "Mont-Dec+": ("MontDec", {}, CHANNEL, 400),
-    "Newton": ("Newton", {}, None, 60),
-    "LBFGS": ("LBFGS", {}, None, 1000),
-    "GIANT": ("GIANT", {}, None, 200),
-    "DONE": ("DONE", {}, None, 300),
-    "FedNL": ("FedNL", {}, None, 500),
-    "AGD": ("AGD", {}, None, 3000),
+
+class Trial(NamedTuple):
+    """A method as it is run, and where it stops if it does not get there."""
+
+    method: md.Algorithm
+    rounds: int
+    pace: md.scenarios.Pace | None = None
+    codec: Delta | None = None
+    fresh: bool = False
+    """Clients take a Hessian, or products with one, every iteration."""
+
+
+EIGHT = Delta(Quantise(8))
+METHODS = {
+    "Fib-SHED": Trial(md.SHED(), 1000),
+    "Fib-SHED+": Trial(md.SHED(), 1000, CHANNEL),
+    "Fib-SHED d=3": Trial(md.SHED(pairs=3), 1000),
+    "Fib-SHED d=6": Trial(md.SHED(pairs=6), 1000),
+    "Fib-SHED d=30": Trial(md.SHED(pairs=30), 1000),
+    "GN-SHED": Trial(md.SHED(renewal="gradient_norm"), 1000),
+    "SHED-periodic": Trial(md.SHED(renewal="periodic", period=40), 1000),
+    "SHED.fast": Trial(md.SHED.fast(), 400),
+    "SHED.fast d=1": Trial(md.SHED.fast(pairs=1), 400),
+    "SHED-LS": Trial(md.SHED(), 200),
+    "SHED-LS+": Trial(md.SHED(), 200, CHANNEL),
+    "SHED-LS λ": Trial(md.SHED(rho="lambda", search="none"), 200),
+    "SHED-LS T=30": Trial(md.SHED(renewal="periodic", period=30), 300),
+    "Mont-Dec+": Trial(md.MontDec(), 200, CHANNEL, fresh=True),
+    "Newton": Trial(md.Newton(), 40, fresh=True),
+    "LBFGS": Trial(md.LBFGS(), 1000),
+    "LBFGS 8 bits": Trial(md.LBFGS(), 1000, codec=EIGHT),
+    "GIANT": Trial(md.GIANT(), 100, fresh=True),
+    "GIANT 8 bits": Trial(md.GIANT(speculative=True), 100, codec=EIGHT, fresh=True),
+    "DONE": Trial(md.DONE(), 200, fresh=True),
+    "FedNL": Trial(md.FedNL(), 400, fresh=True),
+    "FedNL ahead": Trial(md.FedNL(speculative=True), 400, fresh=True),
+    "FedNL 8 bits": Trial(md.FedNL(speculative=True), 400, codec=EIGHT, fresh=True),
+    "AGD": Trial(md.AGD(), 3000),
+    "GD": Trial(md.GradientDescent(), 3000),
 }
 COLUMNS = ("round", "exchanges", "vectors", "bytes_up", "bytes_down", "hessians", "gap")
 
@@ -51,6 +76,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="problem@mu, e.g. fm@1e-6")
     parser.add_argument("--methods", default="Fib-SHED,SHED.fast", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of CPU time, after which a run is given up")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     given = parser.parse_args()
@@ -63,7 +89,7 @@ def main() -> int:
                 for method in given.methods.split(","):
                     if (problem, float(mu), method, seed) in done:
                         continue
-                    found.append(once(problem, float(mu), method, seed))
+                    found.append(once(problem, float(mu), method, seed, given.seconds))
                     given.out.parent.mkdir(parents=True, exist_ok=True)
                     with replacing(given.out) as tmp:
                         tmp.write_text(json.dumps(found))
@@ -79,17 +105,35 @@ def main() -> int:
     return 0
 
 
-def once(problem: str, mu: float, method: str, seed: int) -> dict:
+def once(problem: str, mu: float, method: str, seed: int, limit: float) -> dict:
     if method not in METHODS:
         raise md.RecipeError.unknown(method, METHODS, "papers/shed/run.py")
-    kind, options, pace, rounds = METHODS[method]
-    fed = settings.federation(problem, mu, seed, pace=pace)
-    made = md.SHED.fast(**options) if kind == "SHED.fast" else getattr(md, kind)(**options)
+    trial = METHODS[method]
+    fed = settings.federation(problem, mu, seed, pace=trial.pace)
     began = time.process_time()
-    result = md.run(made, fed, rounds, seed=seed, target={"gap": GOAL}, throw=False, progress=False)
+
+    def watch(row: dict) -> None:
+        if time.process_time() - began > limit:
+            raise KeyboardInterrupt
+
+    result = md.run(
+        trial.method,
+        fed,
+        trial.rounds,
+        seed=seed,
+        target={"gap": GOAL},
+        codec=trial.codec,
+        on_round=watch,
+        throw=False,
+        progress=False,
+    )
     seconds = time.process_time() - began
+    if result.status.outcome == "interrupted" and seconds <= limit:
+        raise KeyboardInterrupt
     d, agents = len(result.x), len(fed.sizes)
     rows = [row | {"vectors": row["bytes_up"] / (8 * d * agents)} for row in result.history]
+    if trial.fresh:
+        rows = [row | {"hessians": row["round"]} for row in rows]
     last = rows[-1]
     print(
         f"{problem} μ={mu:g} {method} partition {seed}: {result.status.outcome}, {last['exchanges']} exchanges, "

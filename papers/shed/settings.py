@@ -1,9 +1,9 @@
 """The problems of the SHED paper's section 6 that can be had: who holds which rows, and the optimum.
 
-Names are ``fm-iid``, ``fm``, ``fmB-iid``, ``fmB``, ``w8a``, ``msd-iid``, ``msd``, ``news-iid`` and ``news``; without
-``-iid`` agents differ. ``fm`` is Fashion-MNIST on its 300 principal components, one class against the others; the paper
-does not say whether the mean was removed, which decides how ill-conditioned the problem is: in ``fm`` it was, in
-``fmB`` it was not.
+Names are ``fm-iid``, ``fm``, ``fmB-iid``, ``fmB``, ``w8a``, ``msd-iid``, ``msd``, ``news-iid``, ``news``, and the small
+``breast`` and ``digits`` of scikit-learn; without ``-iid`` agents differ. ``fm`` is Fashion-MNIST on its 300 principal
+components, one class against the others; the paper does not say whether the mean was removed, which decides how
+ill-conditioned the problem is: in ``fm`` it was, in ``fmB`` it was not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from sklearn.datasets import load_breast_cancer, load_digits
 
 import medley as md
 from medley.core import streams
@@ -46,10 +47,35 @@ def fm(seed: int, iid: bool, centred: bool) -> list[Part]:
     return parts
 
 
+@cache
+def w8a_rows() -> tuple[np.ndarray, np.ndarray]:
+    data = md.datasets.w8a()
+    return data.X.double().numpy(), data.y.numpy()
+
+
+def breast(seed: int) -> list[Part]:
+    """10 agents that hold consecutive rows in the order of feature 0: one partition, whatever the seed."""
+    del seed
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    return [(X[r], y[r].astype(float)) for r in np.array_split(np.argsort(X[:, 0]), 10)]
+
+
+def digits(seed: int) -> list[Part]:
+    """9 agents, each with 19 rows of the digit 1 and 19 of one other digit: fewer rows than features."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)  # that of the reference counts
+    left = {c: list(rng.permutation(np.flatnonzero(y == c))) for c in range(10)}
+    parts = []
+    for c in (c for c in range(10) if c != TARGET):
+        rows = [left[TARGET].pop() for _ in range(19)] + [left[c].pop() for _ in range(19)]
+        parts.append((X[rows] / 16, (y[rows] == TARGET).astype(float)))
+    return parts
+
+
 def w8a(seed: int) -> list[Part]:
     """60 agents of 700 to 900 rows whose share of positives is Beta(0.3, 0.3(1 − p)/p)."""
-    data = md.datasets.w8a()
-    X, y = data.X.double().numpy(), data.y.numpy()
+    X, y = w8a_rows()
     rng = streams.rng(seed, "w8a")
     positive, negative = (rng.permutation(np.flatnonzero(y == c)) for c in (1, 0))
     sizes = rng.integers(700, 901, 60)
@@ -84,6 +110,8 @@ SETTINGS: dict[str, tuple[Callable[[int], list[Part]], type]] = {
     "fmB-iid": (lambda seed: fm(seed, True, False), md.problems.Logistic),
     "fmB": (lambda seed: fm(seed, False, False), md.problems.Logistic),
     "w8a": (w8a, md.problems.Logistic),
+    "breast": (breast, md.problems.Logistic),
+    "digits": (digits, md.problems.Logistic),
     "msd-iid": (lambda seed: table(md.datasets.msd_years(), 20, seed, True), md.problems.LeastSquares),
     "msd": (lambda seed: table(md.datasets.msd_years(), 20, seed, False), md.problems.LeastSquares),
     "news-iid": (lambda seed: table(md.datasets.online_news(), 30, seed, True), md.problems.LeastSquares),
@@ -91,16 +119,26 @@ SETTINGS: dict[str, tuple[Callable[[int], list[Part]], type]] = {
 }
 
 
-def federation(name: str, mu: float, seed: int, **means: object) -> md.Federation:
-    """The agents of one partition, with f* by Newton's method on all rows to ‖∇f‖ ≤ 1e-13."""
+@cache
+def parts_of(name: str, seed: int) -> list[Part]:
     if name not in SETTINGS:
         raise md.RecipeError.unknown(name, SETTINGS, "papers/shed")
-    make, kind = SETTINGS[name]
-    parts = make(seed)
-    X, y = (torch.from_numpy(np.concatenate(c)) for c in zip(*parts, strict=True))
-    problem = kind(mu=mu)
+    return SETTINGS[name][0](seed)
+
+
+@cache
+def optimum(name: str, mu: float, seed: int) -> float:
+    """f* by Newton's method on all rows to ‖∇f‖ ≤ 1e-13."""
+    X, y = (torch.from_numpy(np.concatenate(c)) for c in zip(*parts_of(name, seed), strict=True))
+    problem = SETTINGS[name][1](mu=mu)
     f = problem.ready(X, y, None, None, "cpu").bind(X, problem.targets(y, None))
-    return md.Federation(problem, clients=parts, f_star=f.loss(minimum(f)), **means)
+    return f.loss(minimum(f))
+
+
+def federation(name: str, mu: float, seed: int, **means: object) -> md.Federation:
+    """The agents of one partition, with f*."""
+    parts = parts_of(name, seed)
+    return md.Federation(SETTINGS[name][1](mu=mu), clients=parts, f_star=optimum(name, mu, seed), **means)
 
 
 def minimum(f) -> torch.Tensor:

@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 
 import medley as md
 from medley.algorithms.shed import SHED, fibonacci
-from medley.core.errors import BadData, RecipeError, Unsupported
+from medley.core.errors import BadData, RecipeError, Stalled, Unsupported
 from toys import LossyTransport
 
 ALONE = {
@@ -54,6 +54,19 @@ def test_reference_counts_on_breast_cancer(mu, counts):
     assert abs(exact.summary["gap"]) < 1e-9
 
 
+@pytest.mark.slow
+def test_reference_counts_on_digits(monkeypatch):
+    monkeypatch.syspath_prepend("papers/shed")
+    import settings
+
+    assert settings.optimum("digits", 1e-5, 0) == pytest.approx(0.00744728488607, abs=1e-13)
+    with unchecked():
+        last = [to_the_end(SHED(), settings.federation("digits", 1e-5, seed)).history[-1] for seed in range(5)]
+    assert (last[0]["round"], last[0]["exchanges"], last[0]["hessians"]) == (58, 116, 8)
+    assert sorted(row["round"] for row in last)[2] == pytest.approx(58, rel=0.15)
+    assert all(abs(row["hessians"] - 8) <= 1 for row in last)
+
+
 def test_sh_8_fibonacci_renewals():
     first = lambda d, k: list(islice(fibonacci(d), k))
     assert first(15, 9) == [1, 2, 4, 7, 12, 20, 34, 48, 62]
@@ -86,16 +99,20 @@ def test_sh_1_2_11_pictures_are_above_and_exact_at_the_rank(rows):
     assert {m.sent for m in rig.memories().values()} == {min(7, len(X)) for X, _ in toy.clients}
 
 
-@pytest.mark.parametrize("rows", [(30, 60), (4, 6)])
-def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
-    d = 9
+def ill_conditioned(rows, d=9):
     g = torch.Generator().manual_seed(0)
     scale = torch.logspace(0, -1.5, d).double()
     clients = []
     for n in torch.randint(*rows, (5,), generator=g).tolist():
         X = torch.randn(n, d, generator=g).double() * scale
         clients.append((X, X @ torch.randn(d, generator=g).double()))
-    toy = md.problems.Synthetic(md.problems.LeastSquares(mu=1e-3), clients, torch.zeros(d), 0.0)
+    return md.problems.Synthetic(md.problems.LeastSquares(mu=1e-3), clients, torch.zeros(d), 0.0)
+
+
+@pytest.mark.parametrize("rows", [(30, 60), (4, 6)])
+def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
+    d = 9
+    toy = ill_conditioned(rows, d)
     rig = Rig(SHED(), toy)
     f = [rig.client(i, 1).problem for i in range(5)]
     zero = torch.zeros(d).double()
@@ -117,20 +134,55 @@ def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
     assert rig.books.ledger.exchanges == d  # one a round: no line search
 
 
-def test_sh_6_corollary_2_rho_star_contracts_better_than_lambda():
-    # One agent, diagonal Hessian, the error spread over the extreme directions that one pair leaves: the worst case.
+@pytest.mark.slow
+def test_sh_19_periodic_renewals_contract_as_fast_as_the_lyapunov_bound_a_T():
+    # Theorem 10 for least squares: c_k = 1 − λ_n/ρ*_k of the k-th round since the renewal, a_T = (c_1…c_T)^(1/T).
+    d, bounds = 9, []
+    toy = ill_conditioned((30, 60))
+    for period in (2, 4, 6, d):
+        rig = Rig(SHED(renewal="periodic", period=period), toy)
+        f, p = (
+            [rig.client(i, 1).problem for i in range(5)],
+            torch.tensor(list(rig.world.p.values()), dtype=torch.float64),
+        )
+        zero = torch.zeros(d).double()
+        best = torch.linalg.solve(
+            sum(w * o.hessian(zero) for w, o in zip(p, f, strict=True)),
+            -sum(w * o.grad(zero) for w, o in zip(p, f, strict=True)),
+        )
+        lam = torch.stack([torch.linalg.eigvalsh(o.hessian(zero)).flip(0) for o in f])
+        least = p @ lam[:, -1]
+        c = 1 - least / ((p @ lam[:, [min(k, d - 1) for k in range(1, period + 1)]] + least) / 2)
+        bounds.append(float(c.prod()) ** (1 / period))
+        while rig.t < period - 1:  # renewals are in rounds 1, T, 2T, ...: the first cycle is one short
+            rig()
+        errors = [float((rig.s.x - best).norm())]
+        for _ in range(3):
+            for _ in range(period):
+                rig()
+            errors.append(float((rig.s.x - best).norm()))
+            assert errors[-1] <= bounds[-1] ** period * errors[-2] * (1 + 1e-9) + 1e-12
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < 1e-6  # as many rounds as dimensions: the last one is exact
+    assert errors[-1] < 1e-12
+
+
+@pytest.mark.parametrize("q", [1, 2, 3])
+def test_sh_6_theorem_1_and_corollary_2_rho_star_is_the_best_choice(q):
+    # One agent with a diagonal Hessian, and the error where the bound is tight: spread over λ_{q+1} and λ_n.
     lam = torch.tensor([8.0, 2.0, 1.0, 0.5]).double()
-    X = torch.diag((4 * lam).sqrt())
-    y = X @ torch.tensor([1.0, 1.0, 0.0, 1.0]).double()
-    toy = md.problems.Synthetic(md.problems.LeastSquares(), [(X, y)], torch.zeros(4), 0.0)
-    left = {}
-    for rho in ("star", "lambda"):
-        rig = Rig(SHED(rho=rho, search="none"), toy)
-        left[rho] = (rig().x - torch.tensor([1.0, 1.0, 0.0, 1.0]).double()).abs()
-    star = (2.0 + 0.5) / 2
-    assert torch.allclose(left["star"], torch.tensor([0, 1 - 0.5 / star, 0, 1 - 0.5 / star]).double(), atol=1e-12)
-    assert float(left["lambda"].max()) == pytest.approx(1 - 0.5 / 2.0)
-    assert float(left["star"].max()) < float(left["lambda"].max())
+    X, error = torch.diag((4 * lam).sqrt()), torch.zeros(4).double()
+    error[[q, 3]] = 1.0
+    toy = md.problems.Synthetic(md.problems.LeastSquares(), [(X, X @ error)], torch.zeros(4), 0.0)
+    left = float((Rig(SHED(pairs=q, search="none"), toy)().x - error).norm())
+    star = (lam[q] + lam[3]) / 2
+    assert left == pytest.approx(float((1 - lam[3] / star) * error.norm()), abs=1e-12)  # Theorem 1's r*
+    for rho in torch.linspace(0.5, float(lam[q]), 9).tolist():  # Corollary 2: every ρ with its own best step, eq. (11)
+        eta = 2 * rho / float(lam[q] + lam[3])
+        after = (1 - eta * lam / torch.where(torch.arange(4) < q, lam, rho)) * error
+        assert left <= float(after.norm()) + 1e-12
+    if q == 3:
+        assert left < 1e-12
 
 
 @pytest.mark.parametrize(("rho", "alpha", "least"), [("lambda", 0.49, 1.0), ("star", 0.1, 0.5)])
@@ -210,6 +262,42 @@ def test_lost_requests_and_replies_leave_both_ends_in_step(method):
     assert float((run.x - toy.x_star).norm()) < 1e-6
 
 
+@pytest.mark.slow
+def test_few_pairs_of_many_dimensions_are_found_by_lanczos():
+    d, n = 1100, 1000
+    g = torch.Generator().manual_seed(2)
+    scale = torch.logspace(0, -2, d).double()
+    clients = [
+        (torch.randn(n, d, generator=g).double() * scale, torch.randint(2, (n,), generator=g).double())
+        for _ in range(2)
+    ]
+    fed = md.Federation(md.problems.Logistic(mu=1e-3), clients=clients)
+    rig = Rig(SHED(renewal="once", pairs=3), md.problems.Synthetic(fed.problem, clients, torch.zeros(d), 0.0))
+    for _ in range(7):  # 16 pairs are found to begin with, 21 are sent
+        rig()
+    for i, m in rig.memories().items():
+        assert m.spectrum.partial
+        H = rig.client(i, 1).problem.hessian(m.of)
+        lam, V = torch.linalg.eigvalsh(H).flip(0), rig.s.held.V[rig.s.held.owner == i]
+        assert len(V) == m.sent == 21
+        assert torch.allclose(rig.s.held.lam[rig.s.held.owner == i], lam[:21], rtol=1e-10)
+        assert rig.s.rho[i] == pytest.approx(float(lam[21]), rel=1e-6)
+        assert float((H @ V.T - V.T * lam[:21]).norm()) < 1e-9 * float(lam[0])
+    run = md.run(SHED(pairs=3), fed, 12, progress=False)
+    assert run["loss"] == sorted(run["loss"], reverse=True)
+
+
+@pytest.mark.parametrize("method", [SHED(), SHED.fast(), md.MontDec(pairs=2)], ids=["paper", "fast", "Mont-Dec"])
+def test_separable_rows_without_a_ridge_have_no_minimiser(method):
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(30, 4, generator=g).double()
+    fed = md.Federation(
+        md.problems.Logistic(), clients=[(X[k : k + 10], (X[k : k + 10, 0] > 0).double()) for k in (0, 10, 20)]
+    )
+    with pytest.raises(Stalled, match="separable"):
+        md.run(method, fed, 200, progress=False)
+
+
 def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
     d, M = 8, 6
     toy = md.problems.logistic(M, d=d, mu=1e-2, rows=(10, 40))
@@ -227,6 +315,21 @@ def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
     eight = md.run(SHED(renewal="once", bits=8), fed, 10, progress=False)
     ups = {e.up for e in eight.ledger if e.method == "report" and e.client == 2}
     assert ups == {q * (d + 16) + d + 8 + 16 for q in (0, 1, 2)}
+
+
+def test_sh_12_a_run_sends_what_the_rayleigh_channel_draws():
+    d, M, rounds = 14, 100, 20
+    g = torch.Generator().manual_seed(1)
+    clients = [(torch.randn(15, d, generator=g).double(), torch.randn(15, generator=g).double()) for _ in range(M)]
+    pace = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
+    fed = md.Federation(md.problems.LeastSquares(mu=0.1), clients=clients, pace=pace)
+    with unchecked():
+        run = md.run(SHED(renewal="periodic", period=1), fed, rounds, progress=False, eval_every=rounds)
+    sent = np.array([(e.up - 8 * (d + 2)) / (8 * (d + 1)) for e in run.ledger])
+    assert len(sent) == M * rounds
+    assert set(sent) <= set(range(d))
+    assert sent.mean() == pytest.approx(3.814, abs=4 * sent.std() / len(sent) ** 0.5)
+    assert (sent == 0).mean() == pytest.approx(0.079, abs=4 * (0.079 * 0.921 / len(sent)) ** 0.5)
 
 
 def test_sh_10_all_pairs_of_every_hessian_are_newtons_method():

@@ -79,6 +79,14 @@ def test_loss_gradient_and_hessian_are_autograds(f: LinearObjective, rows: Any):
 
 
 @cases
+def test_losses_along_a_line_are_those_one_by_one(f: LinearObjective):
+    x, p = point(f), point(f, 2)
+    etas = torch.tensor([0.0, 1.0, 0.5, 2.0**-11], dtype=F64)
+    one_by_one = torch.tensor([f.loss(x - eta * p) for eta in etas], dtype=F64)
+    assert torch.allclose(f.losses_along(x, p, etas), one_by_one, rtol=1e-14, atol=0)
+
+
+@cases
 def test_the_factor_is_the_hessians(f: LinearObjective):
     x = point(f)
     A, delta = f.factor(x)

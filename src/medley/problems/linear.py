@@ -302,7 +302,10 @@ class LinearObjective:
         self.meter.rows += 2 * self.n / 3
         of = self.problem
         z, w = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
-        return torch.stack([of.losses(z - eta * w, self.y).mean() + of.penalty(x - eta * p) for eta in etas])
+        shape = (-1, *(1,) * z.ndim)
+        all_rows = of.losses((z - etas.view(shape) * w).flatten(0, 1), self.y.repeat(len(etas)))
+        at = x - etas[:, None] * p
+        return all_rows.view(len(etas), -1).mean(1) + (of.decay * at * at).sum(1) / 2
 
     def convexity(self) -> float:
         """μ, or 0 under an intercept, which is not penalised."""
