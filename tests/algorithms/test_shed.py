@@ -317,6 +317,7 @@ def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
     assert ups == {q * (d + 16) + d + 8 + 16 for q in (0, 1, 2)}
 
 
+@pytest.mark.slow
 def test_sh_12_a_run_sends_what_the_rayleigh_channel_draws():
     d, M, rounds = 14, 100, 20
     g = torch.Generator().manual_seed(1)
