@@ -7,6 +7,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -130,7 +131,9 @@ class Site:
         if self.algorithm.remembers:
             nothing = torch.zeros(d, dtype=dtype, device=self.device)
             held = {i: self.algorithm.remember(nothing) if m is None else m for i, m in held.items()}
-        travels = {i: self._travel(exchange, i, kept.get(i, {}).get(exchange.method, {})) for i in ids}
+        travels: dict[int, Travel] = {
+            i: partial(self._travel, exchange, i, kept.get(i, {}).get(exchange.method, {})) for i in ids
+        }
         # `_call` has seen what wasn't re-encoded.
         plain = self.uplink is None and isinstance(self.codec, Plain)
         for crew in self._crews(exchange, own, held):
@@ -158,19 +161,15 @@ class Site:
         where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.works[exchange.method].up.check(packed, self.problem.d, where, finite)
 
-    def _travel(self, exchange: Exchange, i: int, kept: Kept) -> Travel:
+    def _travel(self, exchange: Exchange, i: int, kept: Kept, packed: Packed, exact: frozenset[str]) -> Travelled:
         """How a reply gets to the server: what it decodes, the bytes, and what the uplink keeps. Changes nothing."""
-        up, dtype = self._up, self.problem.dtype
+        up = self._up
         rng = lambda: streams.generator(self.seed, i, exchange.round, exchange.number, "codec")
-
-        def travel(packed: Packed, exact: frozenset[str]) -> Travelled:
-            whole = {k: v for k, v in packed.items() if k in exact}
-            rest = {k: v for k, v in packed.items() if k not in exact}
-            encoded = up.encode(rest, kept, rng)
-            decoded = up.decode(encoded, kept, dtype)
-            return decoded | whole, nbytes(encoded) + nbytes(whole), dict(up.keep(rest, decoded, kept))
-
-        return travel
+        whole = {k: v for k, v in packed.items() if k in exact}
+        rest = {k: v for k, v in packed.items() if k not in exact}
+        encoded = up.encode(rest, kept, rng)
+        decoded = up.decode(encoded, kept, self.problem.dtype)
+        return decoded | whole, nbytes(encoded) + nbytes(whole), dict(up.keep(rest, decoded, kept))
 
     def serve(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,25 +67,24 @@ class Dense:
             z = torch.bmm(h, W.mT).mT.contiguous()
         else:
             z = torch.bmm(W, h.mT if self.by_rows else h)
-        b = None if self.bias is None else X[:, self.bias : self.bias + o]
-        if b is not None:
-            z.add_(b[:, :, None])
+        if self.bias is not None:
+            z.add_(X[:, self.bias : self.bias + o, None])
+        return z, partial(self.back, X, W, h)
 
-        def back(dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
-            dh = dz if not wanted else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
+    def back(self, X: Mat, W: Tensor, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+        """Backward; without ``wanted``, the slope by the input is anything."""
+        dh = dz if not wanted else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
+        return dh, partial(self.update, X, W, h, dz)
 
-            def update() -> None:
-                rows = h if self.by_rows else h.mT
-                if len(X) == 1:
-                    W.baddbmm_(dz, rows, alpha=-1)
-                else:  # into strided rows, batched accumulation is slower than two passes
-                    W.sub_(torch.bmm(dz, rows))
-                if b is not None:
-                    b.sub_(dz.sum(2))
-
-            return dh, update
-
-        return z, back
+    def update(self, X: Mat, W: Tensor, h: Tensor, dz: Tensor) -> None:
+        """W ← W − dz hᵀ, b ← b − Σ dz."""
+        rows = h if self.by_rows else h.mT
+        if len(X) == 1:
+            W.baddbmm_(dz, rows, alpha=-1)
+        else:  # into strided rows, batched accumulation is slower than two passes
+            W.sub_(torch.bmm(dz, rows))
+        if self.bias is not None:
+            X[:, self.bias : self.bias + self.outputs].sub_(dz.sum(2))
 
 
 @dataclass(frozen=True)
@@ -100,23 +100,16 @@ class Conv:
     def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
         """Forward."""
         W = X[0, self.at : self.at + self.shape.numel()].view(self.shape)
-        o = self.shape[0]
-        b = None if self.bias is None else X[0, self.bias : self.bias + o]
+        b = None if self.bias is None else X[0, self.bias : self.bias + self.shape[0]]
+        return F.conv2d(h, W, b, *self.how), partial(self.back, W, b, h)
+
+    def back(self, W: Tensor, b: Tensor | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+        """Backward; without ``wanted``, the slope by the input is anything."""
         stride, padding, dilation, groups = self.how
-
-        def back(dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
-            dh, dW, db = aten.convolution_backward(
-                dz, h, W, [o], stride, padding, dilation, False, [0, 0], groups, [wanted, True, b is not None]
-            )
-
-            def update() -> None:
-                W.sub_(dW)
-                if b is not None:
-                    b.sub_(db)
-
-            return dh if wanted else dz, update
-
-        return F.conv2d(h, W, b, *self.how), back
+        dh, dW, db = aten.convolution_backward(
+            dz, h, W, [self.shape[0]], stride, padding, dilation, False, [0, 0], groups, [wanted, True, b is not None]
+        )
+        return dh if wanted else dz, lambda: (W.sub_(dW), b is None or b.sub_(db))
 
 
 @dataclass(frozen=True)
@@ -259,10 +252,7 @@ class Fused:
             )
         k = len(members)
         X = x.expand(k, -1).clone()
-
-        def column(values: list[Any]) -> Tensor:
-            return x.new_tensor(values)[:, None]
-
+        column: Callable[[list[Any]], Tensor] = lambda values: x.new_tensor(values)[:, None]
         lr = column([p.lr for p in paces])
         mu, anchor = (0.0, x) if pull is None else pull
         decay: Tensor | None = None

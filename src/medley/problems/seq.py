@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,10 @@ def one_by_one(
     optimizer: Optimizer,
 ) -> Window:
     """A crew's descents, each by itself."""
-
-    def of(v: Any, i: int) -> Any:
-        return v[i] if isinstance(v, Tensor) and v.ndim > 1 else v
-
-    def number(v: Any, i: int) -> Any:
-        return v[i].item() if isinstance(v, Tensor) and v.ndim > 1 and v.shape[1] == 1 else of(v, i)
-
+    of: Callable[[Any, int], Any] = lambda v, i: v[i] if isinstance(v, Tensor) and v.ndim > 1 else v
+    number: Callable[[Any, int], Any] = lambda v, i: (
+        v[i].item() if isinstance(v, Tensor) and v.ndim > 1 and v.shape[1] == 1 else of(v, i)
+    )
     went = [
         engine.descend(
             me,
