@@ -119,6 +119,41 @@ def test_the_loss_is_the_mean_over_clients_of_what_a_loss_of_ones_own_says():
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-10)
 
 
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_rows_of_weight_two_are_two_rows_also_in_shares_and_losses(weights: Any):
+    g = torch.Generator().manual_seed(0)
+    X, y = torch.randn(30, 3, generator=g, dtype=torch.float64), torch.randint(2, (30,), generator=g)
+    w = torch.randint(4, (30,), generator=g).double()
+    parts = torch.arange(30).split([5, 10, 15])
+    twice = [p.repeat_interleave(w[p].long()) for p in parts]
+    weighed, repeated = (
+        md.Federation(md.problems.Logistic(mu=0.1), clients=clients, weights=weights)
+        for clients in ([(X[p], y[p], w[p]) for p in parts], [(X[p], y[p]) for p in twice])
+    )
+    assert weighed.draw(0).p == pytest.approx(repeated.draw(0).p, rel=1e-14)
+    a, b = (md.run(md.Newton(), f, 4, target={"grad_norm": 0.0}, progress=False) for f in (weighed, repeated))
+    torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
+    for column in ("loss", "grad_norm"):
+        assert a[column] == pytest.approx(b[column], rel=1e-9, abs=1e-13)
+
+
+def test_weights_that_cannot_be_used():
+    X, y = np.eye(4), np.array([0, 1, 0, 1])
+    problem = md.problems.Logistic(mu=0.1)
+    for w in ([1, 1, 1], [1, 1, 1, -1], [1, 1, 1, np.nan]):
+        with pytest.raises(md.BadData, match="client 0: want a weight a row"):
+            md.Federation(problem, clients=[(X, y, w)])
+    with pytest.raises(md.BadData, match="some clients' rows have weights"):
+        md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y)])
+    with pytest.raises(md.BadData, match="client 1: all its rows have weight 0"):
+        md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y, np.zeros(4))]).draw(0)
+    network = md.problems.Network(md.models.mlp(4, 2))
+    with pytest.raises(md.Unsupported, match="Network takes no weights"):
+        md.Federation(network, clients=[(X, y, np.ones(4))]).draw(0)
+    with pytest.raises(md.BadData, match=r"weights\[1\] = -1"):
+        md.datasets.Dataset(torch.eye(2), torch.tensor([0, 1]), classes=2, weights=torch.tensor([1.0, -1.0]))
+
+
 def test_every_seed_draws_its_partition_anew_and_all_shares_sum_to_1():
     data = md.datasets.digits()
     fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.Dirichlet(clients=15, alpha=0.3))

@@ -32,7 +32,7 @@ from .core.site import Site
 from .core.task import Policy, Replay, Stage, Task
 from .core.transport import Transport
 from .core.tuned import Tuned
-from .core.types import Data, Index, Vec
+from .core.types import Data, Index, Vec, Weights
 from .core.wire import Codec, Plain, Uplink
 from .datasets import Dataset
 from .problems import engines
@@ -59,9 +59,10 @@ EVALUATED_AT_ONCE = 1 << 22
 class Federation:
     """Clients that differ: what they hold, what they can do, who takes part.
 
-    Give ``data`` and a ``partition``, which is drawn anew for every seed; or ``clients``, one (X, y) pair each, and a
-    ``test`` pair. ``pace`` says how each client works, ``participation`` who takes part in a round (a fraction, or one
-    of `medley.scenarios`), ``devices`` how fast machines and links are. ``weights`` are p_i by "size" or "uniform".
+    Give ``data`` and a ``partition``, which is drawn anew for every seed; or ``clients``, one (X, y) pair each or
+    (X, y, w) with weights of rows, and a ``test`` pair. ``pace`` says how each client works, ``participation`` who
+    takes part in a round (a fraction, or one of `medley.scenarios`), ``devices`` how fast machines and links are.
+    ``weights`` are p_i by "size" (the sum of its rows' weights, where rows have such) or "uniform".
     ``validation`` is a share of the training rows that is never trained on, for `tune`. ``f_star`` is the optimal loss
     where it is known, for the column ``gap``.
 
@@ -76,7 +77,7 @@ class Federation:
         problem: Family,
         *,
         data: Dataset | None = None,
-        clients: Sequence[tuple[Any, Any]] | None = None,
+        clients: Sequence[tuple[Any, ...]] | None = None,
         test: tuple[Any, Any] | None = None,
         partition: Partition | None = None,
         pace: Pace | None = None,
@@ -234,7 +235,8 @@ class Federation:
     def _digest(self) -> str:
         """Of all rows, training, test and validation, and of how clients of their own share them."""
         digest, d = blake2b(repr(self.sizes).encode(), digest_size=6), self.data
-        for t in (d.X, d.y, d.X_test, d.y_test, d.X_validation, d.y_validation):
+        weights = () if d.weights is None else (d.weights,)
+        for t in (d.X, d.y, d.X_test, d.y_test, d.X_validation, d.y_validation, *weights):
             digest.update(b"|" if t is None else np.ascontiguousarray(t.numpy()).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
@@ -300,13 +302,33 @@ class World:
         except BadData as e:
             raise self._blamed(e) from e.__cause__
         self.X, self.y = self.problem.inputs(X), self._targets(y, "train")
+        self.w, totals = self._weights(met, sizes)
         self.labels = y if fed.data.classes else None
         self.tests = [self._test(data, s, kept) for s, (data, _, _) in enumerate(dealt)]
         self.masks = torch.zeros(S, fed.data.classes or 0, dtype=torch.bool, device=device)
         for s, (_, classes, _) in enumerate(dealt):
             self.masks[s, list(classes)] = True
-        self.steps = [self._step(s, sizes[s]) for s in range(S)]
+        self.steps = [self._step(s, sizes[s], totals[s]) for s in range(S)]
         self._kept: dict[tuple[int, int], Index] = {}
+
+    def _weights(self, met: list[tuple[Dataset, np.ndarray]], sizes: np.ndarray) -> tuple[Weights, np.ndarray]:
+        """Of all rows, with a mean of 1 at every client, and what each client's rows weigh together."""
+        if met[0][0].weights is None:
+            return None, sizes
+        if "weights" not in self.problem.gives:
+            raise Unsupported(
+                f"{type(self.fed.problem).__name__} takes no weights of rows; leave them out, or use Logistic, Softmax "
+                "or LeastSquares",
+                method=type(self.fed.problem).__name__,
+                need="weights",
+            )
+        parts = [torch.as_tensor(data.weights)[torch.from_numpy(rows)].double() for data, rows in met]
+        totals = np.array([float(w.sum()) for w in parts]).reshape(sizes.shape)
+        if (idle := (totals == 0) & (sizes > 0)).any():
+            client = int(idle.nonzero()[1][0])
+            raise BadData(f"client {client}: all its rows have weight 0; leave it out", client=client)
+        mean = [w * (len(w) / max(float(w.sum()), sys.float_info.min)) for w in parts]
+        return torch.cat(mean).to(device=self.device, dtype=self.problem.dtype), totals
 
     def _test(self, data: Dataset, s: int, kept: list[np.ndarray]) -> tuple[Tensor, Tensor] | None:
         X, y = (data.X_test, data.y_test) if self.on == "test" else (data.X_validation, data.y_validation)
@@ -321,9 +343,9 @@ class World:
             return None
         return self.problem.inputs(X), self._targets(y, self.on)
 
-    def _step(self, s: int, sizes: np.ndarray) -> Step:
+    def _step(self, s: int, sizes: np.ndarray, totals: np.ndarray) -> Step:
         fed = self.fed
-        weights = sizes if fed.weights == "size" else (sizes > 0).astype(np.int64)
+        weights = totals if fed.weights == "size" else (sizes > 0).astype(np.int64)
         histograms = None
         if self.labels is not None:
             owner, C = np.repeat(np.arange(self.n), sizes), fed.data.classes or 0
@@ -431,7 +453,7 @@ class World:
             )
         step = np.searchsorted(firsts, numbers, side="right") - 1
         at = torch.from_numpy(self.starts[step * self.n + i] + numbers - firsts[step]).to(self.X.device)
-        return self.problem.bind(self.X[at], self.y[at])
+        return self.problem.bind(*self._at(at))
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Who takes part: of those drawn, who has rows of the task."""
@@ -464,6 +486,7 @@ class World:
             row["loss"] = sum(p * problem.bind(*self._slice(s, i)).loss(x) for i, p in present.items())
         else:
             by_row = torch.cat([part for part in losses if part is not None]).double()
+            weighed = by_row if self.w is None else by_row * self.w[mine]
             family = self.fed.problem
             # A loss below log 2 is a row on its right side: 2x is better than x then, and so on for ever.
             free = isinstance(family, Linear) and family.classification and family.mu == 0
@@ -472,11 +495,11 @@ class World:
                     "the training rows are separable: x puts every one on its right side, so that a longer x has a "
                     f"smaller loss and there is no minimiser; give {type(family).__name__}(mu=...) above 0"
                 )
-            if self.fed.weights == "size":
+            if self.fed.weights == "size" and self.w is None:
                 mean = float(by_row.mean())
             else:
-                by_client = torch.split(by_row, [int(step.sizes[i]) for i in present])
-                mean = float(torch.stack([rows.mean() for rows in by_client]).mean())
+                by_client = torch.split(weighed, [int(step.sizes[i]) for i in present])
+                mean = sum(p * float(rows.mean()) for p, rows in zip(present.values(), by_client, strict=True))
             row["loss"] = mean + problem.penalty(x)
         if self.fed.f_star is not None:
             row["gap"] = row["loss"] - self.fed.f_star
@@ -530,9 +553,11 @@ class World:
         at = s * self.n + i
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
-    def _slice(self, s: int, i: int) -> tuple[Tensor, Tensor]:
-        rows = self._place(s, i)
-        return self.X[rows], self.y[rows]
+    def _slice(self, s: int, i: int) -> tuple[Tensor, Tensor, Weights]:
+        return self._at(self._place(s, i))
+
+    def _at(self, rows: Index | slice) -> tuple[Tensor, Tensor, Weights]:
+        return self.X[rows], self.y[rows], None if self.w is None else self.w[rows]
 
 
 def run(
@@ -737,7 +762,7 @@ def _tensor(value: Any, what: str, client: int | None) -> Tensor:
 
 
 def _pooled(
-    problem: Family, clients: Sequence[tuple[Any, Any]], test: tuple[Any, Any] | None, classes: int | None
+    problem: Family, clients: Sequence[tuple[Any, ...]], test: tuple[Any, Any] | None, classes: int | None
 ) -> tuple[Dataset, list[int]]:
     """One data set of the clients' rows in order, and how many each has."""
     if isinstance(clients, Mapping):
@@ -746,9 +771,10 @@ def _pooled(
         raise BadData("Federation(clients=[]): there are no clients")
     Xs: list[Tensor] = []
     ys: list[Tensor] = []
+    ws: list[Tensor] = []
     for i, pair in enumerate(clients):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise BadData(f"client {i}: give a pair (X, y)", client=i)
+        if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+            raise BadData(f"client {i}: give a pair (X, y), or (X, y, weights of rows)", client=i)
         X, y = _tensor(pair[0], f"client {i}'s X", i), _tensor(pair[1], f"client {i}'s y", i)
         if len(X) == 0:
             raise BadData(f"client {i} has no rows; leave it out", client=i)
@@ -765,6 +791,13 @@ def _pooled(
         _finite(y[:, None] if y.ndim == 1 else y, i, "target")
         Xs.append(X)
         ys.append(y)
+        if len(pair) == 3:
+            w = _tensor(pair[2], f"client {i}'s weights", i).double()
+            if w.shape != y.shape[:1] or not bool(((w >= 0) & w.isfinite()).all()):
+                raise BadData(f"client {i}: want a weight a row, finite and at least 0", client=i)
+            ws.append(w)
+    if ws and len(ws) < len(Xs):
+        raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
     sizes = [len(X) for X in Xs]
     if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
         raise BadData("Federation(test=...): give a pair (X, y)")
@@ -786,7 +819,8 @@ def _pooled(
     if classes is None and not y.is_floating_point():
         classes = max(int(t.max()) for t in (y, y_test) if t is not None) + 1
         classes = max(classes, 2)
-    return Dataset(torch.cat(Xs), y, X_test, y_test, classes=classes, name="own"), sizes
+    weights = torch.cat(ws) if ws else None
+    return Dataset(torch.cat(Xs), y, X_test, y_test, classes=classes, name="own", weights=weights), sizes
 
 
 def _finite(t: Tensor, client: int, what: str) -> None:

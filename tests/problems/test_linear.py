@@ -95,6 +95,28 @@ def test_the_factor_is_the_hessians(f: LinearObjective):
 
 
 @cases
+def test_a_row_of_weight_two_is_two_rows(f: LinearObjective):
+    w = torch.tensor([2, 0, 1, 3, 0, 1, 1, *[1] * (n - 7)], dtype=F64)
+    assert int(w.sum()) == n + 1
+    again = torch.arange(n).repeat_interleave(w.long())
+    many, few = f.take(again), f.problem.bind(f.X, f.y, w * n / (n + 1))
+    x, v = point(f), point(f, 2)
+    same = {"rtol": 1e-12, "atol": 1e-14}
+    assert few.loss(x) == pytest.approx(many.loss(x), rel=1e-13)
+    assert few.smoothness() == pytest.approx(many.smoothness(), rel=1e-12)
+    etas = torch.tensor([0.0, 0.5, 1.0], dtype=F64)
+    torch.testing.assert_close(few.losses_along(x, v, etas), many.losses_along(x, v, etas), **same)
+    A, delta = few.factor(x)
+    torch.testing.assert_close(A.T @ A + delta * torch.eye(f.d, dtype=F64), many.hessian(x), **same)
+    for own in (few, few.take(torch.arange(n).flip(0))):
+        torch.testing.assert_close(own.grad(x), many.grad(x), **same)
+        torch.testing.assert_close(own.grad(x, loss=lambda b: b.loss()), many.grad(x), **same)
+        torch.testing.assert_close(own.hvp(x, v), many.hvp(x, v), **same)
+        torch.testing.assert_close(own.hessian(x), many.hessian(x), **same)
+        torch.testing.assert_close(own.squares(x), many.squares(x), **same)
+
+
+@cases
 def test_the_gradient_is_the_limit_of_differences(f: LinearObjective):
     x, v = point(f), point(f, 3)
     errors = [abs((f.loss(x + h * v) - f.loss(x - h * v)) / (2 * h) - float(f.grad(x) @ v)) for h in (1e-2, 1e-3)]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .types import Data, Rows, Vec
+from .types import Data, Rows, Vec, Weights
 
 
 @runtime_checkable
@@ -145,8 +145,8 @@ class Problem(Protocol):
     """A model and its loss, ready for data of a known shape; binds to data, one client's rows at a time.
 
     ``gives`` says what it can do beside losses and gradients: "hessian", "factor" (the Hessian as AᵀA + δI), "convex",
-    "quadratic" (losses are), "features", "classes", "network", "noise" (forward passes draw random
-    numbers).
+    "quadratic" (losses are), "features", "classes", "network", "weights" (of rows), "noise" (forward passes draw
+    random numbers).
     """
 
     d: int
@@ -157,8 +157,8 @@ class Problem(Protocol):
         """Rows as `bind` and `outputs` want them: dtype, device, an intercept's column."""
         ...
 
-    def bind(self, X: Data, y: Data) -> Objective:
-        """f_i of these rows."""
+    def bind(self, X: Data, y: Data, w: Weights = None) -> Objective:
+        """f_i of these rows, their losses times ``w``; only of problems that give "weights"."""
         ...
 
     def initial(self, generator: torch.Generator) -> Vec:

@@ -15,6 +15,9 @@ Index = Int[Tensor, " n"]
 Rows = Index | slice | None
 """Which of a client's rows: by index, a slice, or all of them."""
 
+Weights = Float[Tensor, " n"] | None
+"""Of rows, in a mean of them; None is 1 each."""
+
 Data = Shaped[Tensor, "n ..."]
 """Inputs or labels, one row a sample."""
 

@@ -28,7 +28,8 @@ class Dataset:
 
     ``y`` holds int64 labels 0..``classes``-1, or float32 values where ``classes`` is None. ``keys`` holds one value per
     training row under each name (a user, a year, a coarse label): the clients that nature gave. ``labels`` names the
-    classes where the source does. Raises ``BadData`` where lengths, labels or numbers do not fit.
+    classes where the source does. ``weights``, at least 0, say how much each training row counts. Raises ``BadData``
+    where lengths, labels or numbers do not fit.
     """
 
     X: Features
@@ -41,6 +42,7 @@ class Dataset:
     labels: tuple[str, ...] = ()
     X_validation: Features | None = None
     y_validation: Targets | None = None
+    weights: Float[Tensor, " _"] | None = None
 
     def __post_init__(self) -> None:
         self._check(self.X, self.y, "training")
@@ -60,6 +62,13 @@ class Dataset:
         for key, values in self.keys.items():
             if len(values) != len(self.X):
                 raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
+        if self.weights is not None:
+            if len(self.weights) != len(self.X):
+                raise BadData(f"{self.name}: {len(self.weights)} weights for {len(self.X)} training rows.")
+            bad = ~(self.weights.isfinite() & (self.weights >= 0))
+            if bad.any():
+                row = int(bad.nonzero()[0, 0])
+                raise BadData(f"{self.name}: weights[{row}] = {float(self.weights[row])}; want at least 0.", row=row)
         if self.labels and len(self.labels) != self.classes:
             raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
 
@@ -114,7 +123,9 @@ class Dataset:
 
     def _rows(self, rows: Tensor) -> Dataset:
         index = rows.numpy()
-        return replace(self, X=self.X[rows], y=self.y[rows], keys={k: v[index] for k, v in self.keys.items()})
+        keys = {k: v[index] for k, v in self.keys.items()}
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, X=self.X[rows], y=self.y[rows], keys=keys, weights=weights)
 
     def take(self, n_train: int | None = None, n_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep that many training and test rows, drawn uniformly without replacement; None keeps all."""

@@ -1,6 +1,7 @@
 """Generalised linear models: logistic, softmax and least-squares losses of X x, with all derivatives by hand.
 
-f_i(x) = (1/n) Σ_j l(x_jᵀx, y_j) + (μ/2)‖x‖², the intercept, where asked for, left out of the norm.
+f_i(x) = (1/n) Σ_j w_j l(x_jᵀx, y_j) + (μ/2)‖x‖², the intercept, where asked for, left out of the norm; the rows'
+weights w_j are 1 unless told otherwise.
 Shapes: X [n, p], x [d] with d = p (+1); softmax has x = W[classes, p (+1)] in rows, so d = classes·(p (+1)).
 """
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from ..core.errors import BadData, RecipeError
 from ..core.problem import LocalLoss, State
-from ..core.types import Data, Rows, Vec
+from ..core.types import Data, Rows, Vec, Weights
 from .meter import Meter, count
 
 
@@ -205,7 +206,7 @@ class LinearProblem:
         self.family, self.features, self.width, self.dtype, self.device = family, features, width, dtype, device
         self.scalar = not isinstance(family, Softmax)
         self.d = features * width
-        convex = {"convex", "hessian", "factor", "features"}
+        convex = {"convex", "hessian", "factor", "features", "weights"}
         self.gives = frozenset(convex | ({"classes"} if family.classification else {"quadratic"}))
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.decay: Vec | float = family.mu
@@ -219,9 +220,9 @@ class LinearProblem:
         X = X.to(device=self.device, dtype=self.dtype)
         return torch.cat([X, X.new_ones(len(X), 1)], 1) if self.family.intercept else X
 
-    def bind(self, X: Data, y: Data) -> LinearObjective:
+    def bind(self, X: Data, y: Data, w: Weights = None) -> LinearObjective:
         """f_i of these rows."""
-        return LinearObjective(self, X, y, Meter())
+        return LinearObjective(self, X, y, Meter(), w=w)
 
     def initial(self, generator: torch.Generator) -> Vec:
         """Zeros: the usual start of a convex problem."""
@@ -270,13 +271,24 @@ class LinearProblem:
         """Nothing to load."""
 
 
+def weighed(t: Float[Tensor, "n ..."], w: Weights) -> Float[Tensor, "n ..."]:
+    """Rows times their weights."""
+    return t if w is None else t * w.view(-1, *[1] * (t.ndim - 1))
+
+
 class LinearObjective:
     """f_i of one client's rows."""
 
     def __init__(
-        self, problem: LinearProblem, X: Data, y: Data, meter: Meter, order: Int[Tensor, " n"] | None = None
+        self,
+        problem: LinearProblem,
+        X: Data,
+        y: Data,
+        meter: Meter,
+        order: Int[Tensor, " n"] | None = None,
+        w: Weights = None,
     ) -> None:
-        self.problem, self.X, self.y, self.meter, self.order = problem, X, y, meter, order
+        self.problem, self.X, self.y, self.meter, self.order, self.w = problem, X, y, meter, order, w
         self.n, self.d = len(X), problem.d
 
     @property
@@ -288,71 +300,75 @@ class LinearObjective:
     def work(self, rows: float) -> None:
         self.meter.rows = rows
 
-    def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        return (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])
+    def _rows(self, rows: Rows) -> tuple[Tensor, Tensor, Weights]:
+        if rows is None:
+            return self.X, self.y, self.w
+        return self.X[rows], self.y[rows], None if self.w is None else self.w[rows]
 
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x)."""
-        X, y = self._rows(rows)
+        X, y, w = self._rows(rows)
         self.meter.rows += len(y) / 3
-        return float(self.problem.losses(self.problem.z(x, X), y).mean()) + self.problem.penalty(x)
+        return float(weighed(self.problem.losses(self.problem.z(x, X), y), w).mean()) + self.problem.penalty(x)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp), two products with X in all."""
         self.meter.rows += 2 * self.n / 3
         of = self.problem
-        z, w = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
+        z, u = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
         shape = (-1, *(1,) * z.ndim)
-        all_rows = of.losses((z - etas.view(shape) * w).flatten(0, 1), self.y.repeat(len(etas)))
+        all_rows = of.losses((z - etas.view(shape) * u).flatten(0, 1), self.y.repeat(len(etas))).view(len(etas), -1)
         at = x - etas[:, None] * p
-        return all_rows.view(len(etas), -1).mean(1) + (of.decay * at * at).sum(1) / 2
+        return weighed(all_rows.T, self.w).mean(0) + (of.decay * at * at).sum(1) / 2
 
     def convexity(self) -> float:
         """μ, or 0 under an intercept, which is not penalised."""
         return 0.0 if self.problem.family.intercept else self.problem.family.mu
 
     def smoothness(self) -> float:
-        """λ_max(XᵀX/n) times the loss's own bound, plus μ."""
+        """λ_max(XᵀWX/n) times the loss's own bound, plus μ."""
         self.meter.rows += min(self.n, self.d) * self.n
         family = self.problem.family
-        gram = self.X.T @ self.X if self.n > self.problem.features else self.X @ self.X.T
+        X = self.X if self.w is None else weighed(self.X, self.w.sqrt())
+        gram = X.T @ X if self.n > self.problem.features else X @ X.T
         return family.steepest * float(torch.linalg.eigvalsh(gram)[-1]) / self.n + family.mu
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x), always fresh."""
-        X, y = self._rows(rows)
+        X, y, w = self._rows(rows)
         self.meter.rows += len(y)
         p = self.problem
         if loss is None:
-            r = p.family.slope(p.compared(p.z(x, X), y), y)
+            r = weighed(p.family.slope(p.compared(p.z(x, X), y), y), w)
             g = p.back(X, r).div_(len(y))
         else:
             leaf = x.detach().clone().requires_grad_()
             with torch.enable_grad():
-                (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows)), leaf)
+                (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows, w)), leaf)
         return g.add_(p.decay * x) if p.family.mu else g
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x) v."""
-        X, y = self._rows(rows)
+        X, y, w = self._rows(rows)
         self.meter.rows += 2 * len(y)
         p = self.problem
-        return p.back(X, p.family.bend(p.compared(p.z(x, X), y), p.z(v, X))).div_(len(y)) + p.decay * v
+        r = weighed(p.family.bend(p.compared(p.z(x, X), y), p.z(v, X)), w)
+        return p.back(X, r).div_(len(y)) + p.decay * v
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
         """∇²f_i(x)."""
-        X, y = self._rows(rows)
+        X, y, w = self._rows(rows)
         self.meter.rows += self.d * len(y)
         p = self.problem
         z = p.compared(p.z(x, X), y)
         if p.scalar:
-            H = (X * p.family.bend(z, torch.ones_like(z))[:, None]).T @ X / len(y)
+            H = weighed(X, weighed(p.family.bend(z, torch.ones_like(z)), w)).T @ X / len(y)
         else:
             H = X.new_empty(p.width, p.features, p.width, p.features)
             for c in range(p.width):
-                column = p.family.bend(z, F.one_hot(torch.tensor(c), p.width).to(z).expand_as(z))
+                column = weighed(p.family.bend(z, F.one_hot(torch.tensor(c), p.width).to(z).expand_as(z)), w)
                 for k in range(p.width):
-                    H[k, :, c] = (X * column[:, k, None]).T @ X / len(y)
+                    H[k, :, c] = weighed(X, column[:, k]).T @ X / len(y)
             H = H.reshape(self.d, self.d)
         H.diagonal().add_(p.decay)
         return H
@@ -366,11 +382,12 @@ class LinearObjective:
         p = self.problem
         z = p.compared(p.z(x, self.X), self.y)
         if p.scalar:
-            A = self.X * (p.family.bend(z, torch.ones_like(z)) / self.n).sqrt()[:, None]
+            A = weighed(self.X, (weighed(p.family.bend(z, torch.ones_like(z)), self.w) / self.n).sqrt())
         else:
             # diag(p) − ppᵀ = BᵀB with B = diag(√p) − √p pᵀ, since Σp = 1.
             P = torch.softmax(z, 1)
             B = (torch.diag_embed(P.sqrt()) - P.sqrt()[:, :, None] * P[:, None, :]) / math.sqrt(self.n)
+            B = B if self.w is None else weighed(B, self.w.sqrt())
             A = (B[..., None] * self.X[:, None, None, :]).reshape(-1, self.d)
         if not isinstance(p.decay, Tensor):
             return A, p.decay
@@ -378,7 +395,7 @@ class LinearObjective:
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """Margins, predictions or logits."""
-        X, _ = self._rows(rows)
+        X, _, _ = self._rows(rows)
         self.meter.rows += len(X) / 3
         return self.problem.z(x, X)
 
@@ -387,11 +404,11 @@ class LinearObjective:
         return self._rows(rows)[0]
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
-        """Mean squared row gradients: (∂l/∂z)² times the row's squares."""
-        X, y = self._rows(rows)
+        """Mean squared row gradients: w (∂l/∂z)² times the row's squares."""
+        X, y, w = self._rows(rows)
         self.meter.rows += len(y)
         p = self.problem
-        return p.back(X.square(), p.family.slope(p.compared(p.z(x, X), y), y).square()) / len(y)
+        return p.back(X.square(), weighed(p.family.slope(p.compared(p.z(x, X), y), y).square(), w)) / len(y)
 
     @cached_property
     def _counts(self) -> Int[Tensor, " c"]:
@@ -419,14 +436,15 @@ class LinearObjective:
     def take(self, order: Int[Tensor, " n"]) -> LinearObjective:
         """Rows in this order."""
         order = order.to(self.X.device)
-        return LinearObjective(self.problem, self.X[order], self.y[order], self.meter, order)
+        X, y, w = self._rows(order)
+        return LinearObjective(self.problem, X, y, self.meter, order, w)
 
 
 class LinearBatch:
     """One forward pass of a linear model, for a method's own loss."""
 
-    def __init__(self, of: LinearObjective, x: Vec, X: Data, y: Data, rows: Rows) -> None:
-        self.of, self.x, self.X, self.y, self._rows = of, x, X, y, rows
+    def __init__(self, of: LinearObjective, x: Vec, X: Data, y: Data, rows: Rows, w: Weights) -> None:
+        self.of, self.x, self.X, self.y, self._rows, self.w = of, x, X, y, rows, w
 
     @cached_property
     def outputs(self) -> Tensor:
@@ -451,4 +469,4 @@ class LinearBatch:
 
     def loss(self, outputs: Tensor | None = None) -> Tensor:
         """Mean loss without the regulariser."""
-        return self.of.problem.losses(self.outputs if outputs is None else outputs, self.y).mean()
+        return weighed(self.of.problem.losses(self.outputs if outputs is None else outputs, self.y), self.w).mean()

@@ -22,7 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.errors import BadData, RecipeError, Unsupported
 from ..core.problem import LocalLoss, State
-from ..core.types import Data, Rows, Vec
+from ..core.types import Data, Rows, Vec, Weights
 from .linear import class_labels
 from .meter import Meter, count
 
@@ -143,8 +143,9 @@ class NetworkProblem:
         """Floats in the run's dtype, integers (token ids) as they are."""
         return X.to(device=self.device, dtype=self.dtype if X.is_floating_point() else X.dtype)
 
-    def bind(self, X: Data, y: Data) -> NetworkObjective:
-        """f_i of these rows."""
+    def bind(self, X: Data, y: Data, w: Weights = None) -> NetworkObjective:
+        """f_i of these rows, which have no weights."""
+        del w
         return NetworkObjective(self, X, y, Meter())
 
     def initial(self, generator: torch.Generator) -> Vec:

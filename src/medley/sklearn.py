@@ -1,0 +1,214 @@
+"""Regressions with scikit-learn's face: the model of all rows, fitted where each site keeps its own.
+
+``fit(X, y, sites=...)`` simulates the sites; what they would have sent is in ``history_`` and ``bytes_up_``. With
+``set_fit_request(sites=True)`` scikit-learn's cross-validation hands ``sites`` on.
+
+>>> from medley.sklearn import FederatedRidge
+>>> from sklearn.datasets import load_diabetes
+>>> X, y = load_diabetes(return_X_y=True)
+>>> model = FederatedRidge(alpha=0.1).fit(X, y, sites=5)
+>>> round(model.score(X, y), 2)
+0.51
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from .algorithms.fednl import FedNL
+from .algorithms.giant import GIANT
+from .algorithms.lbfgs import LBFGS
+from .algorithms.newton import Newton
+from .algorithms.shed import SHED
+from .core.algorithm import Algorithm
+from .core.errors import BadData, RecipeError
+from .core.result import Result, Row
+from .federation import Federation, run
+from .problems.linear import LeastSquares, Linear, Logistic, Softmax
+
+Array = np.ndarray
+Solver = str | Algorithm[Any, Any]
+
+SOLVERS: dict[str, Callable[[], Algorithm[Any, Any]]] = {
+    "newton": Newton,
+    "lbfgs": LBFGS,
+    "fednl": FedNL,
+    "giant": GIANT,
+    "shed": SHED,
+    "shed.fast": SHED.fast,
+}
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]
+    """What both have in common: sites, weights, the run and its record."""
+
+    fit_intercept: bool
+    solver: Solver
+    max_iter: int
+    tol: float
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, sites: Any, **checks: Any) -> tuple[Array, ...]:
+        """X, y, weights and the number of each row's site, without the rows of weight 0."""
+        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
+        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        n = len(y)
+        if sites is None or isinstance(sites, int):
+            if not 1 <= (k := 1 if sites is None else sites) <= n:
+                raise RecipeError(f"fit(sites={k}): must be from 1 to the number of rows, {n}", "sites")
+            sites = np.arange(n) % k
+        sites = np.asarray(sites)
+        if sites.shape != (n,):
+            raise BadData(f"fit(sites=...): has shape {sites.shape}; want the site of each of the {n} rows")
+        keep = w > 0
+        return X[keep], y[keep], w[keep], np.unique(sites[keep], return_inverse=True)[1]
+
+    def _run(self, family: Linear, X: Array, y: Array, w: Array, sites: Array) -> Result:
+        """To ‖∇f‖ ≤ tol·‖∇f(0)‖, or a ConvergenceWarning that says why not."""
+        if isinstance(self.solver, str):
+            if self.solver not in SOLVERS:
+                raise RecipeError.unknown(self.solver, SOLVERS, f"{type(self).__name__}(solver=...)")
+            method = SOLVERS[self.solver]()
+        else:
+            method = self.solver
+        rows = [np.flatnonzero(sites == i) for i in range(sites.max() + 1)]
+        fed = Federation(family, clients=[(X[r], y[r], w[r]) for r in rows])
+        world = fed.draw(0)
+        x0 = torch.zeros(world.problem.d, dtype=world.problem.dtype)
+        goal = self.tol * world.evaluate(x0, None, grad_norm=True)["grad_norm"]
+        result = run(method, fed, self.max_iter, target={"grad_norm": goal}, throw=False, progress=False)
+        if result.status.outcome != "target":
+            g = result.history[-1]["grad_norm"]
+            why = result.status.message or f"‖∇f‖ is {g:.2g} and not {goal:.2g}; raise max_iter, or tol"
+            warnings.warn(
+                f"{method.name} after {self.max_iter} rounds at most: {why}", ConvergenceWarning, stacklevel=3
+            )
+        return result
+
+    def _record(self, results: list[Result]) -> None:
+        self.n_iter_ = np.array([int(r.history[-1]["round"]) for r in results])
+        self.bytes_up_ = sum(int(r.history[-1]["bytes_up"]) for r in results)
+        self.history_: list[Row] = [row for r in results for row in r.history]
+
+    def _split(self, x: Array) -> tuple[Array, Any]:
+        """Coefficients and intercepts of parameters [..., features (+ 1)]."""
+        return (x[..., :-1], x[..., -1]) if self.fit_intercept else (x, np.zeros(x.shape[:-1]))
+
+
+class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """Logistic regression over sites: minimises C Σ_j w_j l_j + ½‖W‖² as scikit-learn's LogisticRegression does.
+
+    More than two classes by softmax ("multinomial"), or one against the rest each ("ovr"). ``solver`` is "newton",
+    "lbfgs", "fednl", "giant", "shed" or "shed.fast", or a method such as ``SHED(pairs=4)``. ``fit`` ends where the
+    gradient of the mean loss is ``tol`` times what it was at 0, else with a ConvergenceWarning.
+
+    Attributes: ``coef_`` [k, features] and ``intercept_`` [k], k = 1 for two classes; ``classes_``; ``n_iter_``, rounds
+    of each run; ``bytes_up_``, what all sites sent; ``history_``, the rows of all runs' histories.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        multi_class: str = "multinomial",
+        fit_intercept: bool = True,
+        solver: Solver = "newton",
+        max_iter: int = 100,
+        tol: float = 1e-10,
+    ) -> None:
+        self.C, self.multi_class, self.fit_intercept = C, multi_class, fit_intercept
+        self.solver, self.max_iter, self.tol = solver, max_iter, tol
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, sites: Any = None) -> FederatedLogisticRegression:
+        """Fit to rows X [n, features] and labels y [n].
+
+        ``sites`` names each row's site [n], or is a number of equal ones; by default all rows are at one. Raises
+        RecipeError (a ValueError) for settings, BadData (another) or ValueError for data that cannot be used.
+        """
+        if not self.C > 0:
+            raise RecipeError(f"FederatedLogisticRegression(C={self.C}): must be above 0; inf is no ridge", "C")
+        if self.multi_class not in ("multinomial", "ovr"):
+            raise RecipeError.unknown(self.multi_class, ("multinomial", "ovr"), "FederatedLogisticRegression")
+        X, y, w, sites = self._read(X, y, sample_weight, sites)
+        check_classification_targets(y)
+        self.classes_, label = np.unique(y, return_inverse=True)
+        k = len(self.classes_)
+        if k < 2:
+            raise BadData(f"all rows with a weight are of one class, {self.classes_[0]!r}; at least 2 are needed")
+        mu = 1 / (self.C * w.sum())
+        if k > 2 and self.multi_class == "multinomial":
+            results = [self._run(Softmax(mu, self.fit_intercept), X, label, w, sites)]
+        else:
+            positive = [1] if k == 2 else range(k)
+            family = Logistic(mu, self.fit_intercept)
+            results = [self._run(family, X, (label == c).astype(np.int64), w, sites) for c in positive]
+        self._record(results)
+        x = np.concatenate([r.x.numpy() for r in results]).reshape(1 if k == 2 else k, -1)
+        self.coef_, self.intercept_ = self._split(x)
+        if len(results) < len(x):
+            # Softmax does not change when all intercepts do by the same; a solver's are any of these.
+            self.intercept_ = self.intercept_ - self.intercept_.mean()
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """Margins [n] of the second of two classes, or outputs [n, classes]."""
+        check_is_fitted(self)
+        z: Array = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
+        return z[:, 0] if len(self.classes_) == 2 else z
+
+    def predict(self, X: Any) -> Array:
+        """Labels [n]."""
+        z = self.decision_function(X)
+        return np.asarray(self.classes_[(z > 0).astype(int) if z.ndim == 1 else z.argmax(1)])
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities [n, classes]; of "ovr" each by itself, divided by their sum."""
+        z = self.decision_function(X)
+        if z.ndim == 1:
+            return np.stack([expit(-z), expit(z)], 1)
+        if self.multi_class == "multinomial":
+            return np.asarray(softmax(z, 1))
+        p = expit(z)
+        return np.asarray(p / p.sum(1, keepdims=True))
+
+
+class FederatedRidge(RegressorMixin, _Federated):  # type: ignore[misc]
+    """Ridge regression over sites: minimises Σ_j w_j (y_j − z_j)² + alpha ‖w‖² as scikit-learn's Ridge does.
+
+    Settings and attributes as `FederatedLogisticRegression`'s; ``coef_`` is [features] and ``intercept_`` a number.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        solver: Solver = "newton",
+        max_iter: int = 100,
+        tol: float = 1e-10,
+    ) -> None:
+        self.alpha, self.fit_intercept = alpha, fit_intercept
+        self.solver, self.max_iter, self.tol = solver, max_iter, tol
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, sites: Any = None) -> FederatedRidge:
+        """Fit to rows X [n, features] and targets y [n]; ``sites`` and errors as in `FederatedLogisticRegression`."""
+        X, y, w, sites = self._read(X, y, sample_weight, sites, y_numeric=True)
+        family = LeastSquares(self.alpha / w.sum(), self.fit_intercept)
+        result = self._run(family, X, y.astype(np.float64), w, sites)
+        self._record([result])
+        self.coef_, self.intercept_ = self._split(result.x.numpy())
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Predictions [n]."""
+        check_is_fitted(self)
+        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_ + self.intercept_)
