@@ -52,7 +52,7 @@ def by_hand(fed: md.Federation, module: nn.Module, rounds: int) -> tuple[float, 
         [torch.randperm(n[i], generator=streams.generator(0, i, t + 1, "batches")) for i in range(CLIENTS)]
         for t in range(rounds)
     ]
-    data = [world._slice(i) for i in range(CLIENTS)]
+    data = [world._slice(0, i)[:2] for i in range(CLIENTS)]
     loss = nn.CrossEntropyLoss()
     glob = {k: v.clone() for k, v in module.state_dict().items()}
     began = time.process_time()

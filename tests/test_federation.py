@@ -135,6 +135,10 @@ def test_rows_of_weight_two_are_two_rows_also_in_shares_and_losses(weights: Any)
     torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
     for column in ("loss", "grad_norm"):
         assert a[column] == pytest.approx(b[column], rel=1e-9, abs=1e-13)
+    for fed in (weighed, repeated):
+        fed.pace = md.scenarios.Pace(lr=0.5, steps=2)
+    a, b = (md.run(md.FedAvg(), f, 4, progress=False) for f in (weighed, repeated))
+    torch.testing.assert_close(a.x, b.x, rtol=1e-12, atol=1e-14)
 
 
 def test_weights_that_cannot_be_used():
@@ -165,7 +169,7 @@ def test_every_seed_draws_its_partition_anew_and_all_shares_sum_to_1():
         assert (rows == np.arange(len(data.X))).all()
     assert worlds[0].sizes.tolist() == worlds[2].sizes.tolist() != worlds[1].sizes.tolist()
     parts = fed.parts(0)[0]
-    X, y = worlds[0]._slice(3)
+    X, y, _ = worlds[0]._slice(0, 3)
     assert torch.equal(X, data.X[parts[3]].double())
     assert torch.equal(y, data.y[parts[3]])
 
@@ -177,20 +181,20 @@ def test_validation_rows_are_never_trained_on():
     fed = md.Federation(md.problems.LeastSquares(), clients=clients, validation=0.2)
     train, held = fed.draw(0), fed.draw(0, "validation")
     assert train.sizes.tolist() == [8, 16]
-    assert held.held is not None
-    kept = set(held.held[0][:, 0].tolist())
+    assert held.steps[0].held is not None
+    kept = set(held.steps[0].held[0][:, 0].tolist())
     trained = set(train.X[:, 0].tolist())
     assert len(kept) == 6
     assert kept | trained == set(torch.cat([X[:, 0] for X, _ in clients]).tolist())
     assert not kept & trained
     assert sum(k < 100 for k in kept) == 2
-    assert set(fed.draw(1, "validation").held[0][:, 0].tolist()) != kept  # type: ignore[index]
+    assert set(fed.draw(1, "validation").steps[0].held[0][:, 0].tolist()) != kept  # type: ignore[index]
     data = md.datasets.digits()
     pooled = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(5), validation=0.25)
     world = pooled.draw(0, "validation")
-    assert world.held is not None
-    assert len(world.held[0]) == round(0.25 * len(data.X))
-    assert len(world.X) + len(world.held[0]) == len(data.X)
+    assert world.steps[0].held is not None
+    assert len(world.steps[0].held[0]) == round(0.25 * len(data.X))
+    assert len(world.X) + len(world.steps[0].held[0]) == len(data.X)
     r = md.run(md.FedAvg(), pooled, 1, evaluate_on="validation")
     assert r["accuracy"] != md.run(md.FedAvg(), pooled, 1)["accuracy"]
     with pytest.raises(md.RecipeError, match=r"there is no validation data: give Federation\(validation=0\.1\)"):
@@ -413,9 +417,9 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a tuple; give an object such as datasets.Dataset(X, y, classes=10)",
         "Federation(test=...): give a pair (X, y)",
-        "client 1: give a pair (X, y)",
+        "client 1: give a pair (X, y), or (X, y, weights of rows)",
         "Federation(clients=...) is a mapping; give a list of pairs (X, y), list(clients.values())",
-        "client 0: give a pair (X, y)",
+        "client 0: give a pair (X, y), or (X, y, weights of rows)",
         "Federation(partition=...) is a int; give an object such as scenarios.IID(clients=10)",
         "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
         "Federation(participation=...) is the class Everyone; give an object such as scenarios.Everyone()",
@@ -559,7 +563,7 @@ def test_the_record_has_everything_that_made_the_run():
     s = md.run(md.FedAvg(lr=0.5), fed, 1, seed=4).settings
     assert {k: s[k] for k in ("method", "method.lr", "problem", "mu", "weights", "seed", "dtype", "engine")} == {
         "method": "FedAvg", "method.lr": 0.5, "problem": "LeastSquares", "mu": 0.5, "weights": "uniform", "seed": 4,
-        "dtype": "float64", "engine": "seq",
+        "dtype": "float64", "engine": "fused",
     }  # fmt: skip
     assert "20, 3" in s["data"]
     other = least_squares()

@@ -140,7 +140,7 @@ def test_memory_begins_with_what_remember_gives_and_nothing_is_shared():
     for i, m in link.save(books.acked).items():
         assert isinstance(m, Memory)
         world = federation().draw(0)
-        X, y = world._slice(0, i)
+        X, y, _ = world._slice(0, i)
         assert torch.allclose(m.c, X.T @ (X @ x - y) / len(y) + 0.1 * x)
         exchange_memory[i] = m.c.data_ptr()
     assert len(set(exchange_memory.values())) == 2

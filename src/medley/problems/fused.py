@@ -246,6 +246,7 @@ class Fused:
             optimizer != "sgd"
             or not (loss is None and correct is None)
             or any(p.momentum or p.clip is not None for p in paces)
+            or any(getattr(c.problem, "w", None) is not None for c in members)  # weights of rows
         ):
             return Seq().descend(
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
