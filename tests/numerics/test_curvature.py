@@ -146,3 +146,9 @@ def test_pairs_come_go_and_turn_into_a_base():
     assert full.gram is None
     small = full.after({}, anew={2, 1})
     assert torch.allclose(small.gram, small.V @ small.V.T, rtol=0, atol=1e-13)
+
+
+def test_rows_of_zeros_have_no_eigenpairs():
+    A = torch.zeros(2, 5, dtype=torch.float64)
+    spectrum = decompose(A, A[:0], A[:0, 0])
+    assert len(spectrum.values) == spectrum.next(0) == spectrum.mean(0) == 0

@@ -91,7 +91,8 @@ def decompose(A: Mat, W: Rows, c: Values, few: int | None = None) -> Spectrum:
     least = 0.0 if rows < d or len(W) else max(float(values[0]), 0.0)
     size = values.abs()
     keep = torch.argsort(size, descending=True, stable=True)
-    keep = keep[size[keep] - least > order * sys.float_info.epsilon * size.max()]
+    most = float(size.max()) if len(size) else 0.0  # the Gram matrix of zeros has no eigenpairs
+    keep = keep[size[keep] - least > order * sys.float_info.epsilon * most]
     return Spectrum(d, values[keep], basis[keep], least, float(size[keep].sum()) + least * (d - len(keep)))
 
 
