@@ -5,7 +5,8 @@
     python papers/shed/run.py --table --out runs/shed.json
 
 A name is a problem of settings.py and its ridge μ. Every run is added to the file as it ends, with its whole curve;
-what is there already is not run again. The table beside it (.md) has medians over partitions, with the range.
+what is there already is not run again. The table beside it (.md) has medians over partitions, with the range; the
+picture (.svg) has partition 0's curves of the problems and methods that were named.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
 import settings
 
 import medley as md
 from medley.core.files import replacing
 from medley.core.wire import Delta, Quantise
+from medley.report import figures
 
 GOAL = 1e-8
 CHANNEL = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
@@ -101,6 +104,8 @@ def main() -> int:
         return 130
     with replacing(given.out.with_suffix(".md")) as tmp:
         tmp.write_text(table(found), encoding="utf-8")
+    with replacing(given.out.with_suffix(".svg")) as tmp:
+        tmp.write_text(picture(found, given.names, given.methods.split(",")), encoding="utf-8")
     print(table(found))
     return 0
 
@@ -177,6 +182,39 @@ def table(found: list[dict]) -> str:
             f"{median(r['seconds'] for r in runs):.1f} |"
         )
     return "\n".join([*lines, "", *ratios(found), ""])
+
+
+def picture(found: list[dict], names: list[str], methods: list[str]) -> str:
+    """f − f* over exchanges, vectors and bytes, a row a problem, of partition 0."""
+    wide, high, panels = 380, 250, []
+    for at, name in enumerate(names):
+        problem, _, mu = name.partition("@")
+        runs = {r["method"]: r for r in found if (r["problem"], r["mu"], r["seed"]) == (problem, float(mu), 0)}
+        curves = {m: dict(zip(COLUMNS, thinned(runs[m]["curve"]).T, strict=True)) for m in methods if m in runs}
+        for column, (label, kind, of) in enumerate(
+            [
+                ("exchanges", "count", lambda c: c["exchanges"]),
+                ("vectors up, an agent", "count", lambda c: c["vectors"]),
+                ("bytes, all agents, both ways", "bytes", lambda c: c["bytes_up"] + c["bytes_down"]),
+            ]
+        ):
+            series = [
+                figures.Line(m, slot, of(c), np.maximum(c["gap"], GOAL / 10), broken=runs[m]["status"] != "target")
+                for slot, (m, c) in enumerate(curves.items())
+            ]
+            drawn = figures.lines(
+                series, title=f"{name}, {label}", xlabel=label, ylabel=f"{name}: f − f*", x=kind, log=True
+            )
+            # The legend makes figures taller, by as much for all of a row.
+            high = max(high, int(drawn.split('height="')[1].split('"')[0]))
+            panels.append((column * wide, at, drawn))
+    size = f'width="{3 * wide}" height="{high * len(names)}"'
+    body = "".join(f'<g transform="translate({x},{at * high})">{drawn}</g>' for x, at, drawn in panels)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><rect {size} fill="#fff"/>{body}</svg>\n'
+
+
+def thinned(curve: list[list[float]]) -> np.ndarray:
+    return np.array(curve)[np.unique(np.linspace(0, len(curve) - 1, 100).round().astype(int))]
 
 
 def ratios(found: list[dict]) -> list[str]:
