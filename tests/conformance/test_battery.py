@@ -216,7 +216,7 @@ def test_conformance_tells_all_that_failed() -> None:
 
 @dataclass(frozen=True)
 class Demanding(Algorithm[Server]):
-    needs: ClassVar[frozenset[str]] = frozenset({"replay"})
+    needs: ClassVar[frozenset[str]] = frozenset({"a second sun"})
 
     def start(self, x: Vec) -> Server:
         return Server(x)
@@ -315,6 +315,8 @@ class Greeting(Algorithm[Server]):
     - greet (later): 1 down, 1 up
     - never (if it rains): 3d down, d up
     """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"convex"})  # it descends in float64
 
     def start(self, x: Vec) -> Server:
         return Server(x)
