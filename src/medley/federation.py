@@ -24,6 +24,7 @@ from .core.algorithm import Algorithm
 from .core.client import Client, Engine
 from .core.errors import BadData, Diverged, RecipeError, Stalled, Unsupported
 from .core.files import lasting
+from .core.pace import Pace as Means
 from .core.patience import Patience
 from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
@@ -310,6 +311,7 @@ class World:
             self.masks[s, list(classes)] = True
         self.steps = [self._step(s, sizes[s], totals[s]) for s in range(S)]
         self._kept: dict[tuple[int, int], Index] = {}
+        self._steady, self._paces = fed.pace.steady, dict[int, Means]()
 
     def _weights(self, met: list[tuple[Dataset, np.ndarray]], sizes: np.ndarray) -> tuple[Weights, np.ndarray]:
         """Of all rows, with a mean of 1 at every client, and what each client's rows weigh together."""
@@ -413,7 +415,11 @@ class World:
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, its lr multiplied by ``lr``."""
-        pace = self.fed.pace.of(self.seed, i, round)
+        pace = self._paces.get(i)
+        if pace is None:
+            pace = self.fed.pace.of(self.seed, i, round)
+            if self._steady:
+                self._paces[i] = pace
         if lr != 1.0:
             pace = replace(pace, lr=pace.lr * lr)
         s = self.at(round)

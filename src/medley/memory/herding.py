@@ -10,15 +10,18 @@ from torch import Tensor
 def herd(features: Float[Tensor, "n f"], size: int) -> Int[Tensor, " k"]:
     """The first ``size`` rows of a herding order: each brings the mean of those chosen closest to the mean of all.
 
-    Any prefix of the order is the order of that size. Equal distances go to the lower row. Rows of ``features`` are
-    used as they are; iCaRL gives them unit length first. (Welling, "Herding Dynamical Weights to Learn", ICML 2009.)
+    Any prefix of the order is the order of that size. Of equal distances, up to rounding, the lowest row is taken. Rows
+    of ``features`` are used as they are; iCaRL gives them unit length first. (Welling, "Herding Dynamical Weights to
+    Learn", ICML 2009.)
     """
     mean, total = features.mean(0), torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    close = torch.finfo(features.dtype).eps ** 0.5  # of two rows, both are as far from their mean
     chosen: list[int] = []
     for k in range(1, min(size, len(features)) + 1):
         off = (mean - (total + features) / k).square().sum(1)
-        best = int(off.masked_fill(~free, torch.inf).argmin())
+        off = off.masked_fill(~free, torch.inf)
+        best = int((off <= off.min() * (1 + close)).nonzero()[0])
         chosen.append(best)
         free[best] = False
         total = total + features[best]

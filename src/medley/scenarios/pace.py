@@ -108,6 +108,12 @@ class Pace:
         """Raise RecipeError unless every list has exactly one entry for each of ``clients`` clients."""
         check_lengths(self, clients)
 
+    @property
+    def steady(self) -> bool:
+        """Whether a client's means are the same in every round."""
+        functions = (getattr(self, key) for key in _SPREAD)
+        return not self.redraw and self.schedule is None and all(is_law(f) or not callable(f) for f in functions)
+
     def of(self, seed: int, client: int, round: int) -> core.Pace:
         """The means of ``client`` in ``round``: a pure function of its arguments.
 
