@@ -177,7 +177,7 @@ class ICaRL(Algorithm[Server, Memory]):
         me.memory.exemplars = held = {c: rows[:m] for c, rows in held.items()}
         kept = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *held.values()]))
         phi, one = F.normalize(kept.features(got.x)), F.one_hot(kept.y, len(me.task.now)).to(got.x)
-        return Exemplars(one.T @ phi, one.sum(0), *kept.last)
+        return Exemplars(one.T @ phi, one.sum(0), *kept.last())
 
     def budget(self, me: Client[Memory]) -> int:
         """How many exemplars this client may keep in all."""

@@ -74,7 +74,6 @@ class Objective(Protocol):
     work: float
     y: Data
 
-    @property
     def last(self) -> tuple[int, int | None]:
         """Where in x the last linear layer's weights [c, f] begin, and its bias [c] if it has one apart from them."""
         ...

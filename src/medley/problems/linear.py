@@ -424,7 +424,6 @@ class LinearObjective:
         """A copy of x."""
         return x.clone()
 
-    @property
     def last(self) -> tuple[int, int | None]:
         """x is the weights, intercepts among them."""
         return 0, None

@@ -372,7 +372,6 @@ class NetworkObjective:
         self.problem.load(x)
         return self.problem.flat
 
-    @property
     def last(self) -> tuple[int, int | None]:
         """Where in x the last linear layer begins. Raises Unsupported where it is not trained."""
         head = self.problem.head
