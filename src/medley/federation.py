@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from scipy.sparse import issparse
 from torch import Tensor
 
 from .core import streams
@@ -30,6 +31,7 @@ from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
 from .core.site import Site
+from .core.sparse import Sparse, arrays, not_finite
 from .core.task import Policy, Replay, Stage, Task
 from .core.transport import Transport
 from .core.tuned import Tuned
@@ -61,8 +63,9 @@ class Federation:
     """Clients that differ: what they hold, what they can do, who takes part.
 
     Give ``data`` and a ``partition``, which is drawn anew for every seed; or ``clients``, one (X, y) pair each or
-    (X, y, w) with weights of rows, and a ``test`` pair. ``pace`` says how each client works, ``participation`` who
-    takes part in a round (a fraction, or one of `medley.scenarios`), ``devices`` how fast machines and links are.
+    (X, y, w) with weights of rows, and a ``test`` pair; a linear model's X may be one of SciPy's sparse matrices.
+    ``pace`` says how each client works, ``participation`` who takes part in a round (a fraction, or one of
+    `medley.scenarios`), ``devices`` how fast machines and links are.
     ``weights`` are p_i by "size" (the sum of its rows' weights, where rows have such) or "uniform".
     ``validation`` is a share of the training rows that is never trained on, for `tune`. ``f_star`` is the optimal loss
     where it is known, for the column ``gap``.
@@ -238,7 +241,11 @@ class Federation:
         digest, d = blake2b(repr(self.sizes).encode(), digest_size=6), self.data
         weights = () if d.weights is None else (d.weights,)
         for t in (d.X, d.y, d.X_test, d.y_test, d.X_validation, d.y_validation, *weights):
-            digest.update(b"|" if t is None else np.ascontiguousarray(t.numpy()).reshape(-1).view(np.uint8).data)
+            if t is None:
+                digest.update(b"|")
+                continue
+            for part in arrays(t):
+                digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def run(self, method: Algorithm[Any, Any] | Tuned, rounds: int = 100, **options: Any) -> Result:
@@ -760,7 +767,10 @@ def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
 
 def _tensor(value: Any, what: str, client: int | None) -> Tensor:
     try:
-        t = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        if issparse(value):
+            t: Tensor = Sparse.of(value)
+        else:
+            t = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
     except (TypeError, ValueError) as e:
         raise BadData(f"{what} cannot be made a tensor: {e}", client=client) from None
     t = t.detach().cpu()
@@ -830,17 +840,16 @@ def _pooled(
 
 
 def _finite(t: Tensor, client: int, what: str) -> None:
-    if t.is_floating_point() and not bool(torch.isfinite(t.sum())):
-        bad = (~torch.isfinite(t.reshape(len(t), -1))).nonzero()
-        if len(bad):
-            row, column = (int(k) for k in bad[0])
-            value = t.reshape(len(t), -1)[row, column].item()
-            raise BadData(
-                f"client {client} has {value} in row {row}, {what} {column}; remove or fill such rows first",
-                client=client,
-                row=row,
-                column=column,
-            )
+    if not t.is_floating_point() or bool(torch.isfinite(t.sum())):
+        return
+    if (found := not_finite(t if isinstance(t, Sparse) else t.reshape(len(t), -1))) is not None:
+        (row, column), value = found
+        raise BadData(
+            f"client {client} has {value} in row {row}, {what} {column}; remove or fill such rows first",
+            client=client,
+            row=row,
+            column=column,
+        )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from medley import datasets
 from medley.core.errors import BadData, RecipeError
+from medley.core.sparse import Sparse
 from medley.datasets.files import read_idx
 
 RNG = np.random.default_rng(0)
@@ -157,6 +158,13 @@ def test_svmlight_numbers_labels_and_shares_columns_with_its_test_set(tmp_path: 
     assert d.X.tolist() == [[0.5, 0, 2, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
     assert d.X_test.tolist() == [[0, 0, 0, 0, 4]]
     assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0], ("-1", "1"), 2)
+    thin = datasets.svmlight("toy", folder=tmp_path, sparse=True)
+    assert thin.X_test is not None
+    assert isinstance(thin.X, Sparse)
+    assert isinstance(thin.X_test, Sparse)
+    for a, b in ((thin.X, d.X), (thin.X_test, d.X_test)):
+        assert torch.equal(a @ torch.eye(5), b)
+    assert torch.equal(thin.y, d.y)
     (tmp_path / "values").write_text("0.25 1:1\n-3.5 1:2\n")
     assert datasets.svmlight(tmp_path / "values", regression=True).y.tolist() == [0.25, -3.5]
     with pytest.raises(BadData, match=r"0.25 in row 0 is no class; pass regression=True"):

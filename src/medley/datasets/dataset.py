@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from medley.core import streams
 from medley.core.errors import BadData, RecipeError
+from medley.core.sparse import not_finite
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -29,7 +30,7 @@ class Dataset:
     ``y`` holds int64 labels 0..``classes``-1, or float32 values where ``classes`` is None. ``keys`` holds one value per
     training row under each name (a user, a year, a coarse label): the clients that nature gave. ``labels`` names the
     classes where the source does. ``weights``, at least 0, say how much each training row counts. Raises ``BadData``
-    where lengths, labels or numbers do not fit.
+    where lengths, labels or numbers do not fit. X may be sparse (`medley.core.sparse.Sparse`), for linear models.
     """
 
     X: Features
@@ -224,14 +225,14 @@ def _finite(values: Tensor, what: str) -> None:
     # A float64 sum of float32 numbers cannot overflow, so it is finite iff they all are; it needs no mask in memory.
     if bool(_total(values, torch.sum).isfinite()):
         return
-    outside = (~values.isfinite()).nonzero()
-    if not len(outside):  # finite numbers, whose sum overflowed
+    found = not_finite(values)
+    if found is None:  # finite numbers, whose sum overflowed
         return
-    at = outside[0].tolist()
+    at, value = found
     row, column = at[0], (at[1] if len(at) > 1 else None)
     where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
     raise BadData(
-        f"{what} holds {float(values[tuple(at)])} at {where} (counted from 0); drop the row or fill it in.",
+        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.",
         row=row,
         column=column,
     )

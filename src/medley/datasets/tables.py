@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from medley.core.errors import BadData, RecipeError
+from medley.core.sparse import Sparse
 from medley.datasets.dataset import Dataset
 from medley.datasets.files import Place, find, read_npz
 
@@ -47,8 +49,8 @@ def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
     return Dataset(_float(X), _float(y), name="diabetes").split(test, seed=seed)
 
 
-def svmlight(path: Place, folder: Place | None = None, regression: bool = False) -> Dataset:
-    """A file in svmlight's format, made dense; ``path`` is a path, or a name such as ``"w8a"``.
+def svmlight(path: Place, folder: Place | None = None, regression: bool = False, sparse: bool = False) -> Dataset:
+    """A file in svmlight's format, made dense unless ``sparse``; ``path`` is a path, or a name such as ``"w8a"``.
 
     A name is looked for under ``libsvm`` or in the folder itself. A file beside it with ``.t`` appended becomes the
     test set. Labels are renumbered 0..C-1 in ascending order, so -1 and +1 become 0 and 1; ``regression`` keeps them as
@@ -65,7 +67,7 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False)
         out = embedded.load_svmlight_files([str(f) for f in files], dtype=np.float32)
     except (ValueError, OSError, EOFError) as error:
         raise BadData(f"{call}: {train} is not in svmlight's format, `label index:value …` ({error}).") from None
-    parts = [(X.toarray(), y) for X, y in zip(out[::2], out[1::2], strict=True)]
+    parts = [(X if sparse else X.toarray(), y) for X, y in zip(out[::2], out[1::2], strict=True)]
     return _table(*parts[0], train.name, call, regression, test=parts[1] if len(parts) > 1 else None)
 
 
@@ -252,21 +254,21 @@ def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> 
 
 
 def _table(
-    X: np.ndarray,
+    X: Any,
     y: np.ndarray,
     name: str,
     call: str,
     regression: bool,
     keys: Mapping[str, np.ndarray] | None = None,
-    test: tuple[np.ndarray, np.ndarray] | None = None,
+    test: tuple[Any, np.ndarray] | None = None,
 ) -> Dataset:
-    """A Dataset of raw arrays: features to float32, labels to 0..C-1 unless they are values."""
+    """A Dataset of raw arrays, X maybe SciPy's: features to float32, labels to 0..C-1 unless they are values."""
     for array_ in (X, y, *(test or ())):
         if array_.dtype.kind not in "biufU" or (array_.dtype.kind == "U" and (array_ is X or regression)):
             raise BadData(f"{call}: it holds {array_.dtype} where numbers are needed.")
-    if not len(X) or not math.prod(X.shape[1:]):
+    if not math.prod(X.shape):
         raise BadData(
-            f"{call}: there are {len(X)} rows of {math.prod(X.shape[1:])} features; at least one of each is needed."
+            f"{call}: there are {X.shape[0]} rows of {math.prod(X.shape[1:])} features; at least one of each is needed."
         )
     X_test = None if test is None else _float(test[0])
     if regression:
@@ -326,5 +328,5 @@ def _refuse_nonfinite(X: np.ndarray, numeric: list[int], header: list[str], call
         raise _bad_cell(call, str(X[row, j]), row, numeric[j], header)
 
 
-def _float(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+def _float(values: Any) -> Tensor:
+    return Sparse.of(values) if issparse(values) else torch.from_numpy(np.ascontiguousarray(values, np.float32))

@@ -113,7 +113,7 @@ def _by_gram(A: Mat, W: Rows, c: Values) -> tuple[Float[Tensor, " r"], Float[Ten
     theta, U = theta[keep], U[:, keep]
     if not len(W):
         return theta, (U / theta.sqrt()).T
-    signs = torch.cat([torch.ones_like(A[:, 0]), -c.sign()])
+    signs = torch.cat([A.new_ones(len(A)), -c.sign()])
     half = U * theta.sqrt()
     values, E = torch.linalg.eigh(half.T @ (signs[:, None] * half))
     return values, ((U / theta.sqrt()) @ E).T

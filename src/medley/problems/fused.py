@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from ..core.client import Client, Window
 from ..core.pace import Optimizer
 from ..core.problem import Correction, LocalLoss, Problem
+from ..core.sparse import Sparse
 from ..core.types import Num, Vec
 from .linear import LinearProblem, Softmax
 from .network import NetworkProblem
@@ -214,7 +215,7 @@ class Fused:
     """``layers`` and the loss' ``slope``, as `layers_of` finds them; ``ridge`` is the problem's own weight decay.
 
     What is not affine in the gradient (momentum, clipping, Adam, a loss or a correction of the method's own) is left to
-    `Seq`.
+    `Seq`, and so are sparse rows.
     """
 
     problem: Problem
@@ -247,6 +248,7 @@ class Fused:
             or not (loss is None and correct is None)
             or any(p.momentum or p.clip is not None for p in paces)
             or any(getattr(c.problem, "w", None) is not None for c in members)  # weights of rows
+            or any(isinstance(getattr(c.problem, "X", None), Sparse) for c in members)
         ):
             return Seq().descend(
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer

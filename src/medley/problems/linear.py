@@ -2,7 +2,8 @@
 
 f_i(x) = (1/n) Σ_j w_j l(x_jᵀx, y_j) + (μ/2)‖x‖², the intercept, where asked for, left out of the norm; the rows'
 weights w_j are 1 unless told otherwise.
-Shapes: X [n, p], x [d] with d = p (+1); softmax has x = W[classes, p (+1)] in rows, so d = classes·(p (+1)).
+Shapes: X [n, p], dense or `Sparse`; x [d] with d = p (+1); softmax has x = W[classes, p (+1)] in rows, so
+d = classes·(p (+1)).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 from ..core.errors import BadData, RecipeError
 from ..core.problem import LocalLoss, State
+from ..core.sparse import Sparse
 from ..core.types import Data, Rows, Vec, Weights
 from .meter import Meter, count
 
@@ -388,10 +390,13 @@ class LinearObjective:
             P = torch.softmax(z, 1)
             B = (torch.diag_embed(P.sqrt()) - P.sqrt()[:, :, None] * P[:, None, :]) / math.sqrt(self.n)
             B = B if self.w is None else weighed(B, self.w.sqrt())
-            A = (B[..., None] * self.X[:, None, None, :]).reshape(-1, self.d)
+            rows = self.X[torch.arange(self.n, device=z.device).repeat_interleave(p.width)]
+            A = torch.cat([weighed(rows, column.reshape(-1)) for column in B.unbind(2)], 1)
         if not isinstance(p.decay, Tensor):
             return A, p.decay
-        return torch.cat([A, torch.diag(p.decay.sqrt())[p.decay > 0]]), 0.0
+        root = p.decay.sqrt()
+        ridge = Sparse.diagonal_matrix(root) if isinstance(A, Sparse) else torch.diag(root)
+        return torch.cat([A, ridge[p.decay > 0]]), 0.0
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """Margins, predictions or logits."""

@@ -22,6 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.errors import BadData, RecipeError, Unsupported
 from ..core.problem import LocalLoss, State
+from ..core.sparse import Sparse
 from ..core.types import Data, Rows, Vec, Weights
 from .linear import class_labels
 from .meter import Meter, count
@@ -56,6 +57,8 @@ class Network:
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> NetworkProblem:
         """The problem for rows of this shape; float32 unless told otherwise. Raises BadData when they don't fit."""
+        if isinstance(X, Sparse):
+            raise BadData("a network's rows are dense; give X.toarray(), or use Logistic, Softmax or LeastSquares")
         p = NetworkProblem(self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
         try:
