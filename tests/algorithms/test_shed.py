@@ -24,6 +24,7 @@ ALONE = {
     "geo": {"rho": "geo"},
     "8 bits": {"bits": 8},
     "8 bits ahead": {"bits": 8, "search": "speculative"},
+    "8 bits from above": {"bits": 8, "above": True},
     "gradient norm": {"renewal": "gradient_norm"},
     "periodic": {"renewal": "periodic", "period": 7},
     "many pairs": {"pairs": 5},
@@ -132,6 +133,21 @@ def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
         error = now
     assert error < 1e-10
     assert rig.books.ledger.exchanges == d  # one a round: no line search
+
+
+def test_sh_2_eight_bits_are_above_where_that_is_asked_for():
+    toy, least = md.problems.logistic(4, d=8, mu=0.01, rows=(20, 40)), {True: [], False: []}
+    for above in least:
+        rig = Rig(SHED(renewal="once", pairs=2, bits=8, above=above), toy)
+        H = [rig.client(i, 1).problem.hessian(rig.s.x) for i in range(4)]
+        for _ in range(5):
+            rig()
+            for i in range(4):
+                raised = picture(rig, i) + rig.s.lift[i] * torch.eye(8).double()
+                least[above].append(float(torch.linalg.eigvalsh(raised - H[i])[0]))
+                assert rig.s.lift[i] < 0.02 * float(torch.linalg.eigvalsh(H[i])[-1])
+    assert min(least[True]) > -1e-13
+    assert min(least[False]) < -1e-5  # which is why it takes an option
 
 
 @pytest.mark.slow
@@ -410,6 +426,9 @@ def test_networks_have_no_factor():
         {"pairs": (1, -2)},
         {"lbfgs": -1},
         {"bits": 9},
+        {"above": True},
+        {"above": True, "bits": 8, "rho": "geo"},
+        {"above": True, "bits": 8, "difference": True},
         {"alpha": 0.5},
     ],
 )

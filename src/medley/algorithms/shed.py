@@ -26,8 +26,8 @@ Beyond the paper, each alone or all in `SHED.fast`: L-BFGS at the server on top 
 first candidate is answered with the next report as well, so that an accepted η = 1 has begun the next round
 (``search="speculative"``); renewals that send the difference between the new Hessian and what the server holds, by
 |eigenvalue| (``difference``); ρ = √(λ_{q+1} · mean of the rest) (``rho="geo"``), which gives up Ĥ ⪰ H; eigenvectors
-and changes of gradients in 8 bits, directions in 16 (``bits``), which
-gives up Ĥ ⪰ H too.
+and changes of gradients in 8 bits, directions in 16 (``bits``), which gives up Ĥ ⪰ H too; ``above`` restores it, for 8
+bytes more a reply, by as much on the diagonal as rounding can have taken off.
 
 **Example**
 
@@ -85,6 +85,8 @@ class Report(Message):
     lam: Values
     rho: float
     held: int
+    lift: float | None
+    """What is added to Ĥ_i's diagonal to keep it above H_i."""
 
 
 class Line(Message):
@@ -128,6 +130,7 @@ class Server:
     renewed_in: int = 1
     g: dict[int, Vec] = field(default_factory=dict)
     rho: dict[int, float] = field(default_factory=dict)
+    lift: dict[int, float] = field(default_factory=dict)
     renewed: dict[int, int] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
@@ -145,6 +148,8 @@ class Memory:
     V: Rows
     """Pairs that the server holds, if ``difference``: the first ``base`` of them are of earlier Hessians."""
     lam: Values
+    off: Float[Tensor, " s"]
+    """What rounding took off each pair that was sent, if ``above``: the least a with v̂v̂ᵀ + aI ⪰ vvᵀ, or more."""
     spectrum: Spectrum | None = None
     of: Vec | None = None
     """Where the Hessian is of."""
@@ -179,6 +184,7 @@ class SHED(Algorithm[Server, Memory]):
     lbfgs: int = 0
     difference: bool = False
     bits: int | None = None
+    above: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"factor", "convex"})
 
@@ -199,6 +205,8 @@ class SHED(Algorithm[Server, Memory]):
             raise RecipeError(f"SHED(b={self.b}): must be above 0 and finite", "b")
         if self.bits is not None and not 2 <= self.bits <= 8:
             raise RecipeError(f"SHED(bits={self.bits}): from 2 to 8, or None for numbers as they are", "bits")
+        if self.above and (self.bits is None or self.difference or self.rho not in ("auto", "lambda")):
+            raise RecipeError('SHED(above=True): wants bits=8, rho="lambda" and no difference', "above")
 
     @classmethod
     def fast(cls, pairs: int | Sequence[int] | None = 4) -> SHED:
@@ -212,7 +220,9 @@ class SHED(Algorithm[Server, Memory]):
         if self.renewal == "auto":
             out = replace(out, renewal="once" if quadratic else "fibonacci")
         if self.rho == "auto":
-            out = replace(out, rho="star" if quadratic and self.search in ("auto", "none") else "lambda")
+            out = replace(
+                out, rho="star" if quadratic and not self.above and self.search in ("auto", "none") else "lambda"
+            )
         if self.search == "auto":
             out = replace(out, search="none" if quadratic and out.rho == "star" else "armijo")
         return out
@@ -224,7 +234,7 @@ class SHED(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
         none = x.new_empty(0, len(x))
-        return Memory(x, x, none, none[:, 0])
+        return Memory(x, x, none, none[:, 0], none[:, 0])
 
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = Ĥ⁻¹g, Ĥ = Σp_iĤ_i, Ĥ_i = Σ_{j≤q_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I (Algorithm 4)."""
@@ -239,7 +249,7 @@ class SHED(Algorithm[Server, Memory]):
         if s.before:
             s.curve = s.curve.after(s.x - s.before[0], g - s.before[1], self.lbfgs)
         s.before = [s.x, g] if self.lbfgs else []
-        c, rho = s.held.weights(p, s.rho), sum(p[i] * s.rho[i] for i in p)
+        c, rho = s.held.weights(p, s.rho), sum(p[i] * (s.rho[i] + s.lift[i]) for i in p)
         step = s.curve.solve(g, lambda v: s.held.solve(c, rho, v))
         s.norms = [*s.norms[-2:], float(g.norm())]
         due = self._due(s, len(g))
@@ -270,6 +280,7 @@ class SHED(Algorithm[Server, Memory]):
             pairs[i] = up.V if up.V_scale is None else restore(up.V, up.V_scale), up.lam
             g = up.g if up.g_scale is None else s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale)
             s.g[i], s.rho[i], s.renewed[i], s.at[i] = g, up.rho, s.renewals, t
+            s.lift[i] = up.lift or 0.0
         s.held = s.held.after(pairs, anew, based)
 
     def _due(self, s: Server, d: int) -> bool:
@@ -369,10 +380,16 @@ class SHED(Algorithm[Server, Memory]):
                 rho = math.sqrt(most * (spectrum.mean(q) + m.delta))
             case _:
                 rho = most
-        g, g_scale, V_scale = f.grad(x), None, None
+        g, g_scale, V_scale, lift = f.grad(x), None, None, None
         if self.bits:
             codes, V_scale = quantise(V, self.bits)
             sent = restore(codes, V_scale)
+            if self.above:
+                # With v̂ = v + e, ‖v‖ = 1: v̂v̂ᵀ − vvᵀ = veᵀ + evᵀ + eeᵀ ⪰ (vᵀe − ‖e‖)I, as the eigenvalues of veᵀ + evᵀ
+                # are vᵀe ± ‖e‖. So H_i ⪯ Σ(λ_j − ρ)v_jv_jᵀ + ρI ⪯ Ĥ_i + Σ(λ_j − ρ)(‖e_j‖ − v_jᵀe_j)I for λ_j ≥ ρ.
+                e = sent - V
+                m.off = torch.cat([m.off[: m.sent], e.norm(dim=1) - (V * e).sum(1)])
+                lift = float((spectrum.values[:q] + m.delta - rho) @ m.off)
             V, exact = codes, sent
             g, g_scale = quantise(g - m.g, self.bits)
             m.g = m.g + restore(g, g_scale)
@@ -381,7 +398,7 @@ class SHED(Algorithm[Server, Memory]):
         if self.difference:
             m.V, m.lam = torch.cat([m.V, exact]), torch.cat([m.lam, lam])
         m.sent = q
-        return Report(g, g_scale, V, V_scale, lam, rho, held)
+        return Report(g, g_scale, V, V_scale, lam, rho, held, lift)
 
 
 def fibonacci(d: int) -> Iterator[int]:
