@@ -70,6 +70,7 @@ def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     assert float((s.S - total).norm()) < 1e-12
 
 
+@pytest.mark.slow
 def test_going_on_without_the_slow_client():
     """200 rounds in a tenth of the time; FedECADO still comes to everybody's optimum, FedBuff leans to the fast."""
     waiting, going, rival = run(md.FedECADO(), None, 200), run(md.FedECADO(), 3, 200), run(md.FedBuff(), 3, 200)

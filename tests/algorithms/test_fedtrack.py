@@ -19,7 +19,14 @@ def test_cf5_one_full_batch_step_is_gradient_descent() -> None:
     assert torch.allclose(got, x, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("pace", [{"epochs": 5}, {"epochs": 2, "batch": 3}, {"epochs": [1, 2, 3, 4], "batch": 4}])
+@pytest.mark.parametrize(
+    "pace",
+    [
+        pytest.param({"epochs": 5}, marks=pytest.mark.slow),
+        pytest.param({"epochs": 2, "batch": 3}, marks=pytest.mark.slow),
+        {"epochs": [1, 2, 3, 4], "batch": 4},
+    ],
+)
 def test_cf5_the_fixed_point_is_the_optimum_of_all(pace: dict[str, object]) -> None:
     """Where FedAvg, with the same clients, comes to rest elsewhere."""
     assert error(run(md.FedTrack(), federation(TOY, lr=0.03, **pace), 600), TOY.x_star) < 1e-10
