@@ -47,12 +47,12 @@ def main() -> None:
 
 
 def tuned(folder: Path, fed: md.Federation, name: str) -> dict[str, Any]:
-    """The best of at most six points by final accuracy on validation rows of one seed that no table has."""
+    """The best of six points by final accuracy on validation rows of one seed that no table has."""
     path = folder / "tuned.json"
     if not path.exists():
         own = settings.METHODS[name][1]
         tried = []
-        for lr, *values in itertools.product(settings.LRS, *own.values()):
+        for lr, *values in itertools.product(settings.LRS if own else settings.LRS_ALONE, *own.values()):
             point = {"lr": lr, **dict(zip(own, values, strict=True))}
             r = one(fed, name, point, settings.TUNED_ON, settings.TUNING_ROUNDS, evaluate_on="validation")
             tried.append({"point": point, "acc": r["figures"].get("acc", 0.0) if r["status"] == "finished" else 0.0})

@@ -27,9 +27,12 @@ TUNED_ON, SEEDS = 100, (0, 1, 2, 3, 4)
 CAPACITY, SAMPLE = 80, 40
 """Rows held a task and client: 16 % of a client's rows of a task, the paper's share; half of them a step, as there."""
 
-LRS = (0.03, 0.1, 0.3)
+LRS, LRS_ALONE = (0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+"""The lr of SGD, for methods with a strength of their own, of which they get two values; and for those without one.
 
-# The lr of SGD multiplied with three values for all; methods with a strength of their own get two of it.
+So that every method is tuned over six points.
+"""
+
 METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "CFLAG": ({}, {"clip": (0.5, 2.0)}),
     "CFLAG without correction": ({"correct": False}, {}),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,75 +22,12 @@ from torch import Tensor, nn
 
 import medley as md
 from medley.core import errors, tree
-from medley.core.algorithm import Algorithm, on_client
-from medley.core.client import Client
-from medley.core.cohort import Cohort
-from medley.core.message import Message
 from medley.core.site import Memories, Site
 from medley.core.transport import Exchange
-from medley.core.types import Vec
 from medley.problems.seq import Seq
-from medley.testing import Rewired, one_by_one
 from medley.transports import Local, Processes
 from medley.transports.processes import ALIGNMENT, Arena, describe, revive
-
-
-class Model(Message):
-    x: Vec
-
-
-class Step(Message):
-    delta: Vec
-
-
-@dataclass
-class Server:
-    x: Vec
-
-
-@dataclass
-class Memory:
-    sum: Vec
-
-
-@dataclass(frozen=True)
-class Script(Algorithm[Server, Memory]):
-    """FedAvg with a memory, and ``act`` called at every client."""
-
-    act: Callable[[int, int], object] = lambda client, round: None
-
-    def start(self, x: Vec) -> Server:
-        return Server(x)
-
-    def remember(self, x: Vec) -> Memory:
-        return Memory(x)
-
-    def round(self, s: Server, clients: Cohort) -> None:
-        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
-
-    @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
-        self.act(me.id, me.round)
-        step = me.descend(got.x, shift=me.memory.sum).step
-        me.memory.sum = me.memory.sum + 0.1 * step
-        return Step(step)
-
-
-def federation(clients: int = 6) -> md.Federation:
-    q = md.problems.quadratics(clients=clients, d=5)
-    pace = md.scenarios.Pace(lr=0.05, epochs=2, batch=4)
-    return md.Federation(q.problem, clients=q.clients, pace=pace)
-
-
-def train(method: Any, transport: Any, fed: md.Federation | None = None, rounds: int = 3, **options: Any) -> md.Result:
-    transport = Rewired(transport, one_by_one)
-    return md.run(method, fed or federation(), rounds, transport=transport, progress=False, **options)
-
-
-def assert_same(a: md.Result, b: md.Result) -> None:
-    assert torch.equal(a.x, b.x)
-    assert list(a.ledger) == list(b.ledger)
-    assert [{**r, "wall": 0} for r in a.history] == [{**r, "wall": 0} for r in b.history]
+from scripted import Assassin, Script, assert_same, federation, train
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
@@ -219,20 +156,6 @@ def test_settings_that_make_no_sense() -> None:
 
 
 # Death
-
-
-@dataclass(frozen=True)
-class Assassin:
-    """Kills the process that serves client 3 in round 2, ``times`` times."""
-
-    folder: str
-    times: int
-
-    def __call__(self, client: int, round: int) -> None:
-        marks = list(Path(self.folder).iterdir())
-        if (client, round) == (3, 2) and len(marks) < self.times:
-            (Path(self.folder) / str(os.getpid())).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,8 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.core.algorithm import Algorithm, on_client
-from medley.core.client import Client
-from medley.core.cohort import Cohort
-from medley.core.message import Message
-from medley.core.types import Vec
-from medley.testing import Rewired, one_by_one
 from medley.transports import Local, Ray
+from scripted import Assassin, Script, assert_same, train
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,8 +25,14 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray")
-    here = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}}
-    options = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False, "runtime_env": here}
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    options = {
+        "include_dashboard": False,
+        "logging_level": "error",
+        "log_to_driver": False,
+        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -41,66 +40,6 @@ def _cluster() -> Iterator[None]:
         ray.init(address="local", num_cpus=2, **options)
         yield
         ray.shutdown()
-
-
-class Model(Message):
-    x: Vec
-
-
-class Step(Message):
-    delta: Vec
-
-
-@dataclass
-class Server:
-    x: Vec
-
-
-@dataclass
-class Memory:
-    sum: Vec | None = None
-    rounds: int = 0
-
-
-def nothing(client: int, round: int) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Script(Algorithm[Server, Memory]):
-    """FedAvg with a memory, and ``act`` called at every client."""
-
-    act: Callable[[int, int], object] = nothing
-
-    def start(self, x: Vec) -> Server:
-        return Server(x)
-
-    def round(self, s: Server, clients: Cohort) -> None:
-        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
-
-    @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
-        self.act(me.id, me.round)
-        step = me.descend(got.x, shift=me.memory.sum).step
-        me.memory.sum = 0.1 * step if me.memory.sum is None else me.memory.sum + 0.1 * step
-        me.memory.rounds += 1
-        return Step(step)
-
-
-def federation() -> md.Federation:
-    q = md.problems.quadratics(clients=6, d=5)
-    return md.Federation(q.problem, clients=q.clients, pace=md.scenarios.Pace(lr=0.05, epochs=2, batch=4))
-
-
-def train(method: Any, transport: Any, fed: md.Federation | None = None, rounds: int = 3, **options: Any) -> md.Result:
-    transport = Rewired(transport, one_by_one)
-    return md.run(method, fed or federation(), rounds, transport=transport, progress=False, **options)
-
-
-def assert_same(a: md.Result, b: md.Result) -> None:
-    assert torch.equal(a.x, b.x)
-    assert list(a.ledger) == list(b.ledger)
-    assert [{**r, "wall": 0} for r in a.history] == [{**r, "wall": 0} for r in b.history]
 
 
 @pytest.mark.parametrize("method", [Script(), md.FedECADO()], ids=lambda m: m.name)
@@ -125,20 +64,6 @@ def test_resume_on_ray_what_began_in_one_process(tmp_path: Path) -> None:
     whole = train(Script(), Local(), rounds=4)
     train(Script(), Local(), rounds=2, checkpoint=tmp_path)
     assert_same(whole, train(Script(), Ray(2), rounds=4, resume=tmp_path))
-
-
-@dataclass(frozen=True)
-class Assassin:
-    """Kills the process that serves client 3 in round 2, ``times`` times."""
-
-    folder: str
-    times: int
-
-    def __call__(self, client: int, round: int) -> None:
-        marks = list(Path(self.folder).iterdir())
-        if (client, round) == (3, 2) and len(marks) < self.times:
-            (Path(self.folder) / str(os.getpid())).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_actor_killed_in_the_middle_of_a_round_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ d = classes·(p (+1)).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from .meter import Meter, count
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(ABC):
     """A generalised linear model before it has seen data; use `Logistic`, `Softmax` or `LeastSquares`."""
 
     mu: float = 0.0
@@ -59,25 +60,25 @@ class Linear:
         """Labels as data sets hold them."""
         return self.targets(y, classes)
 
+    @abstractmethod
     def targets(self, y: Data, classes: int | None) -> Data:
         """Labels as the loss wants them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         """l(z, y) by row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slope(self, z: Tensor, y: Tensor) -> Tensor:
         """∂l/∂z by row, in z's shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bend(self, z: Tensor, u: Tensor) -> Tensor:
         """(∂²l/∂z²) u by row, in z's shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
         """1 where the sign or the largest output is right."""
-        raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
         """For the record."""
