@@ -297,6 +297,62 @@ def test_what_a_round_notes_is_gamma_of_the_step_taken():
     assert books.notes["gamma"] == pytest.approx(want, rel=1e-9)
 
 
+def test_the_aggregated_gradient_is_stable_below_the_bound_on_beta_and_not_far_above():
+    """With ten steps a round: βL = 0.92 ends at the minimum, 1.85 leaves it for good."""
+    L = max(float(torch.linalg.eigvalsh(X.T @ X / len(X))[-1]) for X, _ in Quadratics().now)
+    off = {}
+    for beta_L in (0.92, 1.85):
+        q = Quadratics(old=False, steps=10, batch=4, beta=beta_L / L)
+        off[beta_L] = float((q.run(md.CFLAG(mode="paper"), 25)[0] - q.best(0, 1)).norm())
+    assert off[0.92] < 0.05
+    assert off[1.85] > 1e3
+
+
+@pytest.mark.slow
+def test_unbounded_adaptive_rates_hardly_learn_and_bounded_ones_do():
+    """Started at the memory's minimum, 300 rounds: f + g above its minimum."""
+    q = Quadratics()
+
+    H, lowest = q.parts(q.past)[0] + q.parts(q.now)[0], q.best(1, 1)
+
+    def above(x):
+        return 0.5 * float((x - lowest) @ H @ (x - lowest))
+
+    x = q.best(1, 0)
+    ends = {
+        bounded: above(q.run(md.CFLAG(mode="paper", adaptive="worst", bounded=bounded), 300, x)[0])
+        for bounded in (True, False)
+    }
+    fixed = above(q.run(md.CFLAG(mode="paper"), 300, x)[0])
+    assert ends[True] < fixed < ends[False] < above(x)
+    assert above(x) - ends[False] < 0.4 * (above(x) - ends[True])
+
+
+@pytest.mark.slow
+def test_two_quadratics_that_agree():
+    """f = ½(x₁ − 1)², g_i = ½(x₁ + x₂ − d_i)², from (1, 1): without a memory f is lost, with one both are had."""
+    ends = {}
+    for name, method in (
+        ("none", md.CFLAG(mode="paper")),
+        ("fixed", md.CFLAG(mode="paper")),
+        ("adaptive", md.CFLAG(mode="paper", adaptive="worst")),
+        ("joint", md.CFLAG()),
+    ):
+        q = Quadratics(clients=2, beta=0.05, old=name != "none")
+        q.problem = md.problems.LeastSquares().ready(torch.zeros(1, 2), torch.zeros(1), None, None, "cpu")
+        row, d = torch.ones(1, 2).double(), torch.ones(1).double()
+        q.now, q.past, q.p = [(row, -d), (row, d)], [(torch.tensor([[1.0, 0.0]]).double(), d)] * 2, {0: 0.5, 1: 0.5}
+        for rounds in (50, 400):
+            x, _ = q.run(method, rounds, torch.ones(2).double())
+            ends[name, rounds] = 0.5 * float(x[0] - 1) ** 2, 0.5 * float(x.sum()) ** 2
+    assert ends["none", 400] == (pytest.approx(0.5), pytest.approx(0.0, abs=1e-12))
+    for name in ("fixed", "adaptive", "joint"):
+        assert max(ends[name, 400]) < 1e-8
+    # At 50 rounds the paper's memory step lags behind the local steps.
+    assert ends["fixed", 50][0] == pytest.approx(0.0456, abs=5e-4)
+    assert max(ends["adaptive", 50][0], ends["joint", 50][0]) < 0.2 * ends["fixed", 50][0]
+
+
 def test_cf11_a_single_client_needs_no_correction():
     q = Quadratics(clients=1, batch=3)
     with_, without = (q.run(md.CFLAG(correct=c, clip=None), 5)[0] for c in (True, False))

@@ -131,6 +131,11 @@ def test_nccl_never_takes_more_of_the_task_than_plain_descent() -> None:
     assert md.NCCL().rates(0.01, f, 1e-6 * f) == (0.01, 0.01)
 
 
+def test_nccl_bears_a_gradient_whose_square_is_zero() -> None:
+    f = torch.ones(4)
+    assert md.NCCL().rates(0.1, f, 1e-30 * f) == (0.1, 0.1)
+
+
 def test_cf7_nccl_in_interference_steps_along_the_memory_as_if_alone() -> None:
     g = torch.Generator().manual_seed(0)
     seen = 0

@@ -22,7 +22,8 @@ keep x and its gradients, up to 3d floats.
 s_i = β_i/β, since lines 4–13 mix quantities with and without β. With α = β it is stationary for f + E·g, not for (3).
 ``mode="joint"``, the default, is what the proof of Lemma 3 analyses: one loop over memory and current rows together,
 with the weights of (3). p_i and E are the same wherever they occur, since (22) fails otherwise: E comes down. For
-networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table. Under Adam u_i is the whole displacement.
+networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then ∇_b(x_k) + (H − ∇_b(x_t)), and
+what ``clip`` bounds is that bracket. Under Adam u_i is the whole displacement.
 
 **Example**
 
@@ -40,8 +41,9 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -131,8 +133,9 @@ class CFLAG(Algorithm[Server, Memory]):
     """Continual federated learning with aggregated gradients; β is the pace's lr.
 
     ``correct`` steers every client by H − h_i; off, only the weights and the memory are left (the control). ``clip``
-    bounds that correction to this share of h′_i's norm, None for the exact one of (22). ``form`` of g′: "iag" keeps a
-    table of component gradients, "svrg" d floats; "auto" takes the table for convex problems.
+    bounds the correction to this share of the norm of what it corrects, h′_i of the table or the mini-batch's
+    gradient; None is the exact one of (22). ``form`` of g′: "iag" keeps a table of component gradients, "svrg" d
+    floats; "auto" takes the table for convex problems.
 
     In mode "paper": ``alpha`` is the memory's step, None for β; ``adaptive`` rates of Table 1 in the "average" or the
     "worst" case, with the smoothness ``L``, 5 in the paper; ``bounded`` keeps α_i ≤ 1/L and β_i ≤ β.
@@ -292,30 +295,31 @@ class CFLAG(Algorithm[Server, Memory]):
         clip: float | None,
     ) -> Vec:
         """z_E − x of E steps along h′ + (H − h), h′ the estimate of Σ share·∇part at z, h = h′ at x."""
-
-        def steer(estimate: Vec) -> Vec:
-            if h is None or H is None:
-                return estimate
-            c = H - h
-            if clip is not None:
-                bound, norm = clip * float(estimate.norm()), float(c.norm())
-                c = c * min(1.0, bound / norm) if norm > 0 else c
-            return estimate + c
-
         if self.form == "iag":
-            return self._table(me, parts, x, steps, steer)
-        (first, share), others = parts[0], parts[1:]
+            return self._table(me, parts, x, steps, None if h is None or H is None else H - h, clip)
         draws = me.replay.batches() if me.replay else iter(())
+        correct = partial(self._near, parts, x, H, draws, clip)
+        return replace(me, problem=parts[0][0], pace=replace(me.pace, steps=steps)).descend(x, correct=correct).step
 
-        def svrg(z: Vec, g: Vec, rows: Rows) -> Vec:
-            drawn = [(part, weight, next(draws)) for part, weight in others]
-            near = _sum([(share, g)] + [(weight, part.grad(z, b)) for part, weight, b in drawn])
-            if h is None:
-                return near
-            far = _sum([(share, first.grad(x, rows))] + [(weight, part.grad(x, b)) for part, weight, b in drawn])
-            return steer(h + near - far)
-
-        return replace(me, problem=first, pace=replace(me.pace, steps=steps)).descend(x, correct=svrg).step
+    def _near(
+        self,
+        parts: Sequence[tuple[Objective, float]],
+        x: Vec,
+        H: Vec | None,
+        draws: Iterator[Rows],
+        clip: float | None,
+        z: Vec,
+        g: Vec,
+        rows: Rows,
+    ) -> Vec:
+        """h′ + H − h of a step on these rows: ∇_b(z) + (H − ∇_b(x)), where g is ∇_b(z) of the first part."""
+        (first, share), others = parts[0], parts[1:]
+        drawn = [(part, weight, next(draws)) for part, weight in others]
+        near = _sum([(share, g)] + [(weight, part.grad(z, b)) for part, weight, b in drawn])
+        if H is None:
+            return near
+        far = _sum([(share, first.grad(x, rows))] + [(weight, part.grad(x, b)) for part, weight, b in drawn])
+        return near + _bounded(H - far, clip, near)
 
     def _table(
         self,
@@ -323,9 +327,10 @@ class CFLAG(Algorithm[Server, Memory]):
         parts: Sequence[tuple[Objective, float]],
         x: Vec,
         steps: int,
-        steer: Callable[[Vec], Vec],
+        c: Vec | None,
+        clip: float | None,
     ) -> Vec:
-        """E steps, the first with all components at x, each later one after a visit to one of them (5).
+        """E steps along the table's total + c, the first with all at x, each later after a visit to one (5).
 
         Full batches visit all.
         """
@@ -339,12 +344,24 @@ class CFLAG(Algorithm[Server, Memory]):
                 components.append(lambda z, part=part, rows=rows: part.grad(z, rows))  # type: ignore[misc]
                 weights.append(share * len(rows) / part.n)
         table = Table(components, weights, x)
-        z = x - me.pace.lr * steer(table.total)
+        z = x - me.pace.lr * _steered(table.total, c, clip)
         for j in torch.randint(len(components), (steps - 1,), generator=rng).tolist():
             for k in range(len(components)) if me.full_batch else (j,):
                 table.visit(k, z)
-            z = z - me.pace.lr * steer(table.total)
+            z = z - me.pace.lr * _steered(table.total, c, clip)
         return z - x
+
+
+def _steered(v: Vec, c: Vec | None, clip: float | None) -> Vec:
+    return v if c is None else v + _bounded(c, clip, v)
+
+
+def _bounded(c: Vec, clip: float | None, v: Vec) -> Vec:
+    """c, no longer than clip·‖v‖."""
+    if clip is None:
+        return c
+    norm = float(c.norm())
+    return c * min(1.0, clip * float(v.norm()) / norm) if norm > 0 else c
 
 
 def _sum(terms: Sequence[tuple[float, Tensor | None]]) -> Vec:

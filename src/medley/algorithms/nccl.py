@@ -94,8 +94,8 @@ class NCCL(Algorithm[Server]):
 
     def rates(self, alpha: float, f: Vec, g: Vec) -> tuple[float, float]:
         """The rates of the memory's gradient f and the task's gradient g."""
-        agree = float(f @ g)
-        if agree > 0:
-            return alpha, min(alpha, max(0.0, 1 - alpha * self.L) * agree / (self.L * float(g @ g)))
+        agree, size = float(f @ g), float(g @ g)
+        if agree > 0 and size > 0:  # of a gradient that has all but vanished the square may be zero
+            return alpha, min(alpha, max(0.0, 1 - alpha * self.L) * agree / (self.L * size))
         norm = float(f @ f)
         return (min(max(alpha, 1 / self.L), alpha * (1 - agree / norm)) if norm else alpha), alpha
