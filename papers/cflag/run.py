@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import time
 from pathlib import Path
@@ -88,30 +89,43 @@ def write(path: Path, value: Any) -> None:
 
 
 def markdown(out: Path) -> str:
-    """Acc, Fgt and Learn in percent, mean (standard deviation), seeds, and the chosen point."""
+    """Acc, Fgt and Learn in percent, mean (standard deviation); CFLAG's differences, seed by seed; the chosen point."""
     lines: list[str] = []
     for table in settings.TABLES:
         lines += [
             f"## {table}",
             "",
-            "| method | Acc | Fgt | Learn | seeds | MB | CPU s | chosen |",
-            "|---|---|---|---|---|---|---|---|",
+            "| method | Acc | Fgt | Learn | CFLAG: Acc − its | CFLAG: Fgt − its | seeds | MB | ms a round | chosen |",
+            "|---|---|---|---|---|---|---|---|---|---|",
         ]
+        ours = runs_of(out / table / "CFLAG")
         for name in settings.METHODS:
-            folder = out / table / name.replace(" ", "_").replace(",", "")
-            runs = [json.loads(p.read_text()) for p in sorted(folder.glob("seed_*.json"))]
+            runs = runs_of(out / table / name.replace(" ", "_").replace(",", ""))
             good = [r for r in runs if r["status"] == "finished"]
             if not runs:
                 continue
             cells = [said([100 * r["figures"][k] for r in good]) for k in ("acc", "fgt", "learn")]
+            cells += [against(ours, good, k) if name != "CFLAG" else "" for k in ("acc", "fgt")]
             bad = f", {len(runs) - len(good)} diverged" if len(good) < len(runs) else ""
-            means = [statistics.mean(r[k] for r in runs) for k in ("megabytes", "cpu_seconds")]
+            megabytes = statistics.mean(r["megabytes"] for r in runs)
+            cpu = 1000 * min(r["cpu_seconds"] for r in good or runs) / (settings.ROUNDS * settings.TASKS)
             point = ", ".join(f"{k} {v:g}" for k, v in runs[0]["point"].items())
-            lines.append(
-                f"| {name} | {' | '.join(cells)} | {len(good)}{bad} | {means[0]:.0f} | {means[1]:.1f} | {point} |"
-            )
+            lines.append(f"| {name} | {' | '.join(cells)} | {len(good)}{bad} | {megabytes:.0f} | {cpu:.0f} | {point} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def runs_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(p.read_text()) for p in sorted(folder.glob("seed_*.json"))]
+
+
+def against(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str) -> str:
+    """The mean of the paired differences ± its standard error, in percent."""
+    us = {r["seed"]: r["figures"][key] for r in ours if r["status"] == "finished"}
+    off = [100 * (us[r["seed"]] - r["figures"][key]) for r in theirs if r["seed"] in us]
+    if len(off) < 2:
+        return "–"
+    return f"{statistics.mean(off):+.1f} ± {statistics.stdev(off) / math.sqrt(len(off)):.1f}"
 
 
 def said(values: list[float]) -> str:

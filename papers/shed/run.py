@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -159,11 +159,14 @@ def once(problem: str, mu: float, method: str, seed: int, limit: float) -> dict:
 
 def table(found: list[dict]) -> str:
     """Medians over partitions, (least–most); times fewer than Fib-SHED where that ran on the same partitions."""
+    known = [list(settings.SETTINGS), list(METHODS)]
+    found = sorted(found, key=lambda r: (known[0].index(r["problem"]), -r["mu"], known[1].index(r["method"])))
     lines = [
         f"To f − f* < {GOAL:g}; medians over partitions (least–most). Vectors are a client's, up, of 8 d bytes; bytes "
         "are all clients', both ways.",
         "",
-        "| problem | μ | method | parts | reached | iterations | exchanges | Hessians | vectors | MB | gap | CPU |",
+        "| problem | μ | method | partitions | reached | iterations | exchanges | Hessians | vectors | MB | gap "
+        "| CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for problem, mu, method in dict.fromkeys((r["problem"], r["mu"], r["method"]) for r in found):
@@ -171,14 +174,14 @@ def table(found: list[dict]) -> str:
         last = [dict(zip(COLUMNS, r["curve"][-1], strict=True)) for r in runs]
 
         def spread(values: list[float]) -> str:
-            return f"{median(values):.0f} ({min(values):.0f}–{max(values):.0f})"
+            return f"{median(values):.0f}{f' ({min(values):.0f}–{max(values):.0f})' * (len(values) > 1)}"
 
         cells = [spread([row[k] for row in last]) for k in ("round", "exchanges", "hessians", "vectors")]
         reached = sum(r["status"] == "target" for r in runs)
         total = [(row["bytes_up"] + row["bytes_down"]) / 1e6 for row in last]
         lines.append(
             f"| {problem} | {mu:g} | {method} | {len(runs)} | {reached} | {' | '.join(cells)} | "
-            f"{median(total):.1f} ({min(total):.1f}–{max(total):.1f}) | {median(row['gap'] for row in last):.1e} | "
+            f"{median(total):.1f} | {median(row['gap'] for row in last):.1e} | "
             f"{median(r['seconds'] for r in runs):.1f} |"
         )
     return "\n".join([*lines, "", *ratios(found), ""])
@@ -231,10 +234,11 @@ def ratios(found: list[dict]) -> list[str]:
             exchanges = sorted(a["exchanges"] / b["exchanges"] for a, b in pairs)
             up = sorted(a["bytes_up"] / b["bytes_up"] for a, b in pairs)
             both = sorted((a["bytes_up"] + a["bytes_down"]) / (b["bytes_up"] + b["bytes_down"]) for a, b in pairs)
-            said = [f"{median(v):.1f} ({v[0]:.1f}–{v[-1]:.1f})" for v in (exchanges, up, both)]
+            said = [f"{fmean(v):.1f}{f' ({v[0]:.1f}–{v[-1]:.1f})' * (len(v) > 1)}" for v in (exchanges, up, both)]
+            parts = f"{len(pairs)} partition{'s' * (len(pairs) > 1)}"
             lines.append(
-                f"- {problem}, μ = {mu:g}, {len(pairs)} partitions: SHED.fast takes {said[0]} times fewer exchanges "
-                f"than Fib-SHED, {said[1]} times fewer bytes up, {said[2]} both ways."
+                f"- {problem}, μ = {mu:g}, {parts}: SHED.fast takes {said[0]} times fewer exchanges than Fib-SHED, "
+                f"{said[1]} times fewer bytes up, {said[2]} both ways."
             )
     return lines
 
