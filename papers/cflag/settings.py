@@ -34,7 +34,7 @@ So that every method is tuned over six points.
 """
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
-    "CFLAG": ({}, {"clip": (0.5, 2.0)}),
+    "CFLAG": ({}, {"clip": (0.25, 0.5)}),
     "CFLAG without correction": ({"correct": False}, {}),
     "ERring": ({}, {}),
     "NCCL": ({}, {"L": (1.0, 5.0)}),
