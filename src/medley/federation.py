@@ -430,12 +430,12 @@ class World:
         if lr != 1.0:
             pace = replace(pace, lr=pace.lr * lr)
         s = self.at(round)
-        me = Client[Any](i, self.steps[s].p[i], self.problem.bind(*self._slice(s, i)), pace, engine, self.seed, round)
+        step, objective = self.steps[s], self.problem.bind(*self._slice(s, i))
+        me = Client[Any](i, step.p[i], objective, pace, engine, self.seed, round, step.task)
         if self.fed.stream is not None:
             turn, first = self.turns[i], int(self.firsts[s, i])
-            task = self.steps[s].task
             now, past, heads = self.masks[turn[s]], self.masks[turn[:s]].any(0), tuple(self.masks[turn[: s + 1]])
-            me.task = replace(task, now=now, past=past, first=first, heads=heads)
+            me.task = replace(step.task, now=now, past=past, first=first, heads=heads)
             me.rows = lambda rows: self._recall(i, s, rows)
             if (policy := self.fed.replay) is not None:
                 held = self._recall(i, s, self._held_rows(i, s))
@@ -517,11 +517,22 @@ class World:
         if self.fed.f_star is not None:
             row["gap"] = row["loss"] - self.fed.f_star
         if grad_norm:
-            g = sum(p * problem.bind(*self._slice(s, i)).grad(x) for i, p in present.items())
-            row["grad_norm"] = float(torch.as_tensor(g).norm())
+            row["grad_norm"] = float(self._gradient(x, s, present).norm())
         if step.held is not None:
             row |= self._held(x, *step.held, metrics or {}, step.histograms)
         return row
+
+    def _gradient(self, x: Vec, s: int, shares: Mapping[int, float]) -> Vec:
+        """Σ p_i ∇f_i(x); at one go where rows can be weighed."""
+        if "weights" not in self.problem.gives:
+            return sum((p * self.problem.bind(*self._slice(s, i)).grad(x) for i, p in shares.items()), torch.zeros_like(x))
+        X, y, w = self._at(slice(int(self.starts[s * self.n]), int(self.starts[(s + 1) * self.n])))
+        if self.fed.weights != "size" or w is not None:
+            sizes = self.steps[s].sizes
+            ratio = [p * len(y) / sizes[i] for i, p in shares.items()]
+            owner = torch.from_numpy(np.repeat(ratio, [sizes[i] for i in shares])).to(y.device, x.dtype)
+            w = owner if w is None else w * owner
+        return self.problem.bind(X, y, w).grad(x)
 
     def measure(self, x: Vec, buffers: State | None, round: int) -> list[float]:
         """Test accuracy on every task, of the model after this round; empty where there are no classes."""

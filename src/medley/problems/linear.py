@@ -293,6 +293,15 @@ class LinearObjective:
     ) -> None:
         self.problem, self.X, self.y, self.meter, self.order, self.w = problem, X, y, meter, order, w
         self.n, self.d = len(X), problem.d
+        self._margins: tuple[Vec, int, Tensor] | None = None
+
+    def _z(self, x: Vec, X: Data, rows: Rows = None) -> Tensor:
+        """Outputs; those of all rows are kept, since gradient, Hessian and products with it are asked for at one x."""
+        if rows is not None or x.requires_grad:
+            return self.problem.z(x, X)
+        if self._margins is None or self._margins[0] is not x or self._margins[1] != x._version:
+            self._margins = x, x._version, self.problem.z(x, X)
+        return self._margins[2]
 
     @property
     def work(self) -> float:
@@ -312,13 +321,13 @@ class LinearObjective:
         """f_i(x)."""
         X, y, w = self._rows(rows)
         self.meter.rows += len(y) / 3
-        return float(weighed(self.problem.losses(self.problem.z(x, X), y), w).mean()) + self.problem.penalty(x)
+        return float(weighed(self.problem.losses(self._z(x, X, rows), y), w).mean()) + self.problem.penalty(x)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp), two products with X in all."""
         self.meter.rows += 2 * self.n / 3
         of = self.problem
-        z, u = of.compared(of.z(x, self.X), self.y), of.z(p, self.X)
+        z, u = of.compared(self._z(x, self.X), self.y), of.z(p, self.X)
         shape = (-1, *(1,) * z.ndim)
         all_rows = of.losses((z - etas.view(shape) * u).flatten(0, 1), self.y.repeat(len(etas))).view(len(etas), -1)
         at = x - etas[:, None] * p
@@ -342,7 +351,7 @@ class LinearObjective:
         self.meter.rows += len(y)
         p = self.problem
         if loss is None:
-            r = weighed(p.family.slope(p.compared(p.z(x, X), y), y), w)
+            r = weighed(p.family.slope(p.compared(self._z(x, X, rows), y), y), w)
             g = p.back(X, r).div_(len(y))
         else:
             leaf = x.detach().clone().requires_grad_()
@@ -355,7 +364,7 @@ class LinearObjective:
         X, y, w = self._rows(rows)
         self.meter.rows += 2 * len(y)
         p = self.problem
-        r = weighed(p.family.bend(p.compared(p.z(x, X), y), p.z(v, X)), w)
+        r = weighed(p.family.bend(p.compared(self._z(x, X, rows), y), p.z(v, X)), w)
         return p.back(X, r).div_(len(y)) + p.decay * v
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
@@ -363,7 +372,7 @@ class LinearObjective:
         X, y, w = self._rows(rows)
         self.meter.rows += self.d * len(y)
         p = self.problem
-        z = p.compared(p.z(x, X), y)
+        z = p.compared(self._z(x, X, rows), y)
         if p.scalar:
             H = weighed(X, weighed(p.family.bend(z, torch.ones_like(z)), w)).T @ X / len(y)
         else:
@@ -383,7 +392,7 @@ class LinearObjective:
         """
         self.meter.rows += self.n
         p = self.problem
-        z = p.compared(p.z(x, self.X), self.y)
+        z = p.compared(self._z(x, self.X), self.y)
         if p.scalar:
             A = weighed(self.X, (weighed(p.family.bend(z, torch.ones_like(z)), self.w) / self.n).sqrt())
         else:
