@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 import medley as md
 from medley import recipe
 from medley.compare import names
+from medley.core.sparse import Sparse
+from medley.core.wire import Delta, Quantise, TopK
 from medley.scenarios import Dirichlet, Fraction, Integers, Pace, Uniform, cosine
 
 TEXT = """
@@ -264,3 +267,44 @@ def test_patience_and_faults_are_options_of_the_run():
         recipe.loads("[faults]\nlos = 0.2").options()
     with pytest.raises(md.RecipeError, match="quorum=2"):
         recipe.loads("[patience]\nquorum = 2").options()
+
+
+def test_a_codec_is_an_option_of_the_run_whatever_it_holds():
+    text = '[codec]\nkind = "delta"\ninner = { kind = "Quantise", bits = 4 }'
+    assert recipe.loads(text).options()["codec"] == Delta(Quantise(bits=4))
+    assert recipe.loads("").with_settings(["codec.kind=TopK", "codec.fraction=0.2"]).options()["codec"] == TopK(0.2)
+    for wrong, says in (
+        ('kind = "Quantize"', "codec.kind: this version has no 'Quantize'. Did you mean 'Quantise'"),
+        ('kind = "Delta"\ninner = { kind = "Uniform" }', "codec.inner.kind: this version has no 'Uniform'"),
+        ('kind = "Delta"\ninner = 8', "codec.inner = 8 should be a table with a kind"),
+        ('kind = "Quantise"\nbits = 9', r"Quantise\(bits=9\)"),
+        ("bits = 8", "codec lacks 'kind': one of Cast, Delta, Quantise, TopK"),
+    ):
+        with pytest.raises(md.RecipeError, match=says):
+            recipe.loads(f"[codec]\n{wrong}").options()
+
+
+def test_a_recipe_trains_on_sparse_rows_which_stay_sparse_through_a_codec(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(60):
+        columns = np.sort(rng.choice(5000, 4, replace=False)) + 1
+        row = (f"{c}:{v:.3f}" for c, v in zip(columns, rng.normal(size=4), strict=True))
+        lines.append(f"{rng.integers(2) * 2 - 1} {' '.join(row)}")
+    (tmp_path / "words").write_text("\n".join(lines))
+    r = recipe.loads(
+        f"""
+        problem = {{ kind = "Logistic", mu = 1e-2 }}
+        data = {{ name = "svmlight", path = {str(tmp_path / "words")!r}, sparse = true }}
+        partition = {{ kind = "IID", clients = 4 }}
+        methods = [{{ kind = "LBFGS" }}, {{ kind = "SHED", pairs = 3 }}]
+        codec = {{ kind = "Delta", inner = {{ kind = "Quantise" }} }}
+        """
+    )
+    fed = r.federation()
+    world = fed.draw(0)
+    assert isinstance(world.X, Sparse)
+    assert world.X.held.nnz == 240
+    lbfgs, shed = (fed.run(m, 30, target={"grad_norm": 1e-6}, progress=False, **r.options()) for m in r.methods())
+    assert {lbfgs.status.outcome, shed.status.outcome} == {"target"}
+    assert lbfgs.history[-1]["loss"] == pytest.approx(shed.history[-1]["loss"], abs=1e-9)

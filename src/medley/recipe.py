@@ -39,6 +39,10 @@ sample = 40
 rounds = 100
 seeds = 5
 
+[codec]                   # of medley.core.wire: what replies go through
+kind = "Delta"
+inner = { kind = "Quantise", bits = 8 }
+
 [patience]                # of medley.Patience
 retries = 2
 
@@ -75,6 +79,7 @@ from typing import Any, Literal, cast
 import torch
 
 from . import algorithms, datasets, federation, memory, models, problems, scenarios, transports
+from .core import wire
 from .core.algorithm import Algorithm
 from .core.errors import RecipeError
 from .core.files import replacing
@@ -85,13 +90,14 @@ from .tune import known, variant
 
 TABLES = (
     "name", "problem", "data", "partition", "pace", "participation", "devices", "stream", "replay", "federation", "run",
-    "patience", "faults", "methods", "tune",
+    "codec", "patience", "faults", "methods", "tune",
 )  # fmt: skip
 COUNTS = ("rounds", "seed", "seeds")
 RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "checkpoint_every")
 """Options of a run that a file can say."""
 
 STEPS = ("train", "test", "pool", "standardise", "flatten", "validation")
+CODECS = ("Cast", "Delta", "Quantise", "TopK")
 LAWS = ("Choice", "Constant", "Integers", "LogUniform", "Normal", "Uniform", "cosine", "step_decay")
 PARTITIONS = ("ByKey", "Dirichlet", "IID", "Labels", "Quantity", "Saved", "Shards")
 STREAMS = ("Permuted", "Rotated", "Split", "TimeOrder")
@@ -231,7 +237,7 @@ class Recipe:
         return cast("int | list[int]", self._typed("run.seeds", self._table("run").get("seeds", 5), int | list[int]))
 
     def options(self) -> dict[str, Any]:
-        """The other keys of [run], [patience] and [faults]: options of `medley.run`."""
+        """The other keys of [run], [codec], [patience] and [faults]: options of `medley.run`."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._known("run", run, RUN, also=COUNTS)
         hints = _hints(federation.run)
@@ -240,6 +246,8 @@ class Recipe:
         dtype = run.get("dtype")
         if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise RecipeError.unknown(dtype, ("float32", "float64"), f"{self.source}: run.dtype")
+        if "codec" in self.tables:
+            run["codec"] = self._kind("codec", self._table("codec"), _of(wire, CODECS), inner=_of(wire, CODECS))
         if "patience" in self.tables:
             run["patience"] = self._call("patience", Patience, self._table("patience"))
         if "faults" in self.tables:
@@ -331,17 +339,24 @@ class Recipe:
         except RecipeError as e:
             raise RecipeError(f"{self.source}: {path}: {e}", e.key) from None
 
-    def _kind(self, path: str, table: Mapping[str, Any], choice: Mapping[str, Any], default: str | None = None) -> Any:
-        """What the table's ``kind`` names, built from its other keys."""
-        args = {k: self._nested(f"{path}.{k}", v) for k, v in table.items() if k != "kind"}
+    def _kind(
+        self,
+        path: str,
+        table: Mapping[str, Any],
+        choice: Mapping[str, Any],
+        default: str | None = None,
+        inner: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What the table's ``kind`` names, built from its other keys; of those, tables with a kind are of ``inner``."""
+        args = {k: self._nested(f"{path}.{k}", v, inner) for k, v in table.items() if k != "kind"}
         if "kind" not in table and default is None:
             raise RecipeError(f"{self.source}: {path} lacks 'kind': one of {', '.join(sorted(choice))}", "kind")
         return self._call(path, self._pick(f"{path}.kind", table.get("kind", default), choice), args)
 
-    def _nested(self, path: str, value: Any) -> Any:
-        """A law, schedule or model where the value is a table with a kind."""
+    def _nested(self, path: str, value: Any, choice: Mapping[str, Any] | None = None) -> Any:
+        """What the value names where it is a table with a kind: a law, schedule or model, or one of ``choice``."""
         if isinstance(value, dict) and "kind" in value:
-            return self._kind(path, value, {**_of(scenarios, LAWS), **_models()})
+            return self._kind(path, value, choice or {**_of(scenarios, LAWS), **_models()})
         return value
 
     def _problem(self) -> tuple[Callable[..., Any], Callable[..., Any] | None, dict[str, Any], dict[str, Any]]:
