@@ -525,7 +525,8 @@ class World:
     def _gradient(self, x: Vec, s: int, shares: Mapping[int, float]) -> Vec:
         """Σ p_i ∇f_i(x); at one go where rows can be weighed."""
         if "weights" not in self.problem.gives:
-            return sum((p * self.problem.bind(*self._slice(s, i)).grad(x) for i, p in shares.items()), torch.zeros_like(x))
+            parts = (p * self.problem.bind(*self._slice(s, i)).grad(x) for i, p in shares.items())
+            return sum(parts, torch.zeros_like(x))
         X, y, w = self._at(slice(int(self.starts[s * self.n]), int(self.starts[(s + 1) * self.n])))
         if self.fed.weights != "size" or w is not None:
             sizes = self.steps[s].sizes
