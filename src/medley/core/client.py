@@ -32,12 +32,14 @@ class Window:
 
     ``step`` is the displacement y − x [d] (downhill), ``T`` the simulated time Σ lr × the step's weight, ``steps`` the
     number of optimizer steps. Under momentum ρ a gradient's weight is Σ of its ρ-powers still to come, so that T is
-    FedNova's lr·‖a‖₁; see the engine for the general recursion. A crew's are [k, d], [k, 1] and [k, 1].
+    FedNova's lr·‖a‖₁; see the engine for the general recursion. A crew's are [k, d], [k, 1] and [k, 1]. ``engine``
+    is the one that ran, which is not the one that was asked where that left it to another.
     """
 
     step: Vec
     T: Num
     steps: Num
+    engine: str
 
 
 @runtime_checkable
@@ -84,6 +86,8 @@ class Client(Generic[M]):
     _recalled: list[Objective] = field(default_factory=list)
     heard: Callable[[Any], Any] = lambda message: message
     """A message of this call's as the server will decode it: what it adds up is this, and not what was meant."""
+    ran: set[str] = field(default_factory=set)
+    """The engines that ran in this call."""
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     @property
@@ -168,7 +172,7 @@ class Client(Generic[M]):
         runs over scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all
         three in.
         """
-        return self.engine.descend(
+        went = self.engine.descend(
             self,
             x,
             scale=scale,
@@ -178,3 +182,5 @@ class Client(Generic[M]):
             correct=correct,
             optimizer=optimizer or self.pace.optimizer,
         )
+        self.ran.add(went.engine)
+        return went

@@ -42,6 +42,8 @@ class Books:
     notes: dict[str, float] = field(default_factory=dict)
     late: dict[int, Late] = field(default_factory=dict)
     """Clients at work since an exchange that ended without them."""
+    engines: frozenset[str] = frozenset()
+    """What ran local descents so far."""
 
     @property
     def remembered(self) -> dict[int, Tag]:
@@ -276,9 +278,14 @@ class Cohort:
     def _seconds(self, r: Receipt, down: int) -> float:
         return self.device(r.client).seconds(r.rows, down, r.up) + r.wait
 
+    def _link(self, exchange: Exchange) -> Iterator[BlockReply]:
+        for reply in self.link.exchange(exchange):
+            self.books.engines |= frozenset(reply.engines)
+            yield reply
+
     def _wait(self, exchange: Exchange, down: Mapping[int, int]) -> tuple[list[BlockReply], float]:
         """All answers, and how long the slowest took."""
-        blocks = list(in_order(self.link.exchange(exchange), len(exchange.blocks)))
+        blocks = list(in_order(self._link(exchange), len(exchange.blocks)))
         receipts = {r.client: r for b in blocks for r in b.receipts}
         self.books.ledger.add([self._entry(exchange, i, size, receipts.get(i)) for i, size in down.items()])
         return blocks, max((self._seconds(r, down[i]) for i, r in receipts.items()), default=0.0)
@@ -299,7 +306,7 @@ class Cohort:
                 begin = max([now, *(w.at for w in came.values())])
                 if patience.deadline is not None:
                     begin = now + attempt * patience.deadline
-            for reply in self.link.exchange(apart(exchange, missing)):
+            for reply in self._link(apart(exchange, missing)):
                 failed |= reply.failed
                 for r in reply.receipts:
                     at, packed = begin + self._seconds(r, down[r.client]), reply.replies[r.client]

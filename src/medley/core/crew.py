@@ -34,7 +34,7 @@ class Crew(Client[M]):
         self.p = cast(float, like.new_tensor([me.p for me in members])[:, None])
         self.pace = cast(Pace, _Means([me.pace for me in members], like))
         self.problem = cast(Objective, _Objectives([me.problem for me in members]))
-        self.engine = members[0].engine
+        self.engine, self.ran = members[0].engine, set()
 
     @property
     def members(self) -> tuple[Client[M], ...]:
@@ -116,8 +116,9 @@ def stack(states: Sequence[Any], like: Vec) -> Any:
     return dataclasses.replace(first, **fields)
 
 
-def rows(kind: type, fields: Mapping[str, Any], k: int, where: str) -> Iterator[dict[str, Any]]:
-    """Each client's fields of a crew's message or memory of this ``kind``, in memory of their own.
+def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool = True) -> Iterator[dict[str, Any]]:
+    """Each client's fields of a crew's message or memory of this ``kind``, in memory of their own unless ``copy`` is
+    False.
 
     What is not stacked (a vector [d], a plain number) is everybody's. Raises MedleyError, naming ``where``, for other
     shapes.
@@ -128,7 +129,7 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str) -> Iterator[
             columns[name] = [v] * k
         elif v.ndim > 1 and len(v) == k:
             number = v.shape == (k, 1) and name in numbers(kind)
-            columns[name] = v[:, 0].tolist() if number else [row.clone() for row in v.unbind()]
+            columns[name] = v[:, 0].tolist() if number else [r.clone() if copy else r for r in v.unbind()]
         else:
             raise MedleyError(
                 f"{where}: {name!r} of a crew of {k} has shape {list(v.shape)}; vectors are [{k}, d], numbers [{k}, 1]"

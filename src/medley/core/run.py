@@ -82,6 +82,7 @@ class Run:
         kept, books.buffers, books.late = tree.map_tensors(
             (kept, books.buffers, books.late), lambda t: t.to(self.x0.device)
         )
+        books.engines = frozenset(kept["engines"])
         self.link.load(kept["memories"], books.remembered)
         return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"], kept["matrix"])
 
@@ -146,7 +147,7 @@ class Run:
             _summary(live),
             Ledger.of([*live.books.ledger]),  # a list of its own: an undone round's deliveries stay behind
             status,
-            dict(self.settings),
+            self.settings | ({"engine": " and ".join(sorted(live.books.engines))} if live.books.engines else {}),
             buffers=tree.map_tensors(live.books.buffers, lambda t: t.cpu()),
         )
 
@@ -218,6 +219,7 @@ class Run:
             "history": live.history,
             "wall": live.wall,
             "matrix": live.matrix,
+            "engines": sorted(live.books.engines),
         }
         checkpoint.save(self.checkpoint, state, live.books, self.settings)
 

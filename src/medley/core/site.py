@@ -131,28 +131,39 @@ class Site:
         if self.algorithm.remembers:
             nothing = torch.zeros(d, dtype=dtype, device=self.device)
             held = {i: self.algorithm.remember(nothing) if m is None else m for i, m in held.items()}
-        travels: dict[int, Travel] = {
-            i: partial(self._travel, exchange, i, kept.get(i, {}).get(exchange.method, {})) for i in ids
-        }
-        # `_call` has seen what wasn't re-encoded.
-        plain = self.uplink is None and isinstance(self.codec, Plain)
+        travel: Callable[[int], Travel] = lambda i: partial(
+            self._travel, exchange, i, kept.get(i, {}).get(exchange.method, {})
+        )
         for crew in self._crews(exchange, own, held):
-            for i, packed, buffers, rows, memory in self.serve(exchange, crew, common, own, held, travels):
-                decoded, up, now = travels[i](packed, work.up.exact)
-                self.check(exchange, i, decoded, finite=not plain)
-                pending[i] = memory
+            size = -1
+            for i, packed, buffers, rows, memory in self.serve(exchange, crew, common, own, held, travel, reply):
+                decoded, now, pending[i] = packed, dict[str, Tensor](), memory
+                if not self._plain:
+                    decoded, size, now = travel(i)(packed, work.up.exact)
+                    self.check(exchange, i, decoded)
+                elif size < 0:  # a crew's replies are alike, and `_call` has seen that they are finite
+                    self.check(exchange, i, packed, finite=False)
+                    size = nbytes(packed)
                 if self._up.remembers:
                     pending[i] = {"memory": memory, "codec": kept.get(i, {}) | {exchange.method: now}}
-                up += sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
-                reply.receipts.append(Receipt(i, up, 0, rows))
+                buffered = sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
+                reply.receipts.append(Receipt(i, size + buffered, 0, rows))
                 fold_reply(reply, exchange, i, decoded, buffers)
         return reply, pending
+
+    @property
+    def _plain(self) -> bool:
+        """Whether replies arrive as they were sent."""
+        return self.uplink is None and isinstance(self.codec, Plain)
 
     def _crews(self, exchange: Exchange, own: Mapping[int, Any], held: Mapping[int, Any]) -> Iterable[tuple[int, ...]]:
         """Who is served in one call: everybody alone, but for methods and problems that can do with crews."""
         apart = exchange.buffers is not None or "noise" in self.problem.gives
-        if apart or not self.algorithm.works[exchange.method].crew:
+        work = self.algorithm.works[exchange.method]
+        if apart or not work.crew:
             return ((i,) for i in held)
+        if not self.algorithm.remembers and work.each is None:
+            return [tuple(held)]
         nothing = Nothing()
         return crews.alike({i: (held[i] or nothing, own.get(i, nothing)) for i in held})
 
@@ -178,18 +189,22 @@ class Site:
         common: Any,
         own: Mapping[int, Any],
         held: Mapping[int, Any],
-        travels: Mapping[int, Travel],
+        travel: Callable[[int], Travel],
+        reply: BlockReply,
     ) -> Iterable[Answer]:
-        """The answers of clients that are served together; of several that fail, the first is named."""
+        """The answers of clients that are served together; of several that fail, the first is named.
+
+        What is folded into ``reply`` as it comes need not be a copy.
+        """
         if len(ids) == 1:
-            return [self._one(exchange, ids[0], common, own, held, travels)]
+            return [self._one(exchange, ids[0], common, own, held, travel, reply)]
         try:
-            return self._crew(exchange, ids, common, own, held)
+            return self._crew(exchange, ids, common, own, held, reply)
         except Diverged:
             raise
         except Exception as e:
             for i in ids:
-                self._one(exchange, i, common, own, held, travels)
+                self._one(exchange, i, common, own, held, travel, reply)
             raise MedleyError(
                 f"{self.algorithm.name}.{exchange.method} serves clients {ids[0]}..{ids[-1]} one by one, but not as a "
                 f"crew ({type(e).__name__}: {e}); see on_client(crew=True), or leave crew out"
@@ -202,10 +217,11 @@ class Site:
         common: Any,
         own: Mapping[int, Any],
         held: Mapping[int, Any],
-        travels: Mapping[int, Travel],
+        travel: Callable[[int], Travel],
+        reply: BlockReply,
     ) -> Answer:
         me = self.client(i, exchange.round)
-        me.heard = lambda message: type(message).unpack(travels[i](message.pack(), message.exact)[0])
+        me.heard = lambda message: type(message).unpack(travel(i)(message.pack(), message.exact)[0])
         if exchange.buffers is not None:
             self.problem.load_buffers(exchange.buffers)
         try:
@@ -217,21 +233,30 @@ class Site:
         except Exception as e:
             trace = traceback.format_exc()
             raise ClientFailed(client=i, round=exchange.round, method=exchange.method, traceback=trace) from e
+        reply.engines = sorted({*reply.engines, *me.ran})
         buffers = self.problem.buffers() if exchange.buffers is not None else None
         if buffers is not None and exchange.buffers is not None and _same(buffers, exchange.buffers):
             buffers = None
         return Answer(i, packed, buffers, me.work, tree.map_tensors(me.memory, Tensor.contiguous))
 
     def _crew(
-        self, exchange: Exchange, ids: tuple[int, ...], common: Any, own: Mapping[int, Any], held: Mapping[int, Any]
+        self,
+        exchange: Exchange,
+        ids: tuple[int, ...],
+        common: Any,
+        own: Mapping[int, Any],
+        held: Mapping[int, Any],
+        reply: BlockReply,
     ) -> list[Answer]:
         like = torch.empty(0, dtype=self.problem.dtype, device=self.device)
         me = crews.Crew([self.client(i, exchange.round) for i in ids], like)
         mine = crews.stack([own[i] for i in ids], like) if own else None
         memory = crews.stack([held[i] for i in ids], like) if self.algorithm.remembers else None
         up = self._call(exchange, me, ids, common, mine, memory)
+        reply.engines = sorted({*reply.engines, *me.ran})
         where, k = f"{self.algorithm.name}.{exchange.method}", len(ids)
-        messages = crews.rows(type(up), up.pack(), k, where)
+        folded = self._plain and exchange.weights is not None
+        messages = crews.rows(type(up), up.pack(), k, where, copy=not folded)
         kept: Iterable[Any] = itertools.repeat(None, k)
         if memory is not None:
             after = me.memory

@@ -68,6 +68,8 @@ class BlockReply:
     """Σ p_i times the change of the floating-point buffers, and the first client's integers; None if none changed."""
     failed: dict[int, str] = field(default_factory=dict)
     """Who failed in a tolerant exchange, and how."""
+    engines: list[str] = field(default_factory=list)
+    """What ran local descents."""
 
 
 def apart(exchange: Exchange, ids: Iterable[int]) -> Exchange:
@@ -84,6 +86,7 @@ def gather(exchange: Exchange, block: int, singles: Mapping[int, BlockReply]) ->
             continue
         whole.receipts += one.receipts
         whole.failed |= one.failed
+        whole.engines = sorted({*whole.engines, *one.engines})
         if exchange.weights is None:
             whole.replies |= one.replies
         elif i in one.replies:

@@ -38,6 +38,9 @@ Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
 """(the slope by a layer's output, is the slope by its input wanted) -> that slope, and what moves the weights."""
 
+Crew = list[tuple[Client[Any], int]]
+"""Clients and their numbers of steps."""
+
 Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 """(weights, input) -> output, and the way back."""
 
@@ -243,6 +246,7 @@ class Fused:
     ) -> Window:
         """See `medley.core.client.Client.descend`."""
         members, paces = me.members, [c.pace for c in me.members]
+        taken = [c.steps for c in members]
         if (
             optimizer != "sgd"
             or not (loss is None and correct is None)
@@ -267,8 +271,8 @@ class Fused:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        for some in self.groups(members):
-            crew, terms = [members[i] for i in some], (lr * scale, decay, drift)
+        for some in self.groups(members, taken):
+            crew, terms = [(members[i], taken[i]) for i in some], (lr * scale, decay, drift)
             if some == [*range(k)]:
                 self.walk(crew, X, *terms)
                 continue
@@ -276,7 +280,6 @@ class Fused:
             self.walk(crew, part, *(None if t is None else t[some] for t in terms))
             X[some] = part
         step = X.sub_(x)
-        taken = [c.steps for c in members]
         # A pull of strength mu lets steps fade: FedNova's S ← (1 − lr·mu)S + 1.
         strength = [0.0] * k
         if isinstance(mu, float | int):
@@ -284,18 +287,20 @@ class Fused:
         elif mu.shape == (k, 1) and k > 1:
             strength = mu[:, 0].tolist()
         T = [p.lr * _faded(s, p.lr * m) for s, p, m in zip(taken, paces, strength, strict=True)]
-        return Window(step, column(T), column(taken)) if k > 1 else Window(step[0], T[0], taken[0])
+        if k == 1:
+            return Window(step[0], T[0], taken[0], self.name)
+        return Window(step, column(T), column(taken), self.name)
 
-    def groups(self, members: tuple[Client[Any], ...]) -> Iterator[list[int]]:
+    def groups(self, members: tuple[Client[Any], ...], taken: list[int]) -> Iterator[list[int]]:
         """Who walks together: alike in batch size, to a factor of two, and sorted by steps, the most first."""
         alike: dict[Any, list[int]] = {}
         for i, c in enumerate(members):
             key = i if self.maps else (c.full_batch, _size(c).bit_length())
             alike.setdefault(key, []).append(i)
         for some in alike.values():
-            yield sorted(some, key=lambda i: -members[i].steps)
+            yield sorted(some, key=lambda i: -taken[i])
 
-    def walk(self, crew: list[Client[Any]], X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
+    def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
         """All steps of a crew, the one with most steps first, on its rows of X."""
         rate = rate[:, :, None]
         for active, h, y, share in self.steps(crew, X):
@@ -320,40 +325,40 @@ class Fused:
             for update in updates:
                 update()
 
-    def steps(self, crew: list[Client[Any]], X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
+    def steps(self, crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
         """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean.
 
         Batches are filled up with rows of no weight where they are of unequal size.
         """
-        sizes, taken = [_size(c) for c in crew], [c.steps for c in crew]
-        k, b = len(crew), max(sizes)
-        fixed = crew[0].full_batch
-        plans = [_plan(c, b, 1 if fixed else t) for c, t in zip(crew, taken, strict=True)]
-        even = all(c.problem.n % s == 0 and s == b for c, s in zip(crew, sizes, strict=True))
-        for c, t in zip(crew, taken, strict=True):
-            full, rest = divmod(t, -(-c.problem.n // _size(c)))
-            c.problem.work += full * c.problem.n + rest * _size(c)
-        one: Any = crew[0].problem
-        row, label = one.X.shape[1:], one.y.shape[1:]
-        count = 1 if fixed else max(1, min(taken[0], GATHERED // (k * b * row.numel())))
-        data = X.new_empty(k, count, b, *row)
-        labels = torch.zeros(k, count, b, *label, dtype=one.y.dtype, device=X.device)
-        shares = X.new_zeros(k, count, b)
-        for t in range(taken[0]):
-            active = sum(n > t for n in taken)
+        k, most = len(crew), crew[0][1]
+        fixed = crew[0][0].full_batch
+        sizes, shapes = [_size(c) for c, _ in crew], [(c.problem.n, taken) for c, taken in crew]
+        for (c, taken), size in zip(crew, sizes, strict=True):
+            full, rest = divmod(taken, -(-c.problem.n // size))
+            c.problem.work += full * c.problem.n + rest * size
+        b, alike = max(sizes), len({*sizes}) == len({*shapes}) == 1
+        even = alike and shapes[0][0] % b == 0
+        index, shares = _even(crew, b) if even else _uneven(crew, sizes, X)
+        held: list[Any] = [c.problem for c, _ in crew]
+        rows, starts = _pool([f.X for f in held])
+        labels, _ = _pool([f.y for f in held])
+        if k > 1:
+            index += torch.tensor(starts)[:, None, None]
+        row = rows.shape[1:]
+        count = 1 if fixed else max(1, min(most, GATHERED // (k * b * row.numel())))
+        h, y = rows, labels
+        for t in range(most):
+            active = k if alike else sum(taken > t for _, taken in crew)
             at = 0 if fixed else t % count
             if at == 0 and (t == 0 or not fixed):
-                for i in range(active):
-                    index = plans[i][0][t : t + count]
-                    f: Any = crew[i].problem
-                    n, flat = len(index), index.reshape(-1).to(X.device)
-                    torch.index_select(f.X, 0, flat, out=data[i, :n].view(-1, *row))
-                    torch.index_select(f.y, 0, flat, out=labels[i, :n].view(-1, *label))
-                    if not even:
-                        shares[i, :n] = plans[i][1][t : t + count]
-            h = data[:active, at]
-            h = _channels_last(h[0]) if self.maps else h.flatten(2)
-            yield active, h, labels[:active, at], 1 / b if even else shares[:active, at][:, None]
+                some = index[:active, t : t + count]
+                flat = some.reshape(-1).to(rows.device)
+                h = rows.index_select(0, flat).view(*some.shape, *row)
+                y = labels.index_select(0, flat).view(*some.shape, *labels.shape[1:])
+            now = h[:active, at]
+            now = _channels_last(now[0]) if self.maps else now.flatten(2)
+            share = 1 / b if shares is None else shares[:active, 0 if fixed else t][:, None]
+            yield active, now, y[:active, at], share
 
 
 def _faded(steps: int, lr_mu: float) -> float:
@@ -367,18 +372,51 @@ def _size(me: Client[Any]) -> int:
     return me.problem.n if me.full_batch else me.pace.batch or 1
 
 
-def _plan(me: Client[Any], b: int, steps: int) -> tuple[Tensor, Tensor]:
-    """Row numbers [steps, b] of a client's batches, filled up with row 0, and every row's share in its batch's mean."""
-    n, size = me.problem.n, _size(me)
-    per_pass = -(-n // size)
-    passes = -(-steps // per_pass)
-    orders = [torch.arange(n)] if me.full_batch else [*itertools.islice(me.orders(), passes)]
-    index = torch.stack(orders)
-    shares = torch.full((passes, n), 1 / size, dtype=torch.float64)
-    if n % size:
-        shares[:, n - n % size :] = 1 / (n % size)
-    filled = [F.pad(F.pad(v, (0, per_pass * size - n)).view(-1, size), (0, b - size))[:steps] for v in (index, shares)]
-    return filled[0], filled[1]
+def _even(crew: Crew, b: int) -> tuple[Tensor, None]:
+    """Row numbers [k, steps, b] where all batches are full and all clients take as many."""
+    (one, steps), *_ = crew
+    if one.full_batch:
+        return torch.arange(b).expand(len(crew), 1, b).clone(), None
+    passes = -(-steps * b // one.problem.n)
+    orders = [order for c, _ in crew for order in itertools.islice(c.orders(), passes)]
+    return torch.stack(orders).view(len(crew), -1, b)[:, :steps], None
+
+
+def _uneven(crew: Crew, sizes: list[int], X: Mat) -> tuple[Tensor, Tensor]:
+    """Row numbers [k, steps, b] of batches filled up with row 0, and every row's share in its batch's mean."""
+    b, fixed = max(sizes), crew[0][0].full_batch
+    per_pass = [-(-c.problem.n // size) for (c, _), size in zip(crew, sizes, strict=True)]
+    passes = [1 if fixed else -(-taken // each) for (_, taken), each in zip(crew, per_pass, strict=True)]
+    index = torch.zeros(
+        len(crew), max(p * each for p, each in zip(passes, per_pass, strict=True)), b, dtype=torch.int64
+    )
+    shares = X.new_zeros(index.shape)
+    for i, (c, _) in enumerate(crew):
+        n, size, m = c.problem.n, sizes[i], per_pass[i]
+        whole, rest = divmod(n, size)
+        mine, weights = (v[i, : passes[i] * m].view(passes[i], m, b) for v in (index, shares))
+        orders = iter([torch.arange(n)]) if fixed else c.orders()
+        for pass_, order in zip(mine, orders, strict=False):
+            if size == b:
+                pass_.view(-1)[:n] = order
+            else:
+                pass_[:whole, :size] = order[: whole * size].view(whole, size)
+                pass_[whole:, :rest] = order[whole * size :]
+        weights[:, :whole, :size] = 1 / size
+        if rest:
+            weights[:, whole, :rest] = 1 / rest
+    return index, shares
+
+
+def _pool(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
+    """Rows of which ``parts`` are slices, and where each begins: one fetch serves a whole crew."""
+    whole = parts[0]._base
+    if len(parts) == 1 or whole is None or whole.shape[1:] != parts[0].shape[1:] or not whole.is_contiguous():
+        whole = None
+    if whole is not None and all(part._base is whole for part in parts):
+        size = whole.shape[1:].numel()
+        return whole, [(part.storage_offset() - whole.storage_offset()) // size for part in parts]
+    return torch.cat(parts) if len(parts) > 1 else parts[0], [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
 
 
 def _channels_last(h: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def one_by_one(
         for i, me in enumerate(crew.members)
     ]
     columns = x.new_tensor([[w.T, w.steps] for w in went])
-    return Window(torch.stack([w.step for w in went]), columns[:, :1], columns[:, 1:])
+    return Window(torch.stack([w.step for w in went]), columns[:, :1], columns[:, 1:], went[0].engine)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Seq:
             w.add_(u, alpha=-lr)
             c = rho * c + 1
             weight = (1 - lr * mu) * weight + c
-        return Window(w - x, lr * weight, steps)
+        return Window(w - x, lr * weight, steps, self.name)
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """(objective, its rows, the same rows by the client's own numbers) for every step of this round."""

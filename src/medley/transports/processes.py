@@ -248,7 +248,7 @@ class ProcessesLink:
             self.site.memories.put(i, exchange.tag, memory)
         receipts = [Receipt(*r) for r in answer["receipts"]]
         folded, buffers, failed = (answer[k] for k in ("folded", "buffers", "failed"))
-        return BlockReply(job.block, receipts, answer["replies"], folded, buffers, failed)
+        return BlockReply(job.block, receipts, answer["replies"], folded, buffers, failed, answer["engines"])
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
         """Give the job of a dead worker to a new one. Raises MedleyError when it outlives too many."""
@@ -325,6 +325,7 @@ def serve(site: Site, head: dict[str, Any], common: Arena, inbox: Arena, classes
         "folded": reply.folded,
         "buffers": reply.buffers,
         "failed": reply.failed,
+        "engines": reply.engines,
         "pending": pending if site.remembers else {},
     }
 
