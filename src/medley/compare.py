@@ -11,10 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import rich.table
-from rich.console import Console, ConsoleOptions
-from rich.measure import Measurement
-
 from . import report
 from .core import files
 from .core.algorithm import Algorithm
@@ -44,12 +40,14 @@ class Board:
         """A dict a method: means, their spread and 95 % intervals, the paired difference to ``base``, the status."""
         return report.rows(self.results, self.base)
 
-    def table(self) -> rich.table.Table:
-        """A table for the terminal."""
+    def table(self) -> Any:
+        """A table for the terminal, a `rich.table.Table`."""
         return report.table(self.results, self.base)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[rich.table.Table]:
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """The table, without the last columns before the status where the console is too narrow for all."""
+        from rich.measure import Measurement
+
         table = self.table()
         free = options.update_width(10_000)
         while len(table.columns) > 4 and Measurement.get(console, free, table).maximum > options.max_width:

@@ -15,9 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from scipy.sparse import issparse
 from torch import Tensor
 
 from .core import streams
@@ -31,7 +28,7 @@ from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
 from .core.site import Site
-from .core.sparse import Sparse, arrays, not_finite
+from .core.sparse import Sparse, arrays, is_sparse, not_finite
 from .core.task import Policy, Replay, Stage, Task
 from .core.transport import Transport
 from .core.tuned import Tuned
@@ -779,7 +776,7 @@ def _refuse(algorithm: Algorithm[Any, Any], world: World) -> None:
 
 def _tensor(value: Any, what: str, client: int | None) -> Tensor:
     try:
-        if issparse(value):
+        if is_sparse(value):
             t: Tensor = Sparse.of(value)
         else:
             t = value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
@@ -870,10 +867,12 @@ def _bar(progress: bool | None, name: str, rounds: int) -> Iterator[Callable[[Ro
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda row: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
+    from rich import console  # only for a terminal
+    from rich import progress as bars
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    times = (bars.TextColumn("{task.fields[now]}"), bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, *times, console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=rounds, now="")
 
         def tick(row: Row) -> None:

@@ -21,8 +21,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from . import files
 from .algorithm import Algorithm
@@ -312,10 +310,12 @@ def _bar(
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda k, row: None, lambda k, name, row: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
+    from rich import console  # only for a terminal
+    from rich import progress as bars
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn())
+    times = (bars.TextColumn("{task.fields[now]}"), bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, *times, console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{call} 0/{runs}", total=runs * max(rounds, 1), now="")
         at: dict[int, float] = {}
         ended: list[int] = []

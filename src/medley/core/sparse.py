@@ -6,12 +6,13 @@ raises Unsupported, so that nothing makes them dense unnoticed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from .errors import Unsupported
@@ -38,14 +39,14 @@ class Sparse(Tensor):
     @classmethod
     def of(cls, value: Any) -> Sparse:
         """A copy of any of SciPy's sparse matrices, columns in order. Raises TypeError unless it holds numbers."""
-        held = sparse.csr_array(value, copy=True)
+        held = scipy.sparse.csr_array(value, copy=True)
         held.sum_duplicates()
         return cls(held)
 
     @classmethod
     def diagonal_matrix(cls, v: Tensor) -> Sparse:
         """diag(v)."""
-        return cls(sparse.csr_array(sparse.diags(v.numpy())))
+        return cls(scipy.sparse.csr_array(scipy.sparse.diags(v.numpy())))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Sparse({list(self.shape)}, {self.held.nnz} entries, {self.dtype})"
@@ -65,6 +66,12 @@ class Sparse(Tensor):
         return op(*args, **(kwargs or {}))
 
 
+def is_sparse(value: object) -> bool:
+    """Whether it is one of SciPy's sparse matrices; whoever holds one has loaded their module."""
+    there = sys.modules.get("scipy.sparse")
+    return there is not None and bool(there.issparse(value))
+
+
 def _array(t: Any) -> Any:
     """What SciPy computes with."""
     return t.held if isinstance(t, Sparse) else t.detach().numpy() if isinstance(t, Tensor) else t
@@ -72,7 +79,7 @@ def _array(t: Any) -> Any:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     out = _array(a) @ _array(b)
-    return torch.from_numpy(np.ascontiguousarray(out.toarray() if sparse.issparse(out) else out))
+    return torch.from_numpy(np.ascontiguousarray(out.toarray() if is_sparse(out) else out))
 
 
 def _times(a: Any, b: Any) -> Tensor:
@@ -99,8 +106,8 @@ def _row(t: Sparse, dim: int, index: int) -> Tensor:
 
 
 def _cat(parts: Sequence[Tensor], dim: int = 0) -> Sparse:
-    stack = sparse.vstack if dim == 0 else sparse.hstack
-    return Sparse(stack([sparse.csr_array(_array(t)) for t in parts], format="csr"))
+    stack = scipy.sparse.vstack if dim == 0 else scipy.sparse.hstack
+    return Sparse(stack([scipy.sparse.csr_array(_array(t)) for t in parts], format="csr"))
 
 
 def _to(t: Sparse, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any) -> Sparse:

@@ -6,16 +6,16 @@ import csv as csvfile
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from torch import Tensor
 
 from medley.core.errors import BadData, RecipeError
-from medley.core.sparse import Sparse
+from medley.core.sparse import Sparse, is_sparse
 from medley.datasets.dataset import Dataset
 from medley.datasets.files import Place, find, read_npz
 
@@ -24,11 +24,13 @@ from medley.datasets.files import Place, find, read_npz
 
 def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """1,797 handwritten digits, 8×8 as 64 features in [0, 1], shipped with scikit-learn (Alpaydin, Kaynak, 1998)."""
-    from sklearn import datasets as embedded
-
-    X, y = embedded.load_digits(return_X_y=True)
-    data = Dataset(_float(X / 16), torch.from_numpy(y.astype(np.int64)), classes=10, name="digits")
-    return data.split(test, seed=seed)
+    spec = find_spec("sklearn")
+    assert spec is not None, "scikit-learn is one of our dependencies"
+    assert spec.origin is not None
+    # Not by load_digits: to import scikit-learn takes longer than to train on its digits.
+    rows = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    y = torch.from_numpy(rows[:, 64].astype(np.int64))
+    return Dataset(_float(rows[:, :64] / 16), y, classes=10, name="digits").split(test, seed=seed)
 
 
 def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
@@ -329,4 +331,4 @@ def _refuse_nonfinite(X: np.ndarray, numeric: list[int], header: list[str], call
 
 
 def _float(values: Any) -> Tensor:
-    return Sparse.of(values) if issparse(values) else torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    return Sparse.of(values) if is_sparse(values) else torch.from_numpy(np.ascontiguousarray(values, np.float32))

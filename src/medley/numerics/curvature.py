@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from ..core import streams
@@ -121,6 +120,8 @@ def _by_gram(A: Mat, W: Rows, c: Values) -> tuple[Float[Tensor, " r"], Float[Ten
 
 def _lanczos(A: Mat, W: Rows, c: Values, few: int) -> Spectrum | None:
     """None where it didn't converge, as on clustered spectra."""
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # many modules for one method
+
     d = A.shape[1]
 
     def times(v: Float[Tensor, " d"]) -> Float[Tensor, " d"]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy
 from jaxtyping import Float64
-from scipy import stats
 
 from medley.core.errors import RecipeError
 from medley.core.result import Result
@@ -353,7 +353,7 @@ def thin(n: int, points: int) -> Any:
 
 
 def _t95(n: int) -> float:
-    return float(stats.t.ppf(0.975, n - 1)) if n > 1 else math.nan
+    return float(scipy.stats.t.ppf(0.975, n - 1)) if n > 1 else math.nan
 
 
 def _is_number(v: object) -> bool:

@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import rich.table
-from rich.text import Text
-
 from medley.core.result import Result
 
 from .numbers import (
@@ -101,9 +98,13 @@ def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, A
     return out
 
 
-def table(results: Sequence[Result], base: str | None = None) -> rich.table.Table:
-    """A table for the terminal; bold is the best mean and what paired differences cannot tell from it."""
-    out = rich.table.Table(box=rich.box.SIMPLE_HEAD, caption=caption(results), caption_justify="left", pad_edge=False)
+def table(results: Sequence[Result], base: str | None = None) -> Any:
+    """A `rich.table.Table` for the terminal; bold is the best mean and what paired differences cannot tell from it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(box=SIMPLE_HEAD, caption=caption(results), caption_justify="left", pad_edge=False)
     head, lines = _cells(results, base)
     for k, name in enumerate(head):
         last = k == len(head) - 1

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri_exp
+import scipy
 
 from medley.core.errors import RecipeError
 
@@ -208,6 +208,7 @@ class Normal:
         if a > 0:  # an upper tail has no digits left in its distribution function: draw from its mirror image
             a, b, sign = -b, -a, -1.0
         u = max(rng.random(), 2.0**-54)
-        top = float(log_ndtr(b))
-        z = ndtri_exp(top + math.log(u + (1 - u) * math.exp(float(log_ndtr(a)) - top)))
+        log_below = scipy.special.log_ndtr
+        top = float(log_below(b))
+        z = scipy.special.ndtri_exp(top + math.log(u + (1 - u) * math.exp(float(log_below(a)) - top)))
         return float(min(max(self.mean + sign * self.std * float(z), low), high))  # against rounding only

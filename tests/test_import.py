@@ -1,0 +1,26 @@
+"""What `import medley` and a first run load: what isn't loaded costs nobody time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys
+import torch
+torchs = set(sys.modules)
+import medley as md
+print(*sorted({*sys.modules} - torchs))
+fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+md.run(md.FedAvg(), fed, rounds=1, progress=False)
+print(*sorted({*sys.modules} - torchs))
+"""
+
+
+def test_heavy_libraries_wait_until_they_are_needed():
+    out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    imported, ran = ({name for name in line.split()} for line in out.splitlines())
+    heavy = {"sklearn", "pandas", "matplotlib", "rich", "typer", "click", "ray", "flwr", "tensorboard", "torchvision"}
+    heavy |= {"scipy.stats", "scipy.sparse", "scipy.special", "scipy.optimize", "torch._dynamo", "torch._inductor"}
+    assert imported & heavy == set()
+    assert ran & heavy == set()
