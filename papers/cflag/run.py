@@ -79,6 +79,7 @@ def one(fed: md.Federation, name: str, point: dict[str, Any], seed: int, rounds:
         "figures": figures,
         "megabytes": (r.ledger.up + r.ledger.down) / 1e6,
         "cpu_seconds": time.process_time() - began,
+        "gamma": [[row["round"], row["gamma"]] for row in r.history if "gamma" in row],
         "settings": {k: str(v) for k, v in r.settings.items()},
     }
 

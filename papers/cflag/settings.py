@@ -24,7 +24,7 @@ ROUNDS, TUNING_ROUNDS, TASKS = 20, 10, 5
 TUNED_ON, SEEDS = 100, (0, 1, 2, 3, 4)
 """The seed of tuning, on validation rows; and the seeds of the tables, on test rows."""
 
-CAPACITY, SAMPLE = 80, 40
+CAPACITY = 80
 """Rows held a task and client: 16 % of a client's rows of a task, the paper's share; half of them a step, as there."""
 
 LRS, LRS_ALONE = (0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -55,9 +55,27 @@ CLASS_ONLY = ("ICaRL", "TARGET")
 """Methods of class-incremental learning, which are not in the other tables."""
 
 
-def federation(table: str) -> md.Federation:
-    """Fashion-MNIST mean-pooled to 14×14, 2,500 rows a task, a tenth of them for validation; an MLP 196-64-64-10."""
+SWEEPS: dict[str, tuple[Any, ...]] = {
+    "alpha": (0.1, 0.3, 1.0, 100.0),
+    "clients": (5, 10, 20),
+    "sample": (10, 20, 40, 80),
+    "capacity": (20, 40, 80, 160),
+}
+"""What Figures 3, 5 and 7 and Table 8 vary, one at a time, in the table ci_dir; of a capacity half is sampled."""
+
+SWEPT, SWEEP_SEEDS = ("CFLAG", "CFLAG without correction", "ERring"), (0, 1, 2)
+
+
+def federation(table: str, **changed: Any) -> md.Federation:
+    """Fashion-MNIST mean-pooled to 14×14, 2,500 rows a task, a tenth of them for validation; an MLP 196-64-64-10.
+
+    ``changed`` is a value of one of SWEEPS.
+    """
     mode, partition = TABLES[table]
+    if {"alpha", "clients"} & changed.keys():
+        partition = md.scenarios.Dirichlet(clients=changed.get("clients", 5), alpha=changed.get("alpha", 0.1))
+    capacity = changed.get("capacity", CAPACITY)
+    sample = changed.get("sample", capacity // 2)
     data = md.datasets.fashion_mnist().take(n_train=12_500, n_test=2_500).pool(2).standardise().flatten()
     return md.Federation(
         md.problems.Network(net()),
@@ -65,6 +83,6 @@ def federation(table: str) -> md.Federation:
         partition=partition,
         pace=md.scenarios.Pace(lr=1.0, epochs=2, batch=64),
         stream=md.scenarios.Split(tasks=TASKS, mode=mode),
-        replay=md.memory.Ring(capacity=CAPACITY, sample=SAMPLE),
+        replay=md.memory.Ring(capacity=capacity, sample=sample),
         validation=0.1,
     )
