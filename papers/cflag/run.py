@@ -55,7 +55,7 @@ def tuned(folder: Path, fed: md.Federation, name: str) -> dict[str, Any]:
         tried = []
         for lr, *values in itertools.product(settings.LRS if own else settings.LRS_ALONE, *own.values()):
             point = {"lr": lr, **dict(zip(own, values, strict=True))}
-            r = one(fed, name, point, settings.TUNED_ON, settings.TUNING_ROUNDS, evaluate_on="validation")
+            r = one(fed, name, point, settings.TUNED_ON, settings.ROUNDS, evaluate_on="validation")
             tried.append({"point": point, "acc": r["figures"].get("acc", 0.0) if r["status"] == "finished" else 0.0})
         write(path, {"chosen": max(tried, key=lambda row: row["acc"])["point"], "tried": tried})
     return json.loads(path.read_text())["chosen"]

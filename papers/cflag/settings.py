@@ -20,7 +20,7 @@ TABLES = {
 }
 """Task- and class-incremental, equal clients and label skew within every task."""
 
-ROUNDS, TUNING_ROUNDS, TASKS = 20, 10, 5
+ROUNDS, TASKS = 20, 5
 TUNED_ON, SEEDS = 100, (0, 1, 2, 3, 4)
 """The seed of tuning, on validation rows; and the seeds of the tables, on test rows."""
 
