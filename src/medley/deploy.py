@@ -155,8 +155,6 @@ def init(folder: Path, recipe: Recipe | None = None) -> list[Path]:
         raise RecipeError(
             f"{r.source}: partition.clients says how many SuperNodes there will be; it is {n!r}", "clients"
         )
-    if "stream" in r.tables:
-        raise RecipeError(f"{r.source}: streams of tasks cannot be deployed yet; leave [stream] out", "stream")
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
     files = {

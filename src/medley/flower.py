@@ -10,20 +10,21 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import recipe as recipes
 from .core import tree
 from .core.algorithm import Algorithm
 from .core.client import Client
-from .core.errors import BadData, MedleyError, RecipeError, Unsupported, WireError
+from .core.errors import BadData, MedleyError, RecipeError, WireError
 from .core.problem import State
 from .core.result import Row
 from .core.site import Site
@@ -33,6 +34,7 @@ from .datasets import Dataset
 from .federation import Federation, Metric, World
 from .problems import engines
 from .recipe import Recipe
+from .scenarios.partition import Parts
 from .transports.flower import Flower, Handler, Post, Request, answer, opened
 from .transports.flower import client_app as flower_client
 from .transports.flower import server_app as flower_server
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 Method = Algorithm[Any, Any] | Tuned
+
+Own = Dataset | Sequence[Dataset]
+"""A client's own data: in a stream a data set for every task."""
 
 RUN_ID = "flower.json"
 
@@ -61,12 +66,14 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
         ours = r.only().methods()[0] if method is None else method
         post = Post(grid, float(config.get("timeout", 600)))
         heard = post.gather(_count(r, context))
-        print(f"{len(heard)} clients with {sum(h['rows'] for h in heard.values())} rows are there", flush=True)
-        common = _alike(heard)
-        fed = Remote(r.federation(common, [(common.X, common.y)] * len(heard)), post, heard)
+        print(
+            f"{len(heard)} clients with {sum(t['rows'] for h in heard.values() for t in h['tasks'])} rows are there",
+            flush=True,
+        )
+        fed = Remote(r, heard, post)
         folder, name = _folder(context)
         resume = {"resume": folder} if config.get("resume") else {}
-        link = Flower(post, name, fed.data.classes)
+        link = Flower(post, name, vars(fed.known))
         (folder / "recipe.toml").write_text(r.dumps(), encoding="utf-8")
         # Every round: clients can go back to the end of the round before, and no further.
         options = r.options() | {"transport": link, "checkpoint": folder, "checkpoint_every": 1, **resume}
@@ -78,55 +85,52 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
 
 def client_app(
-    recipe: str | Path, data: Callable[[Context], Dataset] | None = None, method: Method | None = None
+    recipe: str | Path, data: Callable[[Context], Own] | None = None, method: Method | None = None
 ) -> ClientApp:
     """One client's side; which client it is, the SuperNode's ``--node-config`` says: ``partition-id=0``.
 
-    ``data`` reads the client's own data; by default it is that client's share of the recipe's. Test rows in it are for
-    evaluation. ``method`` is the server's, where it isn't the recipe's. What the method remembers of a client lies in
-    ``memory``, a folder that the node config names, by default ``~/.medley``.
+    ``data`` reads the client's own data, where the recipe has a stream a data set for each task; by default it is that
+    client's share of the recipe's. Test rows in it are for evaluation. ``method`` is the server's, where it isn't the
+    recipe's. What the method remembers of a client lies in ``memory``, a folder that the node config names, by default
+    ``~/.medley``.
     """
 
     @cache
-    def mine(client: int, config: str) -> Dataset:
+    def share(client: int, config: str) -> list[Lot]:
         return _share(_settled(recipe, json.loads(config)), client)
 
-    def own(context: Context) -> Dataset:
-        return mine(_me(context), json.dumps(context.run_config)) if data is None else data(context)
+    def lots(context: Context) -> list[Lot]:
+        i = _me(context)
+        if data is None:
+            return share(i, json.dumps(context.run_config))
+        return _lots(_settled(recipe, context.run_config), i, data(context))
 
     def hello(letter: Mapping[str, bytes], context: Context) -> bytes:
-        return json.dumps(_like(own(context), _me(context))).encode()
+        return json.dumps(_like(lots(context), _me(context))).encode()
 
-    def world(context: Context, classes: int | None) -> World:
-        r, d, i = _settled(recipe, context.run_config), own(context), _me(context)
-        clients = [_standin(_like(d, i))] * _count(r, context)
-        fed = r.federation(replace(d, classes=classes), [(c.X, c.y) for c in [*clients[:i], d, *clients[i + 1 :]]])
-        options = r.options()
+    def world(context: Context, known: Any) -> Here:
+        r, i = _settled(recipe, context.run_config), _me(context)
+        fed, options = Dealt(r, _count(r, context), lots(context), Known.read(known), i), r.options()
         dtype = options.get("dtype")
-        return fed.draw(r.seed, dtype=dtype and getattr(torch, dtype), device=options.get("device", "cpu"))
+        dtype = None if dtype is None else getattr(torch, dtype)
+        return Here(fed, r.seed, "test", dtype, options.get("device", "cpu"), r.rounds)
 
     def evaluate(letter: Mapping[str, bytes], context: Context) -> bytes:
         asked = tree.from_bytes(letter["common"], {})
-        w = world(context, asked["classes"])
+        w, x, t = world(context, asked["known"]), asked["x"], asked["round"]
         if asked["buffers"] is not None:
             w.problem.load_buffers(asked["buffers"])
-        x, i = asked["x"], _me(context)
-        row = {"loss": w.client(i, 0, engines.choose("seq", w.problem, w.device)).problem.loss(x)}
-        if w.tests[0] is not None:
-            X, y = w.tests[0]
-            z = w.problem.outputs(x, X)
-            losses, hits = w.problem.losses(z, y), w.problem.hits(z, y)
-            row["test_loss"] = w.problem.bind(X, y).loss(x) if losses is None else float(losses.double().mean())
-            if hits is not None:
-                row["accuracy"] = float(hits.double().mean())
-        return json.dumps(row).encode()
+        out: dict[str, Any] = {"tests": [w.scores(x, s, t) for s in asked["tests"]]}
+        if asked["loss"] and w.steps[w.at(t)].sizes[_me(context)]:
+            out["loss"] = w.client(_me(context), t, engines.choose("seq", w.problem, w.device)).problem.loss(x)
+        return json.dumps(out).encode()
 
     def serve(letter: Mapping[str, bytes], context: Context) -> bytes:
         request = Request.read(letter)
         exchange, i = request.exchange, _me(context)
         if exchange.blocks != ((i,),):
             raise WireError(f"this node is client {i}, and was asked as client {exchange.blocks[0][0]}")
-        r, w = _settled(recipe, context.run_config), world(context, request.classes)
+        r, w = _settled(recipe, context.run_config), world(context, request.known)
         algorithm, lr = _parts(r.only().methods()[0] if method is None else method)
         engine = engines.choose(r.options().get("engine", "auto"), w.problem, w.device)
 
@@ -144,11 +148,97 @@ def client_app(
     return flower_client(handlers)
 
 
-class Remote(Federation):
-    """A federation whose clients' data is elsewhere; one row of zeros stands for each of them here."""
+@dataclass(frozen=True)
+class Lot:
+    """A client's rows of one task, maybe none, its test rows of it, and the task's labels."""
 
-    def __init__(self, here: Federation, post: Post, heard: Mapping[int, Mapping[str, Any]]) -> None:
-        self.__dict__.update(vars(here))
+    X: Tensor
+    y: Tensor
+    X_test: Tensor | None
+    y_test: Tensor | None
+    classes: int | None
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server tells every client of the others: how many classes there are, and the labels of every task."""
+
+    classes: int | None
+    labels: list[list[int]]
+
+    @classmethod
+    def read(cls, said: Any) -> Known:
+        """Raises WireError for what is none."""
+        try:
+            known = cls(said["classes"], said["labels"])
+            fit = all(type(k) is int and 0 <= k < (known.classes or 0) for labels in known.labels for k in labels)
+        except (KeyError, TypeError):
+            fit = False
+        if not fit:
+            raise WireError(
+                f"the server says of the tasks {said!r:.200}, which is none of ours: does it run the same app?"
+            )
+        return known
+
+
+class Dealt(Federation):
+    """A recipe's federation of ``n`` clients, of which only ``me``'s rows are here, if anybody's: ``lots``, by task.
+
+    A row of zeros stands for the others' rows of a task.
+    """
+
+    def __init__(self, r: Recipe, n: int, lots: Sequence[Lot], known: Known, me: int | None = None) -> None:
+        like = _standin(lots[0], known.classes)
+        self.__dict__.update(vars(r.federation(like, [(like.X, like.y)] * n)))
+        self.n, self.me, self.known = n, me, known
+        if len(lots) != len(known.labels):
+            raise WireError(f"client {me} has {len(lots)} tasks, the server {len(known.labels)}")
+        self.dealt = [self._task(s, lot, tuple(known.labels[s])) for s, lot in enumerate(lots)]
+        if self.stream is None:
+            self.data = self.dealt[0][0]
+
+    def _task(self, s: int, lot: Lot, labels: tuple[int, ...]) -> tuple[Dataset, tuple[int, ...], Parts]:
+        like = _standin(lot, self.known.classes)
+        X, y = torch.cat([like.X, lot.X]), torch.cat([like.y, lot.y])
+        parts = [np.arange(1, len(X)) if i == self.me else np.arange(1) for i in range(self.n)]
+        data = Dataset(X, y, lot.X_test, lot.y_test, classes=like.classes, name=f"task {s}")
+        return data, labels, parts
+
+    def tasks(self, seed: int) -> list[tuple[Dataset, tuple[int, ...], Parts]]:
+        """As `Federation.tasks`."""
+        return self.dealt
+
+    def parts(self, seed: int) -> tuple[Parts, Parts]:
+        """As `Federation.parts`."""
+        return self.dealt[0][2], [rows[:0] for rows in self.dealt[0][2]]
+
+
+class Here(World):
+    """A client's world."""
+
+    def _test(self, data: Dataset, s: int, kept: Parts) -> tuple[Tensor, Tensor] | None:
+        """There may be none here of a task that others have test rows of."""
+        return None if data.X_test is None else super()._test(data, s, kept)
+
+    def scores(self, x: Vec, task: int, round: int) -> tuple[float, float | None] | None:
+        """Loss on this client's test rows of ``task``, and accuracy where there are classes, as in ``round``."""
+        if (test := self.tests[task]) is None:
+            return None
+        self.at(round)
+        y = test[1]
+        z = torch.cat([z for z, _ in self._outputs(x, *test)])
+        losses, hits = self.problem.losses(z, y), self.problem.hits(z, y)
+        loss = self.problem.bind(*test).loss(x) if losses is None else float(losses.double().mean())
+        return loss, None if hits is None else float(hits.double().mean())
+
+
+class Remote(Dealt):
+    """A federation whose clients' data is elsewhere. Raises BadData where what they say of it doesn't fit together."""
+
+    def __init__(self, r: Recipe, heard: Mapping[int, Mapping[str, Any]], post: Post) -> None:
+        lots, known = _alike(heard)
+        super().__init__(r, len(heard), lots, known)
         self.post, self.heard = post, heard
 
     def draw(self, *args: Any, **options: Any) -> World:
@@ -157,7 +247,7 @@ class Remote(Federation):
 
     def settings(self) -> dict[str, Any]:
         """As `Federation.settings`, with the clients' own rows."""
-        said = [[h["rows"], *h["X"][0]] for h in self.heard.values()]
+        said = [[[t["rows"] for t in h["tasks"]], *h["X"][0]] for h in self.heard.values()]
         return {**super().settings(), "data": f"elsewhere {json.dumps(said)}"}
 
 
@@ -165,16 +255,19 @@ class Elsewhere(World):
     """What the server knows of the clients: sizes and shares; and how to have the model evaluated by them."""
 
     def __init__(self, fed: Remote, seed: int, on: Any, dtype: Any, device: str, rounds: int = 1) -> None:
-        if fed.stream is not None:
-            raise Unsupported(
-                "streams of tasks are not deployed yet; leave stream= out", method="Flower", need="stream"
-            )
         super().__init__(fed, seed, on, dtype, device, rounds)
-        self.post, self.heard, self.evaluations = fed.post, fed.heard, 0
-        sizes = np.array([h["rows"] for h in fed.heard.values()], dtype=np.int64)
-        weights = sizes if fed.weights == "size" else np.ones_like(sizes)
-        shares = dict(enumerate((weights / weights.sum()).tolist()))
-        self.steps = [replace(self.steps[0], sizes=sizes, p=shares, histograms=None)]
+        self.post, self.known, self.evaluations = fed.post, fed.known, 0
+        self.rows, self.tested = (
+            np.array([[task[k] for task in h["tasks"]] for h in fed.heard.values()], dtype=np.int64)
+            for k in ("rows", "test")
+        )
+        for s, step in enumerate(self.steps):
+            sizes = np.array([self.rows[i, turn[s]] for i, turn in enumerate(self.turns)])
+            if not sizes.any():
+                raise BadData(f"no client has rows of task {s}")
+            weights = sizes if fed.weights == "size" else (sizes > 0).astype(np.int64)
+            shares = dict(enumerate((weights / weights.sum()).tolist()))
+            self.steps[s] = replace(step, sizes=sizes, p=shares, histograms=None)
 
     def evaluate(
         self,
@@ -192,21 +285,52 @@ class Elsewhere(World):
         """
         if metrics or grad_norm:
             raise RecipeError("on Flower clients measure loss and accuracy only: leave metrics= and grad_norm out")
-        common = tree.to_bytes({"x": x, "buffers": buffers, "classes": self.fed.data.classes})
+        s = self.at(round)
+        now, p = sorted({int(turn[s]) for turn in self.turns}), self.steps[s].p
+        answers = self._ask(x, buffers, round, now, loss=True)
+        losses = {i: answer["loss"] for i, answer in answers.items() if p[i]}
+        share = sum(p[i] for i in losses)
+        if not share:
+            raise MedleyError(f"nobody who has training rows evaluated the model after round {round}")
+        row: Row = {} if self.fed.stream is None else {"task": s}
+        row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
+        if self.fed.f_star is not None:
+            row["gap"] = row["loss"] - self.fed.f_star
+        for k, name in enumerate(("test_loss", "accuracy")):
+            if (score := self._mean(answers, now, k)) is not None:
+                row[name] = score
+        return {**row, "evaluations": self.evaluations, "evaluated": share}
+
+    def measure(self, x: Vec, buffers: State | None, round: int) -> list[float]:
+        """As `World.measure`, by the clients who answer."""
+        tasks = list(range(len(self.tests)))
+        answers = self._ask(x, buffers, round, tasks, loss=False)
+        scores = [self._mean(answers, tasks, 1, only) for only in range(len(tasks))]
+        return [0.0 if a is None else a for a in scores] if any(a is not None for a in scores) else []
+
+    def _ask(
+        self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool
+    ) -> dict[int, dict[str, Any]]:
+        """Answers of the clients: ``loss``, and of each of the tasks ``tests`` [test loss, accuracy], or None."""
+        letter = {"x": x, "buffers": buffers, "known": vars(self.known), "round": round, "tests": tests, "loss": loss}
+        common = tree.to_bytes(letter)
         answers = self.post.send("evaluate", {i: {"common": common} for i in self.p})
-        rows = {i: json.loads(opened(raw)) for i, (raw, _) in sorted(answers.items())}
-        if not rows:
+        if not answers:
             raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
         self.evaluations += 1
-        share = sum(self.p[i] for i in rows)
-        out: Row = {"loss": sum(self.p[i] * row["loss"] for i, row in rows.items()) / share}
-        if self.fed.f_star is not None:
-            out["gap"] = out["loss"] - self.fed.f_star
-        for name in ("test_loss", "accuracy"):
-            tested = {i: self.heard[i]["test"] for i, row in rows.items() if name in row}
-            if tested:
-                out[name] = sum(k * rows[i][name] for i, k in tested.items()) / sum(tested.values())
-        return {**out, "evaluations": self.evaluations, "evaluated": share}
+        return {i: json.loads(opened(raw)) for i, (raw, _) in sorted(answers.items())}
+
+    def _mean(
+        self, answers: Mapping[int, Mapping[str, Any]], tasks: list[int], k: int, only: int | None = None
+    ) -> float | None:
+        """Mean over test rows of ``tasks``, or the ``only``-th of them, of the k-th score; None where there is none."""
+        got = [
+            (int(self.tested[i, s]), answer["tests"][at][k])
+            for i, answer in answers.items()
+            for at, s in enumerate(tasks)
+            if only in (None, at) and self.tested[i, s] and answer["tests"][at][k] is not None
+        ]
+        return sum(n * score for n, score in got) / sum(n for n, _ in got) if got else None
 
 
 def _settled(recipe: str | Path, config: Mapping[str, Any]) -> Recipe:
@@ -236,42 +360,76 @@ def _memory(context: Context) -> Path:
     return Path(str(given)).expanduser()
 
 
-def _share(r: Recipe, i: int) -> Dataset:
-    """Client i's rows of the recipe's data, and every n-th of its test rows."""
+def _share(r: Recipe, i: int) -> list[Lot]:
+    """Client i's rows of the recipe's data, and every n-th of its test rows; of each task."""
     fed = r.federation()
-    parts, d = fed.parts(r.seed)[0], fed.data
-    if i >= len(parts):
-        raise BadData(f"partition-id={i}, but the recipe's partition has clients 0..{len(parts) - 1}", client=i)
-    rows = torch.from_numpy(parts[i])
-    X, y = (None if t is None or i >= len(t) else t[i :: len(parts)] for t in (d.X_test, d.y_test))
-    return Dataset(d.X[rows], d.y[rows], X, y, classes=d.classes, name=d.name)
+    every = tuple(range(fed.data.classes or 0))
+    dealt = [(fed.data, every, fed.parts(r.seed)[0])] if fed.stream is None else fed.tasks(r.seed)
+    n = len(dealt[0][2])
+    if i >= n:
+        raise BadData(f"partition-id={i}, but the recipe's partition has clients 0..{n - 1}", client=i)
+    return [_lot(d, labels, torch.from_numpy(parts[i]), slice(i, None, n)) for d, labels, parts in dealt]
 
 
-def _like(d: Dataset, client: int) -> dict[str, Any]:
+def _lots(r: Recipe, i: int, own: Own) -> list[Lot]:
+    """Of a client's own data. A task of Split has the labels that occur, another all."""
+    tasks, stream = [own] if isinstance(own, Dataset) else list(own), r.tables.get("stream")
+    if isinstance(own, Dataset) != (stream is None):
+        want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of them, one for each task"
+        raise BadData(f"client {i}'s data function is to return {want}", client=i)
+    few = stream is not None and str(stream.get("kind")).lower() == "split"
+    out = []
+    for d in tasks:
+        there = {*d.y.tolist(), *([] if d.y_test is None else d.y_test.tolist())} if few and d.classes else None
+        labels = tuple(range(d.classes or 0)) if there is None else tuple(sorted(there))
+        out.append(_lot(d, labels, slice(None), slice(None)))
+    return out
+
+
+def _lot(d: Dataset, labels: tuple[int, ...], rows: Tensor | slice, tests: slice) -> Lot:
+    if d.weights is not None:
+        raise BadData(f"{d.name}: weights of rows are not there on Flower; leave them out")
+    X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
+    return Lot(d.X[rows], d.y[rows], X, y, d.classes, labels)
+
+
+def _like(lots: Sequence[Lot], client: int) -> dict[str, Any]:
     """What client ``client`` says of its data."""
+    d = lots[0]
     rows = {k: [list(t.shape[1:]), str(t.dtype).removeprefix("torch.")] for k, t in (("X", d.X), ("y", d.y))}
-    test = 0 if d.X_test is None else len(d.X_test)
-    return {"client": client, "rows": len(d.X), "test": test, "classes": d.classes, **rows}
+    tasks = [{"rows": len(t.X), "test": 0 if t.X_test is None else len(t.X_test), "labels": t.labels} for t in lots]
+    return {"client": client, "classes": d.classes, "tasks": tasks, **rows}
 
 
-def _standin(like: Mapping[str, Any], classes: int | None = None, test: bool = False) -> Dataset:
+def _standin(like: Lot, classes: int | None) -> Dataset:
     """One row of zeros."""
-    X, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (like["X"], like["y"]))
-    return Dataset(X, y, X if test else None, y if test else None, classes=classes or like["classes"], name="elsewhere")
+    return Dataset(like.X.new_zeros(1, *like.X.shape[1:]), like.y.new_zeros(1, *like.y.shape[1:]), classes=classes)
 
 
-def _alike(heard: Mapping[int, Mapping[str, Any]]) -> Dataset:
-    """A row of zeros for everybody. Raises BadData where clients' rows differ in kind, or ids are not 0, 1, 2, ..."""
+def _alike(heard: Mapping[int, Mapping[str, Any]]) -> tuple[list[Lot], Known]:
+    """Nobody's rows, and what all have in common. Raises BadData where rows or tasks differ in kind, or ids are not 0,
+    1, 2, ...
+    """
     if list(heard) != list(range(len(heard))):
         raise BadData(f"{len(heard)} clients must have partition-id 0..{len(heard) - 1}, but have {list(heard)}")
+    first = heard[0]
     for i, h in heard.items():
         for k in "Xy":
-            if h[k] != heard[0][k]:
-                raise BadData(f"client {i} has {k} of shape and type {h[k]}, client 0 {heard[0][k]}", client=i)
-        if (h["classes"] is None) != (heard[0]["classes"] is None):
-            raise BadData(f"client {i} has {h['classes']} classes, client 0 {heard[0]['classes']}", client=i)
-    classes = None if heard[0]["classes"] is None else max(h["classes"] for h in heard.values())
-    return _standin(heard[0], classes, any(h["test"] for h in heard.values()))
+            if h[k] != first[k]:
+                raise BadData(f"client {i} has {k} of shape and type {h[k]}, client 0 {first[k]}", client=i)
+        if (h["classes"] is None) != (first["classes"] is None):
+            raise BadData(f"client {i} has {h['classes']} classes, client 0 {first['classes']}", client=i)
+        if len(h["tasks"]) != len(first["tasks"]):
+            raise BadData(f"client {i} has {len(h['tasks'])} tasks, client 0 {len(first['tasks'])}", client=i)
+    classes = None if first["classes"] is None else max(h["classes"] for h in heard.values())
+    X, y = (torch.zeros(0, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (first["X"], first["y"]))
+    one = torch.zeros(1, *X.shape[1:], dtype=X.dtype), torch.zeros(1, *y.shape[1:], dtype=y.dtype)
+    lots, labels = [], []
+    for theirs in zip(*(h["tasks"] for h in heard.values()), strict=True):
+        labels.append(sorted({k for t in theirs for k in t["labels"]}))
+        X_test, y_test = one if any(t["test"] for t in theirs) else (None, None)
+        lots.append(Lot(X, y, X_test, y_test, classes, tuple(labels[-1])))
+    return lots, Known(classes, labels)
 
 
 def _folder(context: Context) -> tuple[Path, str]:

@@ -1,11 +1,8 @@
-"""Flower's own objects, without a network: messages, records, apps, and a Grid that hands them over."""
+"""Transport and apps over Flower's own objects, without a network."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,77 +13,16 @@ from torch import nn
 import medley as md
 from medley import flower, recipe
 from medley.core.algorithm import Algorithm
-from medley.core.site import Memories, Site
 from medley.core.wire import Cast
 from medley.testing import Rewired, losing
 from medley.transports import Local
-from medley.transports.flower import Flower, FlowerLink, Post, Request, Shelf, answer, client_app
+from medley.transports.flower import Request, Shelf
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Context, RecordDict
 
-TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # what Flower sets in a task's process
-
-
-class Bench(Grid):
-    """Nodes 100, 101, ... in this process; replies come back from the last to the first."""
-
-    def __init__(self, apps: Iterable[ClientApp], config: dict[str, Any] | None = None, **node: Any) -> None:
-        self.apps, self.config, self.node = dict(enumerate(apps, 100)), config or {}, node
-        self.ids = {n: n - 100 for n in self.apps}
-        self.replies: dict[str, Message] = {}
-        self.sent: list[Message] = []
-        self.silent: Collection[int] = ()
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any) -> Any: ...
-
-    def send_and_receive(self, *args: Any, **kw: Any) -> Any: ...
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.apps)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for m in messages:
-            node = m.metadata.dst_node_id
-            m.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
-            self.sent.append(m)
-            ids.append(m.metadata.message_id)
-            context = Context(1, node, {"partition-id": self.ids[node], **self.node}, RecordDict(), self.config)
-            reply = self.apps[node](m, context)
-            if node in self.silent:
-                reply = Message(Error(5, "node unavailable"), reply_to=m)
-            self.replies[ids[-1]] = reply
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self.replies[i] for i in reversed(list(message_ids))]
-
-
-class InProcess:
-    """A transport: every client of a site behind an app of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def open(self, site: Site) -> FlowerLink:
-        theirs = replace(site, memories=Memories())
-        serve = lambda letter, context: answer(theirs, Request.read(letter), self.folder)
-        hello = lambda letter, context: json.dumps({"client": context.node_config["partition-id"]}).encode()
-        asked = {f"query.{name}": serve for name in site.algorithm.works}
-        self.grid = Bench([client_app({"query": hello, **asked}) for _ in range(5)])
-        self.post = Post(self.grid, timeout=5)
-        self.post.gather(5)
-        return Flower(self.post, "run").open(site)
+from bench import Bench, InProcess
 
 
 def assert_same(a: md.Result, b: md.Result) -> None:
@@ -255,6 +191,82 @@ def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(app: Path, tmp_path: Pa
     asked = Counter(f"query.{e.method}" for e in here.ledger)
     sent = Counter(m.metadata.message_type for m in grid.sent)
     assert dict(sent) == {**asked, "query": 3, "evaluate": 12}
+
+
+STREAM = """
+[problem]
+kind = "Softmax"
+mu = 0.01
+
+[data]
+name = "digits"
+train = 300
+flatten = true
+
+[partition]
+kind = "Dirichlet"
+clients = 3
+alpha = 0.3
+
+[pace]
+lr = [0.1, 0.05, 0.2]
+batch = 8
+
+[stream]
+kind = "Split"
+tasks = 3
+mode = "{mode}"
+own_order = {own}
+
+[replay]
+kind = "Ring"
+capacity = 12
+sample = 6
+
+[run]
+rounds = 2
+
+[[methods]]
+kind = "CFLAG"
+"""
+
+
+@pytest.mark.parametrize(("mode", "own"), [("class", "false"), ("task", "true")])
+def test_a_stream_of_tasks_is_the_stream_run_here(mode: str, own: str, app: Path, tmp_path: Path) -> None:
+    """Tasks, their classes, the rows that are kept of them, and the accuracies on all of them at each one's end."""
+    app.write_text(STREAM.format(mode=mode, own=own))
+    r = recipe.load(app)
+    here = r.federation().run(r.methods()[0], 2)
+    deploy(app, save=str(tmp_path / "out"))
+    there = md.Result.load(tmp_path / "out")
+    assert float((here.x - there.x).abs().max()) < 1e-10
+    assert [e._replace(overhead=0) for e in here.ledger] == [e._replace(overhead=0) for e in there.ledger]
+    for a, b in zip(here.history, there.history, strict=True):
+        for name in ("task", "loss", "test_loss", "accuracy"):
+            assert a[name] == pytest.approx(b[name], rel=1e-10), name
+    for a, b in zip(here.summary["matrix"], there.summary["matrix"], strict=True):
+        assert a == pytest.approx(b, rel=1e-10)
+
+
+def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: Path) -> None:
+    app.write_text(STREAM.format(mode="class", own="false"))
+    fed = recipe.load(app).federation()
+    here = fed.run(md.CFLAG(), 2)
+    tasks = fed.tasks(0)
+    head, _, tail = STREAM.format(mode="class", own="false").partition("[data]")
+    app.write_text(head + tail[tail.index("[pace]") :])
+
+    def data(context: Context) -> list[md.datasets.Dataset]:
+        out = []
+        for d, _, parts in tasks:
+            rows = torch.from_numpy(parts[context.node_config["partition-id"]])
+            out.append(md.datasets.Dataset(d.X[rows], d.y[rows], d.X_test, d.y_test, classes=10))
+        return out
+
+    deploy(app, data, save=str(tmp_path / "out"))
+    assert float((here.x - md.Result.load(tmp_path / "out").x).abs().max()) < 1e-10
+    with pytest.raises(md.BadData, match=r"client \d's data function is to return a list"):
+        deploy(app, lambda context: data(context)[0])
 
 
 def test_own_data_needs_no_data_in_the_recipe(app: Path, tmp_path: Path) -> None:

@@ -137,11 +137,14 @@ def _said(node: int, answer: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Flower:
-    """Clients behind ``post``. ``run`` names what they remember of this run, the same when it is resumed."""
+    """Clients behind ``post``. ``run`` names what they remember of this run, the same when it is resumed.
+
+    ``known`` is what every client is told beside, in plain values.
+    """
 
     post: Post
     run: str
-    classes: int | None = None
+    known: Any = None
 
     def open(self, site: Site) -> FlowerLink:
         """Begin."""
@@ -201,7 +204,7 @@ class FlowerLink:
             buffers=None,
             tolerant=False,
         )
-        return tree.to_bytes({"exchange": own, "run": self.flower.run, "classes": self.flower.classes})
+        return tree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
 
     def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
         """Nothing: clients keep their own."""
@@ -244,11 +247,11 @@ def _tag(path: Path) -> Tag:
 
 @dataclass(frozen=True)
 class Request:
-    """What came to one client: an exchange of its own, the run it belongs to, and how many classes there are."""
+    """What came to one client: an exchange of its own, the run it belongs to, and what else every client is told."""
 
     exchange: Exchange
     run: str
-    classes: int | None
+    known: Any
 
     @classmethod
     def read(cls, letter: Mapping[str, bytes]) -> Request:
@@ -256,7 +259,7 @@ class Request:
         try:
             every, own = tree.from_bytes(letter["common"], {}), tree.from_bytes(letter["own"], {"Exchange": Exchange})
             ((_,),) = own["exchange"].blocks
-            request = cls(replace(own["exchange"], **every), own["run"], own["classes"])
+            request = cls(replace(own["exchange"], **every), own["run"], own["known"])
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise WireError(f"this is no request of ours: {type(e).__name__}: {e}") from None
         if not isinstance(request.run, str) or not re.fullmatch(r"[\w-]{1,64}", request.run):
