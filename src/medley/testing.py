@@ -6,6 +6,8 @@
 >>> [check.name for check in checks(md.FedAvg())][:3]
 ['frozen', 'card', 'same again']
 
+``checks(method, transport)`` are those that tell whether a transport serves this method as one process does.
+
 Under pytest it is one line: ``@pytest.mark.parametrize("check", checks(MyMethod()), ids=str)``, and call ``check()``.
 
 **The card.** A method's module (or class) docstring has a section ``**One round sends**`` with a line for every client
@@ -74,16 +76,27 @@ class Check:
         return self.name
 
 
-def checks(method: Algorithm[Any, Any]) -> list[Check]:
-    """The checks that ``method`` has to pass; none of them has run yet."""
-    b = _Battery(method)
+def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> list[Check]:
+    """The checks that ``method`` has to pass; none of them has run yet.
+
+    With a ``transport`` those for which clients are anywhere but in this process: there.
+    """
+    b = _Battery(method, transport or Local())
+    if transport is not None:
+        tests = {
+            "same bits": lambda: b.elsewhere(transport, "there"),
+            "resume": b.resume,
+            "lost reply": b.lost_reply,
+            "asked twice": b.asked_twice,
+        }
+        return [Check(name, test) for name, test in tests.items()]
     tests = {
         "frozen": b.frozen,
         "card": b.card,
         "same again": b.same_again,
         "arrival": b.arrival,
-        "one worker": lambda: b.workers(1),
-        "two workers": lambda: b.workers(2),
+        "one worker": lambda: b.elsewhere(Processes(1), "one worker"),
+        "two workers": lambda: b.elsewhere(Processes(2), "two workers"),
         "crews": b.crews,
         "resume": b.resume,
         "server by assignment": b.server_by_assignment,
@@ -99,10 +112,10 @@ def checks(method: Algorithm[Any, Any]) -> list[Check]:
     return [Check(name, test) for name, test in tests.items()]
 
 
-def conformance(method: Algorithm[Any, Any]) -> None:
+def conformance(method: Algorithm[Any, Any], transport: Transport | None = None) -> None:
     """Run all `checks`. Raises an ExceptionGroup of what failed, each with a note that names its check."""
     failed = []
-    for check in checks(method):
+    for check in checks(method, transport):
         try:
             check()
         except Exception as e:
@@ -314,8 +327,8 @@ def losing(lost: Collection[tuple[int, int, int]], *, served: bool) -> Deliver:
 
 
 class _Battery:
-    def __init__(self, method: Algorithm[Any, Any]) -> None:
-        self.method = method
+    def __init__(self, method: Algorithm[Any, Any], transport: Transport) -> None:
+        self.method, self.transport = method, transport
         self._plain: dict[str, Result] = {}
         self._single: dict[str, Result] = {}
 
@@ -414,11 +427,11 @@ class _Battery:
             other = self.run(place.federation(), transport=Rewired(Local(), backwards))
             _same(self.single(place), other, f"{place.name}: clients served from the last to the first")
 
-    def workers(self, count: int) -> None:
-        """In worker processes: the same bits, the same ledger."""
+    def elsewhere(self, transport: Transport, where: str) -> None:
+        """With clients in other processes: the same bits, the same ledger."""
         for place in self.places:
-            other = self.run(place.federation(), transport=Rewired(Processes(count), one_by_one))
-            _same(self.single(place), other, f"{place.name}: one process and {count} worker(s)")
+            other = self.run(place.federation(), transport=Rewired(transport, one_by_one))
+            _same(self.single(place), other, f"{place.name}: one process, and {where}")
 
     def crews(self) -> None:
         """Clients served together by the fastest engine, or one by one by the reference: the same to 1e-10."""
@@ -430,12 +443,16 @@ class _Battery:
 
     def resume(self) -> None:
         """Stopped and resumed after each round: the same bits."""
+        there: dict[str, Any] = {}
+        whole = self.plain
+        if not isinstance(self.transport, Local):
+            there, whole = {"transport": Rewired(self.transport, one_by_one)}, self.single
         for place in self.places:
             with tempfile.TemporaryDirectory() as folder:
-                self.run(place.federation(), 1, checkpoint=folder)
+                self.run(place.federation(), 1, checkpoint=folder, **there)
                 for rounds in range(2, place.rounds + 1):
-                    last = self.run(place.federation(), rounds, resume=folder)
-            _same(self.plain(place), last, f"{place.name}: resumed after every round")
+                    last = self.run(place.federation(), rounds, resume=folder, **there)
+            _same(whole(place), last, f"{place.name}: resumed after every round")
 
     def server_by_assignment(self) -> None:
         """A round leaves the tensors of the state before it as they were: another run, or a resumed one, needs them."""
@@ -513,14 +530,14 @@ class _Battery:
 
     def _or_error(self, place: Place, deliver: Deliver) -> Result | MedleyError:
         try:
-            return self.run(place.federation(), transport=Rewired(Local(), deliver))
+            return self.run(place.federation(), transport=Rewired(self.transport, deliver))
         except MedleyError as e:
             return e
 
     def asked_twice(self) -> None:
         """A request that comes twice is answered twice alike, and remembered once."""
         for place in self.places:
-            other = self.run(place.federation(), transport=Rewired(Local(), twice))
+            other = self.run(place.federation(), transport=Rewired(self.transport, twice))
             _same(self.single(place), other, f"{place.name}: every request delivered twice")
 
     def nobody(self) -> None:
@@ -566,6 +583,7 @@ def _same(a: Result, b: Result, what: str) -> None:
         _expect(not differ, f"{what}: the histories differ in {differ}, round {one['round']}")
     _expect(_equal(a.summary.get("matrix"), b.summary.get("matrix")), f"{what}: accuracies on the tasks differ")
     for one_sent, other_sent in zip(a.ledger, b.ledger, strict=True):
+        one_sent, other_sent = (e._replace(overhead=0) for e in (one_sent, other_sent))  # a transport's own
         _expect(one_sent == other_sent, f"{what}: the ledgers differ: {one_sent} and {other_sent}")
 
 

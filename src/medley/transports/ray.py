@@ -1,8 +1,8 @@
 """Clients on a Ray cluster: the same bits as in one process, on as many machines as there are.
 
-Every worker is an actor which gets the clients' data once, when the run begins, and keeps nothing between two requests:
-clients' memories live with the server and travel with a request. So blocks go to whichever actor is free, and when one
-dies, or its machine, Ray starts another and hands it the same block.
+Every worker is an actor which fetches the clients' data once, at its first request of a run, and keeps nothing else
+between two requests: clients' memories live with the server and travel with a request. So blocks go to whichever actor
+is free, and when one dies, or its machine, Ray starts another and hands it the same block.
 
 Requests and replies are bytes that run nobody's code, but Ray pickles the clients' data and what it tells its own
 processes: use a cluster that is yours.
@@ -10,6 +10,7 @@ processes: use a cluster that is yours.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,8 @@ class Ray:
 
     ``workers`` is how many, by default one for every CPU that Ray has. ``address`` is the cluster's, as in
     ``ray.init``: "auto", "ray://head:10001"; by default the environment's RAY_ADDRESS, else one on this machine, which
-    ends with the run. Medley has to be installed on every machine.
+    ends with the run. Medley has to be installed on every machine. Actors take seconds to start: for many runs,
+    ``with Ray(2).held() as transport`` keeps them from one run to the next.
 
     A run has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``). Raises
     RecipeError for fewer than one worker, without Ray, and for a device other than the CPU.
@@ -45,39 +47,79 @@ class Ray:
 
     def open(self, site: Site) -> RayLink:
         """Connect, unless this process is connected already, and start the actors."""
+        _on_cpu(site)
+        return RayLink(Actors(self.workers, self.address), site, ends=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Actors]:
+        """A transport whose actors serve one run after the other, for as long as the block lasts."""
+        actors = Actors(self.workers, self.address)
+        try:
+            yield actors
+        finally:
+            actors.close()
+
+
+class Actors:
+    """A connection to Ray, and actors there: a transport, too."""
+
+    def __init__(self, workers: int | None, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Two warnings: that Ray 3 will leave CUDA_VISIBLE_DEVICES alone, and that an actor can only be started again
-        # while its data is held, which it is.
+        # Lest Ray warn that its version 3 will leave CUDA_VISIBLE_DEVICES alone, and log what its processes do.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         try:
             import ray
         except ImportError as e:
             raise RecipeError(f'Ray: it cannot be imported ({e}); pip install "medley[ray]"', "transport") from None
-        if site.device != "cpu":
-            raise RecipeError(f"Ray: workers compute on the CPU, the run is on {site.device}; leave device= out")
-        address = self.address or os.environ.get("RAY_ADDRESS", "local")
-        ours = not ray.is_initialized()
-        if ours:
-            local: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False} if address == "local" else {}
+        address = address or os.environ.get("RAY_ADDRESS", "local")
+        self.ray, self.ours = ray, not ray.is_initialized()
+        if self.ours:
+            local: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address == "local" else {}
             try:
                 ray.init(address=address, logging_level="error", log_to_driver=False, **local)
             except (ConnectionError, RuntimeError, ValueError) as e:
                 raise RecipeError(f"Ray(address={address!r}): no cluster answers there: {e}", "address") from None
-        workers = self.workers or int(ray.cluster_resources()["CPU"])
-        return RayLink(ray, site, workers, ours)
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(Actor)
+        self.actors = [kind.remote() for _ in range(workers or int(ray.cluster_resources()["CPU"]))]
+
+    def open(self, site: Site) -> RayLink:
+        """Begin a run with these actors."""
+        _on_cpu(site)
+        return RayLink(self, site, ends=False)
+
+    def close(self) -> None:
+        """End the actors, and Ray if it was started here."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        self.actors = []
+        if self.ours and self.ray.is_initialized():
+            self.ray.shutdown()
+
+
+def _on_cpu(site: Site) -> None:
+    if site.device != "cpu":
+        raise RecipeError(f"Ray: workers compute on the CPU, the run is on {site.device}; leave device= out")
 
 
 class Actor:
-    """A worker."""
+    """A worker. ``held`` is the data of the run that it served last."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self) -> None:
         torch.set_num_threads(1)
-        self.site = site
-        self.classes = {"Exchange": Exchange, **tree.dataclasses_in(site.algorithm.memory)}
+        self.held: Any = None
 
-    def serve(self, common: bytes, own: bytes) -> bytes | dict[str, Any]:
-        """One block's answer and its clients' pending memories; or an error as JSON values."""
+    def serve(self, data: list[Any], common: bytes, own: bytes) -> bytes | dict[str, Any]:
+        """One block's answer and its clients' pending memories; or an error as JSON values.
+
+        ``data`` holds the run's object at Ray, in a list, lest Ray fetch it at every request.
+        """
+        if data != self.held:
+            import ray
+
+            self.site: Site = ray.get(data[0])
+            self.classes = {"Exchange": Exchange, **tree.dataclasses_in(self.site.algorithm.memory)}
+            self.held = data
         try:
             every, mine = tree.from_bytes(common, {}), tree.from_bytes(own, self.classes)
             reply, pending = self.site.serve_block(replace(mine["exchange"], **every), 0, mine["held"])
@@ -87,27 +129,24 @@ class Actor:
 
 
 class RayLink:
-    """Hands blocks to free actors and keeps the clients' memories."""
+    """Hands blocks to free actors and keeps the clients' memories. ``ends``: the actors end with the run."""
 
-    def __init__(self, ray: Any, site: Site, workers: int, ours: bool) -> None:
-        self.ray, self.site, self.ours = ray, site, ours
+    def __init__(self, actors: Actors, site: Site, ends: bool) -> None:
+        self.actors, self.site, self.ends, self.ray = actors, site, ends, actors.ray
         self.classes = tree.dataclasses_in(site.algorithm.memory)
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(Actor)
-        # Held on to, for the actor that takes a dead one's place.
-        self.data = ray.put(replace(site, memories=Memories()))
-        self.actors = [kind.remote(self.data) for _ in range(workers)]
+        self.data = [self.ray.put(replace(site, memories=Memories()))]
 
     def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
         """Blocks as they are done. Of several errors the first block's is raised, as one process would."""
         common = self.ray.put(tree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))
         todo = iter(range(len(exchange.blocks)))
-        free, busy = list(self.actors), dict[Any, tuple[Any, int]]()
+        free, busy = list(self.actors.actors), dict[Any, tuple[Any, int]]()
         failed: dict[int, MedleyError] = {}
         done: list[BlockReply] = []
         while True:
             while free and not failed and (block := next(todo, None)) is not None:
                 actor = free.pop()
-                busy[actor.serve.remote(common, self._request(exchange, block))] = actor, block
+                busy[actor.serve.remote(self.data, common, self._request(exchange, block))] = actor, block
             yield from done
             done = []
             awaited = [ref for ref, (_, block) in busy.items() if block < min(failed, default=1 << 62)]
@@ -167,9 +206,6 @@ class RayLink:
         self.site.memories.load(memories, acked)
 
     def close(self) -> None:
-        """End the actors, and Ray if it was started here."""
-        for actor in self.actors:
-            self.ray.kill(actor)
-        self.actors = []
-        if self.ours and self.ray.is_initialized():
-            self.ray.shutdown()
+        """End what was begun for this run."""
+        if self.ends:
+            self.actors.close()

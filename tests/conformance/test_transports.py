@@ -1,0 +1,45 @@
+"""Every method on transports that are not this process: Ray's actors, and Flower's objects without a network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_methods import METHODS
+
+import medley as md
+from medley.core.algorithm import Algorithm
+from medley.core.transport import Transport
+from medley.testing import conformance
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Transport]:
+    """Two actors for all methods."""
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(Path(md.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        )
+        with md.transports.Ray(2).held() as actors:
+            yield actors
+
+
+# Ray leaves its own sockets and pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_on_ray(method: Algorithm[Any, Any], ray: Transport) -> None:
+    conformance(method, ray)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_on_flower(method: Algorithm[Any, Any], tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from bench import InProcess
+
+    conformance(method, InProcess(tmp_path))
