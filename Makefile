@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test slow check bench docs deploy constraints
+.PHONY: demo test slow check bench docs test-deploy constraints
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -25,14 +25,15 @@ check: .venv/.ready
 bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
 
-# Ray and Flower, in an environment of their own: Flower holds typer and rich back.
-deploy: .venv-deploy/.ready
-	.venv-deploy/bin/pytest tests/transports/test_ray.py tests/transports/test_flower.py tests/transports/test_flower_deployed.py
+# Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back.
+test-deploy: .venv-deploy/.ready
+	.venv-deploy/bin/pytest tests/transports/test_ray.py tests/transports/test_flower.py \
+	  tests/transports/test_flower_deployed.py tests/conformance/test_transports.py
 
 .venv-deploy/.ready: pyproject.toml constraints.txt
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/pip install -q -c constraints.txt torch
-	grep -vE '^(rich|typer)==' constraints.txt > .venv-deploy/constraints.txt
+	grep -vE '^(rich|typer|packaging)==' constraints.txt > .venv-deploy/constraints.txt
 	.venv-deploy/bin/pip install -q -c .venv-deploy/constraints.txt -e '.[dev,ray,flower]'
 	touch $@
 
