@@ -30,6 +30,7 @@ from .core.result import Row
 from .core.site import Site
 from .core.tuned import Tuned
 from .core.types import Vec
+from .core.wire import Plain, Uplink
 from .datasets import Dataset
 from .federation import Federation, Metric, World
 from .problems import engines
@@ -132,14 +133,17 @@ def client_app(
             raise WireError(f"this node is client {i}, and was asked as client {exchange.blocks[0][0]}")
         r, w = _settled(recipe, context.run_config), world(context, request.known)
         algorithm, lr = _parts(r.only().methods()[0] if method is None else method)
-        engine = engines.choose(r.options().get("engine", "auto"), w.problem, w.device)
+        options = r.options()
+        engine = engines.choose(options.get("engine", "auto"), w.problem, w.device)
+        codec = options.get("codec") or Plain()
+        ways: dict[str, Any] = {"uplink": codec} if isinstance(codec, Uplink) else {"codec": codec}
 
         def client(i: int, round: int) -> Client[Any]:
             me = w.client(i, round, engine, lr)
             me.p = exchange.p[i]
             return me
 
-        site = Site(algorithm.suited(w.problem.gives), w.problem, client, r.seed, device=w.device)
+        site = Site(algorithm.suited(w.problem.gives), w.problem, client, r.seed, device=w.device, **ways)
         return answer(site, request, _memory(context))
 
     kinds = [*recipes.methods().values(), *([] if method is None else [type(_parts(method)[0])])]

@@ -177,10 +177,12 @@ def deploy(path: Path, data: Any = None, clients: int = 3, **config: Any) -> Ben
     return grid
 
 
-def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(app: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["", '[codec]\nkind = "Delta"\ninner = { kind = "Quantise", bits = 8 }\n'])
+def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(codec: str, app: Path, tmp_path: Path) -> None:
     """x to 1e-10 in float64; and loss and accuracy measured by the clients are those measured here."""
+    app.write_text(codec + RECIPE)
     r = recipe.load(app)
-    here = r.federation().run(r.methods()[0], 3, dtype="float64")
+    here = r.federation().run(r.methods()[0], 3, **r.options())
     grid = deploy(app, save=str(tmp_path / "out"))
     there = md.Result.load(tmp_path / "out")
     assert float((here.x - there.x).abs().max()) < 1e-10
