@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test slow check bench docs test-deploy constraints
+.PHONY: demo test slow check bench soak docs test-deploy constraints
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,12 @@ check: .venv/.ready
 
 bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
+
+# A hundred runs killed at random moments, and half an hour of rounds; the slow tests have a short form of both.
+soak: .venv/.ready
+	$(BIN)/python benchmarks/soak.py kills --count 100
+	$(BIN)/python benchmarks/soak.py memory --on processes --minutes 30
+	if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python benchmarks/soak.py memory --on ray --minutes 30; fi
 
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back.
 test-deploy: .venv-deploy/.ready

@@ -1,10 +1,12 @@
 """Medley: federated learning when the clients differ, in their data, their compute, their bandwidth and in time."""
 
 from . import datasets as datasets
+from . import logs as logs
 from . import memory as memory
 from . import models as models
 from . import problems as problems
 from . import scenarios as scenarios
+from . import sinks as sinks
 from . import transports as transports
 from .algorithms.agd import AGD as AGD
 from .algorithms.agem import AGEM as AGEM

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from . import datasets, deploy, memory, models, problems, recipe, report, scenarios
+from . import datasets, deploy, logs, memory, models, problems, recipe, report, scenarios
 from .compare import Board, kind_of, names
 from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
@@ -113,6 +113,9 @@ def run(
     ] = None,
     on: Annotated[str, typer.Option(help="Where clients run: local, processes or ray.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="How many processes, or actors of Ray.")] = None,
+    log: Annotated[
+        str | None, typer.Option(help="A line a round on stderr in place of the bar: text, or json.", metavar="FORM")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print how it ended."""
@@ -124,17 +127,15 @@ def run(
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
     r = recipe.load(recipe_file).with_settings([*(settings or []), *given]).only(algorithm)
     (method,) = r.methods()
-    options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume}
+    options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     if on != "local" or workers is not None:
         inner, faults = recipe.transport(on, workers), options.get("transport")
         options["transport"] = inner if faults is None else replace(faults, inner=inner)
+    if log is not None:
+        logs.lines(log)
+        options["progress"] = False
     fed = r.federation()
-    if save is not None:
-        r.save(save / "recipe.toml")
     result = fed.run(method, r.rounds, seed=r.seed, throw=False, **options)
-    if folder is not None:
-        result.save(folder)
-        r.save(folder / "recipe.toml")
     _print(Board([result]))
     _print(str(result.status))
     if folder is not None:

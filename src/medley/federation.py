@@ -30,7 +30,7 @@ from .core.run import Run
 from .core.site import Site
 from .core.sparse import Sparse, arrays, is_sparse, not_finite
 from .core.task import Policy, Replay, Stage, Task
-from .core.transport import Transport
+from .core.transport import BlockReply, Exchange, Link, Tag, Transport
 from .core.tuned import Tuned
 from .core.types import Data, Index, Vec, Weights
 from .core.wire import Codec, Plain, Uplink
@@ -598,6 +598,7 @@ def run(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: str | Path | None = None,
+    recipe: str | None = None,
     eval_every: int = 1,
     evaluate_on: Split = "test",
     target: Mapping[str, float] | None = None,
@@ -611,8 +612,10 @@ def run(
     In a stream ``rounds`` are those of one task, and the history's figures are of the task at hand.
 
     ``init`` is x₀ [d] in place of the seed's own. ``target={"accuracy": 0.9}`` ends the run when it is reached (loss,
-    test_loss, gap and grad_norm: at most). ``checkpoint`` is a folder that is written every ``checkpoint_every``
-    rounds, at the end and on Ctrl-C; ``resume`` is such a folder, and goes on writing to it. ``metrics`` are figures
+    test_loss, gap and grad_norm: at most). ``checkpoint`` is a new folder for the run: settings, versions,
+    history and ledger as they grow, a checkpoint every ``checkpoint_every`` rounds, at the end and on Ctrl-C, and the
+    result (see `medley.core.folder`); ``resume`` is such a folder, and goes on writing to it, whenever the run was
+    killed. ``recipe`` is the text that all this was made from, to be kept there too. ``metrics`` are figures
     of the test outputs by name. ``codec`` is what messages go through: `core.wire`'s Cast narrows them both ways;
     Quantise, TopK and Delta are for replies. With ``throw`` a run that diverges raises Diverged, and one that
     stalls raises Stalled; both carry the result so far.
@@ -700,16 +703,17 @@ def run(
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
     block = engines.crew(world.problem.d)
-    with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as tick:
+    with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as bar:
 
         def watch(row: Row) -> None:
-            tick(row)
+            if bar is not None:
+                bar.tick(row)
             if on_round is not None:
                 on_round(row)
 
         loop = Run(
             algorithm,
-            link,
+            link if bar is None else _Watched(link, bar),
             x0,
             world.problem.buffers(),
             world.p,
@@ -724,6 +728,7 @@ def run(
             device=cache(lambda i: fed.devices.of(seed, i)),
             checkpoint=Path(folder) if folder is not None else None,
             checkpoint_every=checkpoint_every,
+            recipe=recipe,
             on_round=watch,
             settings=settings,
             stages=None if fed.stream is None else world,
@@ -861,22 +866,63 @@ def _finite(t: Tensor, client: int, what: str) -> None:
         )
 
 
+class _Bar:
+    """A progress bar with the live loss and accuracy, and within a round how many have answered."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        from rich import console  # only for a terminal
+        from rich import progress as bars
+
+        live, now = bars.TextColumn("{task.fields[live]}"), bars.TextColumn("{task.fields[now]}")
+        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(), live, now)
+        clocks = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+        self.shown = bars.Progress(*columns, *clocks, console=console.Console(stderr=True), transient=True)
+        self.task = self.shown.add_task(name, total=rounds, now="", live="")
+
+    def tick(self, row: Row) -> None:
+        """A row of the history is there."""
+        accuracy = f"  accuracy {row['accuracy']:.3f}" if "accuracy" in row else ""
+        self.shown.update(self.task, completed=int(row["round"]), now=f"loss {row['loss']:.4g}{accuracy}", live="")
+
+    def answered(self, exchange: Exchange, count: int) -> None:
+        """So many of an exchange have answered."""
+        live = f"{exchange.method} {count}/{sum(map(len, exchange.blocks))}"
+        self.shown.update(self.task, completed=exchange.round - 1, live=live)
+
+
+class _Watched:
+    """A link that tells the bar how far an exchange has come."""
+
+    def __init__(self, link: Link, bar: _Bar) -> None:
+        self.link, self.bar = link, bar
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        """As the link does it."""
+        count = 0
+        for reply in self.link.exchange(exchange):
+            count += len(reply.receipts)
+            self.bar.answered(exchange, count)
+            yield reply
+
+    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+        """As the link does it."""
+        return self.link.save(acked)
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """As the link does it."""
+        self.link.load(memories, acked)
+
+    def close(self) -> None:
+        """As the link does it."""
+        self.link.close()
+
+
 @contextlib.contextmanager
-def _bar(progress: bool | None, name: str, rounds: int) -> Iterator[Callable[[Row], None]]:
-    """A progress bar with the live loss and accuracy; on a terminal unless told otherwise."""
+def _bar(progress: bool | None, name: str, rounds: int) -> Iterator[_Bar | None]:
+    """A bar on a terminal, unless told otherwise."""
     if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda row: None
+        yield None
         return
-    from rich import console  # only for a terminal
-    from rich import progress as bars
-
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
-    times = (bars.TextColumn("{task.fields[now]}"), bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
-    with bars.Progress(*columns, *times, console=console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=rounds, now="")
-
-        def tick(row: Row) -> None:
-            accuracy = f"  accuracy {row['accuracy']:.3f}" if "accuracy" in row else ""
-            bar.update(task, completed=int(row["round"]), now=f"loss {row['loss']:.4g}{accuracy}")
-
-        yield tick
+    bar = _Bar(name, rounds)
+    with bar.shown:
+        yield bar

@@ -62,7 +62,7 @@ def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     """S = Σ p_i J_i, and the fixed point is everybody's, not that of the fast."""
     r = run(md.FedECADO(), 3, 150, checkpoint=tmp_path)
     method = md.FedECADO()
-    kept, _, _ = checkpoint.load(tmp_path, tree.dataclasses_in(type(method.start(r.x)), method.memory))
+    kept = checkpoint.load(tmp_path, tree.dataclasses_in(type(method.start(r.x)), method.memory))
     s = kept["server"]
     sizes = [len(X) for X, _ in Q.clients]
     p = {i: n / sum(sizes) for i, n in enumerate(sizes)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
@@ -189,6 +190,11 @@ def test_cite_has_the_reference_and_bibtex():
     assert "@misc{mcmahan2017communication," in got.stdout
     assert "author = {McMahan and Moore and Ramage and Hampson and Agüera y Arcas}" in got.stdout
     assert "year = {2020}" in got.stdout
+
+
+@pytest.mark.parametrize("name", sorted(recipe.methods()))
+def test_every_card_says_what_becomes_of_missing_replies(name):
+    assert cli.card(inspect.getmodule(recipe.methods()[name]), "Missing replies").endswith(".")
 
 
 @pytest.mark.parametrize("name", sorted(recipe.methods()))

@@ -13,18 +13,10 @@ from safetensors.torch import save_file
 
 import medley as md
 from medley.core import checkpoint, files
-from medley.core.cohort import Books
 from medley.core.errors import MedleyError, WireError
-from medley.core.wire import Entry, Ledger
 from toys import Memory, Server, Toy, federation
 
 CLASSES = {"Server": Server, "Memory": Memory}
-
-
-def books() -> Books:
-    entries = [Entry(1, 0, "train", 0, 10, 5), Entry(1, 0, "train", 2, 10, 0, 3), Entry(1, 1, "shift", 0, 2**40, 1)]
-    state = torch.rand(3), torch.tensor([7])
-    return Books(Ledger.of(entries), 1.5, {0: (1, 1), 2: (1, 0)}, state)
 
 
 def state() -> dict[str, Any]:
@@ -37,10 +29,10 @@ def bits(t: torch.Tensor) -> list[int]:
     return t.reshape(-1).view(torch.uint8).tolist()
 
 
-def test_state_and_books_come_back_bit_by_bit(tmp_path: Path):
-    kept, was = state(), books()
-    checkpoint.save(tmp_path / "deep" / "er", kept, was, {"lr": 0.1, "f": files.number})
-    back, now, _ = checkpoint.load(tmp_path / "deep" / "er", CLASSES, {"f": "number", "lr": 0.1})
+def test_state_comes_back_bit_by_bit(tmp_path: Path):
+    kept = state()
+    checkpoint.save(tmp_path / "deep" / "er", kept, {"lr": 0.1, "f": files.number})
+    back = checkpoint.load(tmp_path / "deep" / "er", CLASSES, {"f": "number", "lr": 0.1})
     assert bits(back["server"].x) == bits(kept["server"].x)
     assert bits(back["server"].c) == bits(kept["server"].c)
     assert back["server"].log == [0.1, 2.0]
@@ -48,14 +40,10 @@ def test_state_and_books_come_back_bit_by_bit(tmp_path: Path):
         i: (bits(m.c), m.calls) for i, m in kept["memories"].items()
     }
     assert (back["round"], back["history"]) == (3, [{"loss": 0.1 + 0.2}])
-    assert (now.ledger, now.seconds, now.acked) == (was.ledger, 1.5, was.acked)
-    assert now.buffers is not None
-    assert was.buffers is not None
-    assert [bits(t) for t in now.buffers] == [bits(t) for t in was.buffers]
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path):
-    checkpoint.save(tmp_path, state(), books(), {})
+    checkpoint.save(tmp_path, state(), {})
     path = tmp_path / checkpoint.FILE
     good = path.read_bytes()
     header = 8 + int.from_bytes(good[:8], "little")
@@ -77,12 +65,12 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path):
             blank += 1
     assert blank < 20
     path.write_bytes(good)
-    assert checkpoint.load(tmp_path, CLASSES, {})[0]["round"] == 3
+    assert checkpoint.load(tmp_path, CLASSES, {})["round"] == 3
 
 
 @pytest.mark.parametrize(("of", "to"), [("F64", "I64"), ("[3,1]", "[1,3]")])
 def test_a_type_or_a_shape_that_was_changed_is_noticed(tmp_path: Path, of: str, to: str):
-    checkpoint.save(tmp_path, {"x": torch.ones(3, 1, dtype=torch.float64)}, books(), {})
+    checkpoint.save(tmp_path, {"x": torch.ones(3, 1, dtype=torch.float64)}, {})
     path = tmp_path / checkpoint.FILE
     good = path.read_bytes()
     assert of.encode() in good
@@ -93,7 +81,7 @@ def test_a_type_or_a_shape_that_was_changed_is_noticed(tmp_path: Path, of: str, 
 
 @pytest.mark.parametrize("share", [0, 0.001, 0.3, 0.9, 0.999])
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float):
-    checkpoint.save(tmp_path, state(), books(), {})
+    checkpoint.save(tmp_path, state(), {})
     path = tmp_path / checkpoint.FILE
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(WireError, match=r"checkpoint\.safetensors"):
@@ -104,7 +92,7 @@ def test_no_checkpoint_and_other_files(tmp_path: Path):
     with pytest.raises(WireError, match=r"there is no checkpoint in .*: nothing to resume"):
         checkpoint.load(tmp_path, CLASSES, {})
     save_file({"x": torch.ones(2)}, tmp_path / checkpoint.FILE)
-    with pytest.raises(WireError, match="has format None"):
+    with pytest.raises(WireError, match=r"has format None.*resume with the version that wrote it, or start anew"):
         checkpoint.load(tmp_path, CLASSES, {})
 
 
@@ -117,13 +105,13 @@ def test_no_checkpoint_and_other_files(tmp_path: Path):
     ],
 )
 def test_the_first_setting_that_differs_is_named(tmp_path: Path, settings: dict[str, Any], words: str):
-    checkpoint.save(tmp_path, state(), books(), {"lr": 0.1, "f": "a"})
+    checkpoint.save(tmp_path, state(), {"lr": 0.1, "f": "a"})
     with pytest.raises(WireError, match=f"is of another run: {words}; resume with what it was started with"):
         checkpoint.load(tmp_path, {}, settings)
 
 
 def test_a_foreign_class_is_not_made(tmp_path: Path):
-    checkpoint.save(tmp_path, state(), books(), {})
+    checkpoint.save(tmp_path, state(), {})
     with pytest.raises(WireError, match="damaged or foreign state"):
         checkpoint.load(tmp_path, {"Server": Server}, {})
 
@@ -131,7 +119,7 @@ def test_a_foreign_class_is_not_made(tmp_path: Path):
 def test_a_folder_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MedleyError, match=r"cannot make the folder .*file"):
-        checkpoint.save(tmp_path / "file" / "sub", state(), books(), {})
+        checkpoint.save(tmp_path / "file" / "sub", state(), {})
 
 
 Full = Callable[[], None]
@@ -160,7 +148,7 @@ def test_a_full_disk_loses_neither_the_old_checkpoint_nor_the_run(tmp_path: Path
     assert [row["round"] for row in result.history] == [0, 1, 2, 3, 4]
     assert result["loss"] == want["loss"][:5]
     assert result.x.shape == want.x.shape
-    assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
+    assert not [*tmp_path.glob(".*.tmp")]
     monkeypatch.undo()
     assert torch.equal(md.run(toy, fed, 5, resume=tmp_path).x, want.x)
 
@@ -174,7 +162,7 @@ def test_a_full_disk_at_ctrl_c_loses_nothing_either(tmp_path: Path, monkeypatch:
     with pytest.raises(MedleyError, match="No space left") as caught:
         md.run(Toy(), federation(3), 5, checkpoint=tmp_path, on_round=stop)
     assert [row["round"] for row in caught.value.result.history] == [0, 1, 2]
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / checkpoint.FILE).exists()
 
 
 def mounted(folder: Path) -> bool:
@@ -185,10 +173,10 @@ def test_a_disk_that_really_is_full(tmp_path: Path):
     if not mounted(tmp_path):
         pytest.skip("only root can mount a small disk here")
     try:
-        checkpoint.save(tmp_path, {"x": torch.ones(4)}, Books(), {})
+        checkpoint.save(tmp_path, {"x": torch.ones(4)}, {})
         with pytest.raises(MedleyError, match=r"cannot write .*what was there before is untouched"):
-            checkpoint.save(tmp_path, {"x": torch.ones(4000)}, Books(), {})
-        assert checkpoint.load(tmp_path, {}, {})[0]["x"].tolist() == [1.0] * 4
+            checkpoint.save(tmp_path, {"x": torch.ones(4000)}, {})
+        assert checkpoint.load(tmp_path, {}, {})["x"].tolist() == [1.0] * 4
         assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
     finally:
         os.system(f"umount {tmp_path}")

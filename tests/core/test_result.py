@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_save_and_load_is_the_same_result(tmp_path: Path):
     )  # fmt: skip
     assert a.ledger == b.ledger
     assert sorted(p.name for p in (tmp_path / "runs" / "a").iterdir()) == [
-        "history.csv", "ledger.csv", "result.json", "x.safetensors",
+        "history.jsonl", "ledger.csv", "result.json", "x.safetensors",
     ]  # fmt: skip
 
 
@@ -49,6 +50,27 @@ def test_writing_over_an_older_result(tmp_path: Path):
     ran().save(tmp_path)
     b = md.run(md.FedAvg(), federation(3), 1)
     assert Result.load(b.save(tmp_path)).method == "FedAvg"
+
+
+def test_a_result_of_the_format_before_is_read(tmp_path: Path):
+    a = ran(eval_every=2)
+    a.save(tmp_path)
+    head = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(head | {"format": 1}))
+    (tmp_path / "history.jsonl").unlink()
+    names = list(a.history[-1])
+    rows = [[str(row.get(k, "")) for k in names] for row in a.history]
+    (tmp_path / "history.csv").write_text("\n".join(",".join(r) for r in [names, *rows]))
+    b = Result.load(tmp_path)
+    assert (b.history, b.ledger, b.digest) == (a.history, a.ledger, a.digest)
+
+
+def test_a_digest_tells_bits_apart_and_not_wall_times():
+    a, b = ran(), ran()
+    assert a["wall"] != b["wall"]
+    assert a.digest == b.digest
+    b.x = torch.nextafter(b.x, b.x + 1)
+    assert a.digest != b.digest
 
 
 def damage(path: Path, name: str, how: str) -> None:
@@ -76,12 +98,12 @@ def test_a_damaged_folder_is_a_wire_error(tmp_path: Path, name: str, how: str):
 @pytest.mark.parametrize("how", ["away", "noise"])
 def test_a_damaged_history(tmp_path: Path, how: str):
     ran().save(tmp_path)
-    damage(tmp_path, "history.csv", how)
+    damage(tmp_path, "history.jsonl", how)
     with pytest.raises(WireError, match="holds no result"):
         Result.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", '{"format": 2}', '{"format": 1}', "null"])
+@pytest.mark.parametrize("text", ["[]", "3", '{"format": 3}', '{"format": 2}', '{"format": 1}', "null"])
 def test_json_that_is_no_result(tmp_path: Path, text: str):
     ran().save(tmp_path)
     (tmp_path / "result.json").write_text(text)

@@ -84,7 +84,6 @@ def test_ctrl_c_in_a_client_undoes_the_round_and_resume_goes_on(
         Toy(trouble=trouble), federation(), 6, checkpoint=tmp_path, on_round=lambda row: seen.append(row["round"])
     )
     assert r.status.outcome == "interrupted"
-    assert r.ledger.entries == list(r.ledger)
     assert f"after round {round - 1} of 6" in r.status.message
     assert str(tmp_path) in r.status.message
     assert figures(r) == figures(whole)[:round]

@@ -81,7 +81,7 @@ def kept(method: Algorithm[Any, Any], folder: Path, rounds: int, **options: Any)
     """The run, the server's state and the clients' memories that it has acknowledged."""
     r = md.run(method, fed(), rounds, checkpoint=folder, **options)
     classes = tree.dataclasses_in(type(method.start(r.x)), method.memory)
-    state, _, _ = checkpoint.load(folder, classes)
+    state = checkpoint.load(folder, classes)
     return r, state["server"], state["memories"]
 
 

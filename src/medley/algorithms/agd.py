@@ -13,6 +13,8 @@ for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent 
 **Departures**: the authors' lr = 10 suits normalised features only: on a quadratic the ball is stable just where
 0 < lr·λ_max < 2(1 + m). By default lr is 1/K, K = Σ p_i K_i from the clients' own bounds.
 
+**Missing replies**: the gradient is the mean over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -12,6 +12,8 @@ equation 11.
 **Departures**: the reference gradient is of the client's own memory, at the point of the local step; a client without
 memory does not project.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -25,6 +25,9 @@ with the weights of (3). p_i and E are the same wherever they occur, since (22) 
 networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then ∇_b(x_k) + (H − ∇_b(x_t)), and
 what ``clip`` bounds is that bracket. Under Adam u_i is the whole displacement.
 
+**Missing replies**: who has not sent its gradients takes no part in the round, and shares are those of the others; a
+lost step is left out of the mean.
+
 **Example**
 
 >>> import medley as md

@@ -16,6 +16,9 @@ the default, takes the line search of this library's other Newton methods; a num
 authors set to 1, without a line search. The authors start from d₀ = −g, as here, with 40 steps and α = 0.01 to 0.03,
 which must stay below 2/λ_max(H_i): by default α is 1/K_i from the client's own bound.
 
+**Missing replies**: who has not sent a gradient is not asked for a direction, nor, without a direction, for losses;
+means are over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -12,6 +12,8 @@ Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.memory.Ring`).
 **Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
 mean loss over the union of its two batches; they pass through the network one after the other, which BatchNorm sees.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -16,6 +16,8 @@ mean square of each row's own gradient, labels as they are (a mini-batch's squar
 small). A step is implicit in the penalty, z⁺ = z − lr·(∇g_i(z) + M(z⁺ − x̄)), M = λ diag F, so that no λ is too large
 for a step size; where it comes to rest is the same. Statistics of BatchNorm are not held.
 
+**Missing replies**: a lost one is left out of the mean, of steps and, at a task's end, of Fisher information.
+
 **Example**
 
 >>> import medley as md

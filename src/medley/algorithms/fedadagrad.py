@@ -11,6 +11,8 @@ ICLR 2021, Algorithm 2.
 
 **Departures**: none.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

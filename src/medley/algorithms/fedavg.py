@@ -11,6 +11,8 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 **Departures**: clients send displacements y_i − x, not end points; ``lr`` is a server step, 1 in the paper.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -11,6 +11,8 @@ Classification", 2019, §4.3.
 
 **Departures**: none.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -14,6 +14,8 @@ was found: for a batch of B rows (B−1)²/B times the mean squared correlation 
 times the paper's ‖K‖_F²/d² without its diagonal. ``reduction="paper"`` is the formula as printed. A batch of one row
 has no correlations and is not penalised.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

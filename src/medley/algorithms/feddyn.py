@@ -14,6 +14,9 @@ in the authors' code, means are unweighted and α_i = α/(N p_i), which leads to
 not solved but descended on for the pace's steps, which moves no fixed point: there ∇f_i(x) = −α_i h_i and the mean of
 h_i is 0. The model handed out is the server's x.
 
+**Missing replies**: a lost one is left out of the mean; h_i stays what it was on both sides, and h is the mean of all
+h_i.
+
 **Example**
 
 >>> import medley as md

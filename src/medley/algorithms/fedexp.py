@@ -15,6 +15,8 @@ the authors' code: means weighed by p̃_i, and ε times the size of the cohort. 
 counts every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two
 iterates, x₀ counting as one.
 
+**Missing replies**: a lost one is left out of both means, which are over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -20,6 +20,9 @@ the Frobenius norm, as in the paper; their code takes the spectral one. An eigen
 included. Under a codec that rounds, a client adds to H_i what the server will decode, so that Σ p_i H_i stays the
 server's H. The step uses H before it has learned from this round's Hessians, which is the order of the authors' code.
 
+**Missing replies**: H_i, and its part of H, stay what they were on both sides; gradients and losses are means over
+those who answered, in partial participation the last known of everybody.
+
 **Example**
 
 >>> import medley as md

@@ -15,6 +15,8 @@ begin every round with momentum 0, as in that code. The paper assumes one learni
 fixed point weighs f_i by p_i·lr_i. ``lr_aware=True`` also normalises the learning rates away; what is left is an
 error of O(lr).
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -13,6 +13,8 @@
 over who takes part, where the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on
 the pull.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

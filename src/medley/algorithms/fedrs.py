@@ -15,6 +15,8 @@ leaves the last layer's bias out of the scaled logits (``bias="drop"``), where i
 trained; here it is scaled with the rest unless asked for. Evaluation takes the logits as they are. A model with one
 margin instead of logits has the two classes' mean scale on it, as its two logits ∓m/2 would.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

@@ -15,6 +15,8 @@ table's mean. Here a step takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), B its m
 mini-batch is met once, it has the same fixed point, and it needs two vectors where the table has one for each
 mini-batch. With the full batch both are FedLin. The paper's clients weigh the same; here they weigh p_i.
 
+**Missing replies**: who has not sent its gradient is not asked to train; both means are over those who answered.
+
 **Example**
 
 >>> import medley as md

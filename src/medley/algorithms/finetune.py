@@ -12,6 +12,8 @@ Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of
 
 **Departures**: clients send displacements y_i − x, not end points.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

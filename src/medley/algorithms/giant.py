@@ -16,6 +16,9 @@ Optimization", NeurIPS 2018.
 β = 1/2, no smallest step that is taken whether it helps or not); the authors' code has α = 0.01, β = 1/4. The effective
 Hessian is the harmonic mean of the clients', so on clients that differ much the method may need very many rounds.
 
+**Missing replies**: who has not sent a gradient is not asked for a direction, nor, without a direction, for losses;
+means are over those who answered. Unless all have, the gradients that come with the losses are not used.
+
 **Example**
 
 >>> import medley as md

@@ -11,6 +11,8 @@ Nesterov's 1/K, "Introductory Lectures on Convex Optimization", 2004, theorem 2.
 
 **Departures**: K = Σ p_i K_i with K_i = λ_max(X_iᵀX_i/N_i)·max l″ + μ, which no client has to share its rows for.
 
+**Missing replies**: the gradient is the mean over those who answered.
+
 **Example**
 
 >>> import medley as md

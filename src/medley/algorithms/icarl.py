@@ -23,6 +23,9 @@ argmax_c ⟨φ, μ_c⟩. So the means stand in the place of the last layer's wei
 evaluated at the end of a task, whose loss is that of these scores. Training goes on from the layer that was trained,
 which is also what rows of the history before a task's end are of.
 
+**Missing replies**: a lost one is left out of the mean. A client whose choice at a task's end is lost has no exemplars
+of that task, and they are not in the means of classes.
+
 **Example**
 
 >>> import medley as md

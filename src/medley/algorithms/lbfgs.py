@@ -14,6 +14,9 @@ conditions. The gradient comes with the loss of the trial, so a step that is tak
 clients answered than before, losses can't be compared and differences of gradients mean nothing: the memory starts anew
 from what came.
 
+**Missing replies**: means are over those who answered. Where that changes from one point to the next, losses are not
+compared and the pairs so far are dropped.
+
 **Example**
 
 >>> import medley as md

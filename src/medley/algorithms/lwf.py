@@ -14,6 +14,8 @@ distilled softmax is over a past task's own classes each under mode="task", over
 compared with the new classes only, as there, under mode="class" too. Under BatchNorm the teacher sees the present
 running statistics.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

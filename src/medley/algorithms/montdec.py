@@ -14,6 +14,9 @@ Hessian every round. How many pairs go up is ``me.pace.pairs``, unless ``pairs``
 
 **Departures**: p_i instead of 1/M. Clients that miss a round are represented by what they sent last.
 
+**Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
+model made of these.
+
 **Example**
 
 >>> import medley as md

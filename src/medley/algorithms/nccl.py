@@ -14,6 +14,8 @@ it is held to at most α here, so that a step never takes more of the task than 
 memory's rate α(1 − Λ/‖∇f‖²) is held to at most 1/L. α is the client's learning rate: choose it below 1/L, since from
 there on a step that helps both takes nothing of the task.
 
+**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+
 **Example**
 
 >>> import medley as md

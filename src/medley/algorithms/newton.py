@@ -14,6 +14,8 @@ Method for Distributed Optimization", NeurIPS 2018, section 4.
 **Departures**: where Σ p_i H_i is singular (mu = 0 and fewer rows than columns, or columns that depend on each other)
 the step is of least norm instead of undefined.
 
+**Missing replies**: who has not sent its Hessian is left out of the round; means are over those who answered.
+
 **Example**
 
 >>> import medley as md

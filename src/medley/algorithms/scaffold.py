@@ -13,6 +13,9 @@ Federated Learning", ICML 2020, Algorithm 1.
 moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over everybody, whoever took part. In option II the simulated time T
 stands for K·η_l, which holds under learning-rate schedules and momentum as well; it does not under Adam.
 
+**Missing replies**: a lost one is left out of the mean; c_i stays what it was on both sides, and c = Σ p_i c_i over
+everybody.
+
 **Example**
 
 >>> import medley as md

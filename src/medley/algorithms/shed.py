@@ -18,9 +18,8 @@ eigenvectors, as d × d numbers or (rows)² of them, whichever is less. How many
 
 **Departures**: p_i instead of 1/M everywhere. Iterations count from 1, and the first renews. ``renewal=
 "gradient_norm"`` renews where the gradient's norm falls by less than ``b`` times what it fell by before, or grows, and
-after d rounds at the latest: as printed the rule renews nearly always, or once and never again. Clients that miss
-a round are represented by their last gradient and eigenpairs; in the line search, by the quadratic model made of these.
-Pairs stop at the rank of the data's part of the Hessian, after which Ĥ_i is exact.
+after d rounds at the latest: as printed the rule renews nearly always, or once and never again. Pairs stop at the
+rank of the data's part of the Hessian, after which Ĥ_i is exact.
 
 Beyond the paper, each alone or all in `SHED.fast`: L-BFGS at the server on top of Ĥ⁻¹ (``lbfgs``); a line search whose
 first candidate is answered with the next report as well, so that an accepted η = 1 has begun the next round
@@ -28,6 +27,9 @@ first candidate is answered with the next report as well, so that an accepted η
 |eigenvalue| (``difference``); ρ = √(λ_{q+1} · mean of the rest) (``rho="geo"``), which gives up Ĥ ⪰ H; eigenvectors
 and changes of gradients in 8 bits, directions in 16 (``bits``), which gives up Ĥ ⪰ H too; ``above`` restores it, for 8
 bytes more a reply, by as much on the diagonal as rounding can have taken off.
+
+**Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
+model made of these.
 
 **Example**
 

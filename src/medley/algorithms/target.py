@@ -16,6 +16,9 @@ uses a meta-learner; its student learns from the first batch on. Temperature 2 f
 the generator's weights are those of that code; its kd = 25 goes with a learning rate of 0.01. Under mode="task" a
 made-up row has a label of a past task, and each task's outputs are distilled apart.
 
+**Missing replies**: a lost one is left out of the mean. A client that does not confirm the rows made at a task's end
+goes on with those it had.
+
 **Example**
 
 >>> import medley as md

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,45 +14,26 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from . import files, tree
-from .cohort import Books
-from .errors import MedleyError, WireError
+from .errors import WireError
 from .patience import Late
-from .wire import Entry, Ledger
 
 FILE = "checkpoint.safetensors"
-FORMAT = "2"
+FORMAT = "3"
 
 
-def save(folder: Path, state: dict[str, Any], books: Books, settings: dict[str, Any]) -> None:
-    """Write ``state`` (a state tree by name) and the books into ``folder``. Raises MedleyError when it cannot."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
+def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Write ``state``, a state tree by name, into ``folder``. Raises MedleyError when it cannot."""
     store: dict[str, Tensor] = {}
-    methods = list(dict.fromkeys(e.method for e in books.ledger))
-    number = {m: k for k, m in enumerate(methods)}
-    ledger = [(e.round, e.exchange, number[e.method], e.client, e.down, e.up, e.overhead) for e in books.ledger]
-    kept = {
-        "state": state,
-        "methods": methods,
-        "ledger": torch.tensor(ledger, dtype=torch.int64).reshape(-1, len(Entry._fields)),
-        "seconds": books.seconds,
-        "acked": books.acked,
-        "buffers": books.buffers,
-        "late": books.late,
-    }
-    text = json.dumps(tree.pack(kept, store))
+    text = json.dumps(tree.pack(state, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=files.plain)}
-    with files.replacing(folder / FILE) as tmp:
+    head["medley"] = metadata.version("medley")
+    with files.replacing(files.made(folder) / FILE) as tmp:
         save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
 
 
-def load(
-    folder: Path, classes: dict[str, type], settings: dict[str, Any] | None = None
-) -> tuple[dict[str, Any], Books, dict[str, Any]]:
-    """Inverse of `save`: state, books, settings. Raises WireError for a missing or damaged checkpoint, or, where
-    ``settings`` are given, one of a run with others.
+def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The state. Raises WireError for a missing or damaged checkpoint, for another version's, or, where ``settings``
+    are given, for one of a run with others.
     """
     path = folder / FILE
     try:
@@ -59,28 +41,37 @@ def load(
             head = dict(f.metadata() or {})
             store = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
-            raise WireError(f"{path} has format {head.get('format')!r}; this version reads {FORMAT!r}")
-        if head.pop("sum") != _checksum(head, store):
-            raise WireError(f"{path} is damaged: its checksum does not fit; take an earlier copy, or start anew")
-        theirs = json.loads(head["settings"])
-        ours = theirs if settings is None else json.loads(json.dumps(settings, default=files.plain))
-        # Before the state, which another method's classes could not hold.
-        differ = [k for k in ours | theirs if ours.get(k) != theirs.get(k)]
-        if differ:
-            k = differ[0]
             raise WireError(
-                f"the checkpoint in {folder} is of another run: {k} was {theirs.get(k)!r} there and is {ours.get(k)!r} "
-                "here; resume with what it was started with"
+                f"{path} has format {head.get('format')!r}, medley {head.get('medley', 'of an earlier version')}'s; "
+                f"this version reads {FORMAT!r}: resume with the version that wrote it, or start anew in another folder"
             )
+        if head.pop("sum") != _checksum(head, store):
+            raise WireError(
+                f"{path} is damaged: its checksum does not fit; take an earlier copy of {folder}, or start anew"
+            )
+        if settings is not None:
+            # Before the state, which another method's classes could not hold.
+            alike(folder, json.loads(head["settings"]), settings)
         kept = tree.unpack(json.loads(head["tree"]), store, {**classes, "Late": Late})
     except FileNotFoundError:
         raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
     except (OSError, SafetensorError, ValueError, KeyError) as e:
-        raise WireError(f"{path} is not a checkpoint that can be read: {type(e).__name__}: {e}") from None
-    names = kept["methods"]
-    entries = [Entry(r, x, names[m], *rest) for r, x, m, *rest in kept["ledger"].tolist()]
-    books = Books(Ledger.of(entries), kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
-    return kept["state"], books, theirs
+        raise WireError(
+            f"{path} is not a checkpoint that can be read ({type(e).__name__}: {e}); take an earlier copy of {folder}, "
+            "or start anew"
+        ) from None
+    return dict(kept)
+
+
+def alike(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise WireError, naming the first setting that differs, unless the run in ``folder`` is of these settings."""
+    ours = json.loads(json.dumps(settings, default=files.plain))
+    for k in ours | theirs:
+        if ours.get(k) != theirs.get(k):
+            raise WireError(
+                f"the checkpoint in {folder} is of another run: {k} was {theirs.get(k)!r} there and is {ours.get(k)!r} "
+                "here; resume with what it was started with"
+            )
 
 
 def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:

@@ -30,7 +30,7 @@ from .tuned import Tuned
 
 Method = Algorithm[Any, Any] | Tuned
 
-OURS = ("seed", "throw", "progress", "on_round", "checkpoint", "resume")
+OURS = ("seed", "throw", "progress", "on_round", "checkpoint", "resume", "recipe")
 """Options of a run that are set here."""
 
 
@@ -121,6 +121,8 @@ def run_all(
         raise RecipeError(f"{call}(jobs={jobs}): must be at least 1", "jobs")
     common = {**fed.settings(), "run": {"rounds": rounds, **options}}
     with contextlib.ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(files.locked(folder))
         pairs = [
             Pair(
                 name,

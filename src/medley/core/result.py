@@ -6,15 +6,17 @@ import csv
 import json
 import math
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from . import files
-from .errors import MedleyError, WireError
+from .errors import WireError
 from .problem import State
 from .wire import Ledger
 
@@ -65,28 +67,21 @@ class Result:
         return [row.get(name, math.nan) for row in self.history]
 
     def save(self, folder: str | Path) -> Path:
-        """Write result.json, history.csv, ledger.csv and x.safetensors into ``folder``, each whole or not at all."""
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
+        """Write result.json, history.jsonl, ledger.csv and x.safetensors into ``folder``, each whole or not at all."""
+        folder = files.made(Path(folder))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
         with files.replacing(folder / "x.safetensors") as tmp:
             save_file(tensors, tmp)
-        with files.replacing(folder / "history.csv") as tmp, tmp.open("w", newline="") as f:
-            names = list(dict.fromkeys(k for row in self.history for k in row))
-            w = csv.DictWriter(f, names)
-            w.writeheader()
-            w.writerows(self.history)
-        with files.replacing(folder / "ledger.csv") as tmp:
-            self.ledger.save(tmp)
+        for name, text in (("history.jsonl", history_text(self.history)), ("ledger.csv", self.ledger.text())):
+            with files.replacing(folder / name) as tmp:
+                tmp.write_text(text, encoding="utf-8")
         head = {
-            "format": 1,
+            "format": 2,
             "method": self.method,
             "seed": self.seed,
+            "digest": self.digest,
             "status": [self.status.outcome, self.status.message],
             "summary": self.summary,
             "settings": self.settings,
@@ -95,24 +90,52 @@ class Result:
             tmp.write_text(json.dumps(head, indent=1, default=files.plain))
         return folder
 
+    @property
+    def digest(self) -> str:
+        """Of x, buffers, history (but for wall time) and ledger: equal for runs with the same bits in all of them."""
+        h = blake2b(digest_size=16)
+        for t in (self.x, *(self.buffers or ())):
+            h.update(t.contiguous().reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+        h.update(history_text([{k: v for k, v in row.items() if k != "wall"} for row in self.history]).encode())
+        h.update(self.ledger.text().encode())
+        return h.hexdigest()
+
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """Inverse of `save` (without ``model``). Raises WireError for a folder that holds no result."""
         folder = Path(folder)
         try:
             head = json.loads((folder / "result.json").read_text())
-            if head["format"] != 1:
-                raise ValueError(f"format {head['format']} is not known to this version")
-            with (folder / "history.csv").open(newline="") as f:
-                history = [{k: files.number(v) for k, v in row.items() if v != ""} for row in csv.DictReader(f)]
+            if head["format"] == 2:
+                history = history_of((folder / "history.jsonl").read_text(encoding="utf-8"))
+            elif head["format"] == 1:
+                with (folder / "history.csv").open(newline="") as f:
+                    history = [{k: files.number(v) for k, v in row.items() if v != ""} for row in csv.DictReader(f)]
+            else:
+                raise ValueError(f"format {head['format']} is of a later version than this; take that to read it")
             kept = load_file(folder / "x.safetensors")
             x, buffers = kept["x"], (kept["floats"], kept["ints"]) if "floats" in kept else None
             method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
-            status = Status(*head["status"])
+            status, ledger = Status(*head["status"]), Ledger.of((folder / "ledger.csv").read_text())
         except (OSError, ValueError, KeyError, TypeError, csv.Error, SafetensorError) as e:
             raise WireError(f"{folder} holds no result that can be read: {type(e).__name__}: {e}") from None
-        ledger = Ledger.load(folder / "ledger.csv")
-        return cls(method, seed, x, history, summary, ledger, status, settings, buffers=buffers)
+        result = cls(method, seed, x, history, summary, ledger, status, settings, buffers=buffers)
+        if head.get("digest", result.digest) != result.digest:
+            raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
+        return result
+
+
+def history_text(rows: list[Row]) -> str:
+    """JSON lines, one a row."""
+    return "".join(json.dumps(row, default=files.plain) + "\n" for row in rows)
+
+
+def history_of(text: str) -> list[Row]:
+    """Inverse of `history_text`. Raises ValueError for what is none."""
+    rows = [json.loads(line) for line in text.splitlines()]
+    if any(not isinstance(row, dict) or "round" not in row for row in rows):
+        raise ValueError("the history has lines that are no rows")
+    return rows
 
 
 def summarise(history: list[Row]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -12,18 +13,22 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, tree
+from . import folder as folders
+from . import tree
 from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
-from .errors import Diverged, MedleyError, RecipeError, Stalled
+from .errors import Diverged, MedleyError, RecipeError, Stalled, WireError
+from .folder import Folder
 from .patience import Patience
 from .problem import State
 from .result import Result, Row, Status, summarise
 from .task import Stage, Stages, Task, figures
 from .transport import Link
 from .types import Vec
-from .wire import Codec, Ledger, Plain
+from .wire import Codec, Plain
+
+log = logging.getLogger("medley")
 
 AT_MOST, AT_LEAST = ("loss", "test_loss", "gap", "grad_norm"), ("accuracy",)
 
@@ -53,6 +58,9 @@ class Run:
     block: int = 8
     device: Callable[[int], Device] = lambda i: Device()
     checkpoint: Path | None = None
+    """The run's folder; see `medley.core.folder`."""
+    recipe: str | None = None
+    """The text that it is made from, for the folder."""
     checkpoint_every: int = 10
     on_round: Callable[[Row], object] = lambda row: None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -78,13 +86,15 @@ class Run:
         """A run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""
         server = type(self.algorithm.start(torch.zeros_like(self.x0)))
         classes = tree.dataclasses_in(server, self.algorithm.memory)
-        kept, books, _ = checkpoint.load(folder, classes, self.settings)
-        kept, books.buffers, books.late = tree.map_tensors(
-            (kept, books.buffers, books.late), lambda t: t.to(self.x0.device)
-        )
+        there = folders.load(folder, classes, self.settings)
+        if there is None:
+            return self.start()
+        kept, history, ledger = there
+        kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
+        books = Books(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
         books.engines = frozenset(kept["engines"])
         self.link.load(kept["memories"], books.remembered)
-        return _Live(kept["round"], kept["server"], books, kept["history"], kept["wall"], kept["matrix"])
+        return _Live(kept["round"], kept["server"], books, history, kept["wall"], kept["matrix"])
 
     def __call__(self, resume: Path | None = None) -> Result:
         """Run to the end, to the target, to Ctrl-C or to a divergence; the result says which and holds all that was
@@ -93,7 +103,23 @@ class Run:
         What happens inside a round that is cut short is undone: the result and the checkpoint are those of the last
         whole round.
         """
-        live = self.start() if resume is None else self.resume(resume)
+        if resume is not None and not folders.holds_run(resume):
+            raise WireError(f"there is no checkpoint in {resume}: nothing to resume")
+        if self.checkpoint is None:
+            return self._run(self.start() if resume is None else self.resume(resume), None)
+        with contextlib.closing(Folder(self.checkpoint)) as folder:
+            live = self.start() if resume is None else self.resume(resume)
+            anew = resume is None or resume.resolve() != self.checkpoint.resolve()
+            folder.begin(live.history, live.books.ledger, self.settings, live.round, anew, self.recipe)
+            result = self._run(live, folder)
+            try:
+                result.save(self.checkpoint)
+            except MedleyError as e:
+                e.result = result
+                raise
+            return result
+
+    def _run(self, live: _Live, folder: Folder | None) -> Result:
         status, saved = Status("finished"), -1
         began = time.perf_counter() - live.wall
         try:
@@ -102,7 +128,7 @@ class Run:
                     row = self._evaluate(live)
                     if lacking := self.target.keys() - row.keys():
                         raise RecipeError.unknown(min(lacking), row, "run(target=...): this run's history")
-                    self.on_round(row)
+                    self._tell(row)
                 while live.round < self.rounds and not self._reached(live.history[-1]):
                     after = self._round(live.before())
                     after.wall = time.perf_counter() - began
@@ -111,28 +137,40 @@ class Run:
                         self._evaluate(after)
                     after.books.notes = {}
                     live = after
-                    if self.checkpoint and live.round % self.checkpoint_every == 0:
-                        self._save(live)
+                    if folder and live.round % self.checkpoint_every == 0:
+                        self._save(live, folder)
                         saved = live.round
+                    elif folder:
+                        folder.grow(live.history, live.books.ledger)
                     if evaluated:
-                        self.on_round(live.history[-1])
+                        self._tell(live.history[-1])
                 if why := self._reached(live.history[-1]):
                     status = Status("target", why)
             except KeyboardInterrupt:
-                where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint else ""
+                where = f"; resume={str(self.checkpoint)!r} goes on from there" if folder else ""
                 status = Status("interrupted", f"stopped by Ctrl-C after round {live.round} of {self.rounds}{where}")
             except Diverged as e:
                 status = Status("stalled" if isinstance(e, Stalled) else "diverged", str(e))
-            if self.checkpoint and saved != live.round:
-                self._save(live)
+            if folder and saved != live.round:
+                self._save(live, folder)
         except Exception as e:
-            if self.checkpoint:
+            if folder:
                 with contextlib.suppress(MedleyError):
-                    self._save(live)
+                    self._save(live, folder)
             if isinstance(e, MedleyError):
                 e.result = self._result(live, Status("failed", str(e)))
             raise
         return self._result(live, status)
+
+    def _tell(self, row: Row) -> None:
+        name, seed = self.algorithm.name, self.seed
+        figures = ", ".join(f"{k} {row[k]:.6g}" for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
+        traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
+        said = {"row": {"method": name, "seed": seed, **row}}
+        log.info(
+            "%s, seed %d, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
+        )
+        self.on_round(row)
 
     def _result(self, live: _Live, status: Status) -> Result:
         if live.history and live.history[-1]["round"] != live.round:
@@ -145,7 +183,7 @@ class Run:
             self.algorithm.model(live.s).detach().cpu().clone(),
             live.history,
             _summary(live),
-            Ledger.of([*live.books.ledger]),  # a list of its own: an undone round's deliveries stay behind
+            live.books.ledger,
             status,
             self.settings | ({"engine": " and ".join(sorted(live.books.engines))} if live.books.engines else {}),
             buffers=tree.map_tensors(live.books.buffers, lambda t: t.cpu()),
@@ -210,18 +248,21 @@ class Run:
                 return f"{key} {value:.6g} reached the target {goal:g} in round {int(row['round'])}"
         return ""
 
-    def _save(self, live: _Live) -> None:
-        assert self.checkpoint is not None
+    def _save(self, live: _Live, folder: Folder) -> None:
+        b = live.books
         state = {
             "round": live.round,
             "server": live.s,
-            "memories": self.link.save(live.books.remembered),
-            "history": live.history,
+            "memories": self.link.save(b.remembered),
             "wall": live.wall,
             "matrix": live.matrix,
-            "engines": sorted(live.books.engines),
+            "engines": sorted(b.engines),
+            "seconds": b.seconds,
+            "acked": b.acked,
+            "buffers": b.buffers,
+            "late": b.late,
         }
-        checkpoint.save(self.checkpoint, state, live.books, self.settings)
+        folder.save(state, live.history, b.ledger, self.settings)
 
 
 @dataclass

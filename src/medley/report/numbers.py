@@ -166,7 +166,8 @@ def tailed(results: Sequence[Result], metric: str) -> bool:
 def last_round(result: Result) -> int:
     """The last round that was evaluated or asked anybody."""
     rounds = [int(row["round"]) for row in result.history[-1:] if "round" in row]
-    return max(rounds + [e.round for e in result.ledger.entries[-1:]], default=0)
+    last = result.ledger.since(max(0, len(result.ledger) - 1))
+    return max(rounds + [e.round for e in last], default=0)
 
 
 def higher_is_better(metric: str) -> bool:

@@ -1,0 +1,108 @@
+"""What faults and slow clients cost, in the tables of docs/faults.md.
+
+python benchmarks/faults.py loss     # a fifth of all replies lost, against the run without
+python benchmarks/faults.py clock    # seconds of the virtual clock to a target, waiting for the slow or not
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import medley as md
+from medley.transports import Local, Lossy
+
+SEEDS = range(5)
+
+
+def told(values: Sequence[float], digits: int = 0) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def loss(share: float, rounds: int) -> None:
+    """Rounds to a gap of 1e-6 on logistic regression; for C-FLAG the accuracy at the end of a stream."""
+    toy = md.problems.logistic(clients=10, d=20, mu=1e-3)
+    descending = md.scenarios.Pace(lr=1.0, epochs=5, batch=None)
+    fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=descending)
+    stream = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=md.datasets.digits(),
+        partition=md.scenarios.Dirichlet(clients=10, alpha=0.5),
+        pace=md.scenarios.Pace(lr=0.3, steps=5),
+        stream=md.scenarios.Split(tasks=5, mode="class"),
+        replay=md.memory.Ring(capacity=40, sample=20),
+    )
+    print(f"| method | figure | no loss | {share:.0%} lost |\n|---|---|---|---|")
+    methods = [md.SCAFFOLD(), md.FedDyn(alpha=0.1), md.FedECADO(), md.SHED(pairs=2), md.SHED.fast(pairs=2)]
+    for method in methods:
+        cells = []
+        for transport in (Local(), Lossy(loss=share)):
+            runs = [run(method, fed, rounds, seed, transport=transport, target={"gap": 1e-6}) for seed in SEEDS]
+            there = [r.summary["round"] for r in runs if r.status.outcome == "target"]
+            worst = max(r.summary["gap"] for r in runs)
+            missed = f"{len(there)} of {len(runs)} within {rounds}, worst gap {worst:.1e}"
+            cells.append(told(there) if len(there) == len(runs) else missed)
+        print(f"| {said(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
+    figures: dict[str, list[str]] = {"acc": [], "fgt": []}
+    for transport in (Local(), Lossy(loss=share)):
+        runs = [run(md.CFLAG(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
+        for name, cells in figures.items():
+            cells.append(told([100 * r.summary[name] for r in runs], 1))
+    for name, words in (("acc", "accuracy over all tasks at the end, %"), ("fgt", "forgotten, points")):
+        print(f"| CFLAG, digits | {words} | {' | '.join(figures[name])} |", flush=True)
+
+
+def clock(target: float, rounds: int) -> None:
+    """Digits on 20 phones, a hundred times apart in speed, with unequal labels: seconds to an accuracy."""
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 10, (32,))),
+        data=md.datasets.digits(),
+        partition=md.scenarios.Dirichlet(clients=20, alpha=0.5),
+        pace=md.scenarios.Pace(lr=0.1, epochs=2, batch=16),
+        devices=md.scenarios.phones(),
+    )
+    ways = {
+        "FedAvg, waits for all": (md.FedAvg(), md.Patience()),
+        "FedAvg, deadline of 1 s": (md.FedAvg(), md.Patience(deadline=1.0)),
+        "FedECADO, waits for all": (md.FedECADO(), md.Patience()),
+        "FedBuff, rounds of 5 replies": (md.FedBuff(), md.Patience(replies=5)),
+        "FedAsync, rounds of 1 reply": (md.FedAsync(), md.Patience(replies=1)),
+        "FedECADO, rounds of 5 replies": (md.FedECADO(), md.Patience(replies=5)),
+    }
+    print(f"| | reached {target:.0%} | virtual seconds | rounds | accuracy at the end |\n|---|---|---|---|---|")
+    for name, (method, patience) in ways.items():
+        runs = [run(method, fed, rounds, seed, patience=patience, target={"accuracy": target}) for seed in SEEDS]
+        there = [r for r in runs if r.status.outcome == "target"]
+        figures = [
+            told([r.summary[k] for r in there], d) if len(there) > 1 else "" for k, d in (("seconds", 1), ("round", 0))
+        ]
+        best = told([100 * max(r["accuracy"]) for r in runs], 1)
+        print(f"| {name} | {len(there)} of {len(runs)} | {' | '.join(figures)} | {best} |", flush=True)
+
+
+def run(method: Any, fed: md.Federation, rounds: int, seed: int, **options: Any) -> md.Result:
+    return md.run(method, fed, rounds, seed=seed, throw=False, progress=False, **options)
+
+
+def said(method: Any) -> str:
+    return "SHED.fast" if method.name == "SHED" and method.lbfgs else method.name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["loss", "clock"])
+    parser.add_argument("--share", type=float, default=0.2, help="of replies lost")
+    parser.add_argument("--target", type=float, default=0.9, help="test accuracy")
+    parser.add_argument("--rounds", type=int, default=600, help="at most")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    loss(args.share, args.rounds) if args.what == "loss" else clock(args.target, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Faults that lose nothing, for as long as you like: kill -9 at random moments, and memory over many rounds.
+
+python benchmarks/soak.py kills --count 100                    # as many runs, each killed up to three times
+python benchmarks/soak.py memory --on processes --minutes 30   # or --on ray, --on local
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+import medley as md
+from medley.core.folder import holds_run
+from medley.core.result import Result, history_of
+from medley.core.wire import Delta, Quantise
+from medley.transports import Local, Lossy, Processes
+
+BOUND = 4096
+"""Bytes a round that memory may grow by, and yet be called flat: less than half of the model below."""
+
+DELIVERY = 56
+"""Bytes that the ledger keeps of each delivery, which no bound is about."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A method on its toy."""
+
+    method: Any
+    fed: md.Federation
+    rounds: int
+    options: dict[str, Any] = field(default_factory=dict)
+    per_task: int = 1
+
+    def run(self, folder: Path | None) -> Result:
+        """The run, or what is left of it."""
+        where = {} if folder is None else {"resume" if holds_run(folder) else "checkpoint": folder}
+        options = {"checkpoint_every": 3, "progress": False, "throw": False}
+        return md.run(self.method, self.fed, self.rounds, **options, **self.options, **where)
+
+
+def jobs() -> dict[str, Job]:
+    """A run or two of every family of methods."""
+    toy, curved = md.problems.quadratics(clients=10), md.problems.logistic(clients=10, d=20, mu=1e-4)
+    uneven = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=4)
+    first = md.Federation(toy.problem, clients=toy.clients, pace=uneven, participation=0.5)
+    slow = md.scenarios.Devices(speed=[1000.0] * 8 + [50.0] * 2)
+    late = md.Federation(toy.problem, clients=toy.clients, pace=uneven, devices=slow)
+    second = md.Federation(curved.problem, clients=curved.clients)
+    stream = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(5),
+        pace=md.scenarios.Pace(lr=0.3, steps=3),
+        stream=md.scenarios.Split(tasks=5, mode="class"),
+        replay=md.memory.Ring(capacity=40, sample=20),
+    )
+    patient = {"patience": md.Patience(replies=5, faulty="drop")}
+    faults = {
+        "transport": Lossy(loss=0.2, corrupt=0.05),
+        "codec": Delta(Quantise(4)),
+        "patience": md.Patience(retries=3),
+    }
+    return {
+        "SCAFFOLD": Job(md.SCAFFOLD(), first, 60),
+        "FedECADO": Job(md.FedECADO(), first, 40),
+        "SHED": Job(md.SHED(pairs=1), second, 40),
+        "SHED.fast": Job(md.SHED.fast(pairs=1), second, 40),
+        "CFLAG": Job(md.CFLAG(), stream, 4, per_task=5),
+        "FedBuff, late replies": Job(md.FedBuff(), late, 60, patient),
+        "FedECADO, late replies": Job(md.FedECADO(flows="client"), late, 40, patient),
+        "SCAFFOLD, 4 bits, faults": Job(md.SCAFFOLD(), first, 40, faults),
+        "SCAFFOLD, 2 processes": Job(md.SCAFFOLD(), first, 30, {"transport": Processes(2)}),
+    }
+
+
+def killed(job: Job, folder: Path, after: float) -> bool:
+    """Whether a process that runs the job was killed so many seconds after its birth; else it had ended by then."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            job.run(folder)
+            os._exit(0)
+        os._exit(1)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), f"the run ended by itself with {code}"
+    return code != 0
+
+
+def kills(count: int, seed: int) -> None:
+    """``count`` runs, each killed one to three times at random moments and resumed: the digests are the same."""
+    rng, all_jobs, same, total = random.Random(seed), jobs(), 0, 0
+    known: dict[str, tuple[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="medley-soak-") as base:
+        for name, job in all_jobs.items():
+            whole = job.run(None).digest
+            began = time.perf_counter()
+            kept = job.run(Path(base) / f"whole {name}")
+            known[name] = whole, time.perf_counter() - began
+            assert kept.digest == whole, f"{name}: kept in a folder, the run has other bits"
+        for k, (name, job) in zip(range(count), itertools.cycle(all_jobs.items()), strict=False):
+            folder, (whole, took), wanted, moments = Path(base) / str(k), known[name], rng.randint(1, 3), []
+            rounds = job.rounds * job.per_task
+            while len(moments) < wanted:
+                left = 1 - max([0, *moments]) / rounds
+                if killed(job, folder, rng.uniform(0, took * left)):
+                    rows = folder / "history.jsonl"
+                    moments.append(rows.read_text().count("\n") - 1 if rows.exists() else -1)
+                elif moments:
+                    break
+                else:  # it was faster than the one before it
+                    shutil.rmtree(folder)
+            last = job.run(folder)
+            rows = [row["round"] for row in history_of((folder / "history.jsonl").read_text())]
+            assert last.digest == whole == Result.load(folder).digest, f"{name}, killed in rounds {moments}: other bits"
+            assert rows == list(range(rounds + 1)), f"{name}: the history has rows {rows}"
+            same, total = same + 1, total + len(moments)
+            print(f"{k + 1:4d}  {name}: killed after rounds {moments}, same digest {whole[:8]}", flush=True)
+    print(f"{total} kills at random moments: {same} of {count} runs resumed to identical digests")
+
+
+@dataclass
+class Watch:
+    """A transport that looks at the memory once a second, and stops the run when the time is up."""
+
+    inner: Any
+    until: float
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    """(round, bytes) of this process and of all that descend from it."""
+
+    def open(self, site: Any) -> Any:
+        self.link, self.next = self.inner.open(site), time.monotonic()
+        return self
+
+    def exchange(self, exchange: Any) -> Iterator[Any]:
+        now = time.monotonic()
+        if now > self.until:
+            raise KeyboardInterrupt
+        if now > self.next:
+            self.samples.append((exchange.round, resident()))
+            self.next = now + 1
+        return self.link.exchange(exchange)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.link, name)
+
+
+def resident() -> int:
+    """Resident bytes of this process and its descendants, but for Ray's own servants."""
+    parents, names, sizes = {}, {}, {}
+    for at in Path("/proc").iterdir():
+        if at.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (at / "stat").read_text()
+                pid, fields = int(at.name), stat[stat.rindex(")") + 2 :].split()
+                parents[pid], names[pid] = int(fields[1]), stat[stat.index("(") + 1 : stat.rindex(")")]
+                sizes[pid] = int((at / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    total = 0
+    for pid, size in sizes.items():
+        up = pid
+        while up not in (os.getpid(), 0):
+            up = parents.get(up, 0)
+        servant = any(word in names[pid] for word in ("gcs_server", "raylet", "log_monitor", "dashboard"))
+        total += size if up and not servant else 0
+    return total
+
+
+def slope(samples: list[tuple[int, int]], blocks: int = 20) -> tuple[float, float]:
+    """Bytes a round and half of its 95 % interval, by least squares over means of blocks: single ones hang together.
+
+    The first third of the time is warming up.
+    """
+    rounds, sizes = np.array(samples[len(samples) // 3 :], dtype=float).T
+    x, y = (np.array([part.mean() for part in np.array_split(v, blocks)]) for v in (rounds, sizes))
+    fit = stats.linregress(x, y)
+    return float(fit.slope), float(fit.stderr * stats.t.ppf(0.975, blocks - 2))
+
+
+def memory(on: str, minutes: float) -> None:
+    """Rounds of FedAvg with a small network for so long; fails if memory grows by more than BOUND a round."""
+    clients = 10
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 10, (32,))),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(clients),
+        pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
+    )
+    inner = {"local": Local, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
+    watch = Watch(inner, time.monotonic() + 60 * minutes)
+    r = md.run(md.SCAFFOLD(), fed, 10**9, eval_every=10**9, transport=watch, progress=False)
+    rounds = r.ledger.exchanges
+    grown, half = slope(watch.samples)
+    own = DELIVERY * len(r.ledger) / rounds
+    hourly = (grown - own) * rounds / minutes * 60 / 2**20
+    mean = np.mean([size for _, size in watch.samples]) / 2**20
+    print(
+        f"{on}: {rounds} rounds in {minutes:g} min, {mean:.0f} MiB; memory grows by {grown:.0f} ± {half:.0f} bytes a "
+        f"round (95 % interval), of which the ledger is {own:.0f}; {hourly:+.1f} MiB "
+        f"an hour beside it; bound {BOUND} bytes a round"
+    )
+    assert grown - own - half <= BOUND, "memory grows"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["kills", "memory"])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--on", choices=["local", "processes", "ray"], default="processes")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    kills(args.count, args.seed) if args.what == "kills" else memory(args.on, args.minutes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Where a run's rows go beside its history: ``md.run(..., on_round=sinks.TensorBoard("runs/a"))``.
+
+Each is a function of a row, a few lines over the tracker's own client, from an extra: ``pip install
+'medley[tensorboard]'``, ``[mlflow]`` or ``[wandb]``. Figures are filed under the round; ``close`` it at the
+end, or use it in ``with contextlib.closing(...)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .core.errors import MedleyError
+from .core.result import Row
+
+
+class Sink:
+    """A function of rows that is closed at the end."""
+
+    def __call__(self, row: Row) -> None:
+        """Take a row of the history."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Have everything written."""
+
+
+class TensorBoard(Sink):
+    """Event files in ``folder``, for ``tensorboard --logdir``."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.writer = _client("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+
+    def __call__(self, row: Row) -> None:
+        """A scalar a column."""
+        for name, value in row.items():
+            self.writer.add_scalar(name, value, int(row["round"]))
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self.writer.close()
+
+
+class MLflow(Sink):
+    """A run of ``experiment`` at ``uri``, a server or a folder; ``params`` are what it was made with."""
+
+    def __init__(
+        self,
+        experiment: str = "medley",
+        *,
+        uri: str | None = None,
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        tracking = _client("mlflow.tracking", "mlflow").MlflowClient(uri)
+        found = tracking.get_experiment_by_name(experiment)
+        where = tracking.create_experiment(experiment) if found is None else found.experiment_id
+        self.client, self.run = tracking, tracking.create_run(where, run_name=name).info.run_id
+        for key, value in (params or {}).items():
+            self.client.log_param(self.run, key, value)
+
+    def __call__(self, row: Row) -> None:
+        """A metric a column."""
+        for name, value in row.items():
+            self.client.log_metric(self.run, name, value, step=int(row["round"]))
+
+    def close(self) -> None:
+        """Call the run finished."""
+        self.client.set_terminated(self.run)
+
+
+class WandB(Sink):
+    """A run of ``project``; ``options`` are those of ``wandb.init``, such as ``mode="offline"`` or ``config``."""
+
+    def __init__(self, project: str = "medley", **options: Any) -> None:
+        self.run = _client("wandb", "wandb").init(project=project, **options)
+
+    def __call__(self, row: Row) -> None:
+        """The row as it is."""
+        self.run.log(dict(row), step=int(row["round"]))
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+def _client(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        raise MedleyError(f"sinks: {e}; pip install 'medley[{extra}]'") from e

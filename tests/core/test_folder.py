@@ -1,0 +1,182 @@
+"""A run's folder: killed at any moment, damaged, of another version, or in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import medley as md
+from medley.core import checkpoint, files, folder
+from medley.core.errors import RecipeError, WireError
+from medley.core.result import Result, history_of
+from toys import Toy, federation
+
+ROUNDS = 3
+
+
+def go(path: Path | None = None, **options: Any) -> Result:
+    options = {"checkpoint_every": 2} | options
+    if path is not None:
+        options |= {"resume" if folder.holds_run(path) else "checkpoint": path}
+    return md.run(Toy(), federation(3), ROUNDS, **options)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Result:
+    return go()
+
+
+def forked(work: Callable[[], object]) -> int:
+    """How a forked child that does this ends: its signal, or 0."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Fatal:
+    """Passes calls on, and kills its process in place of the ``last``-th of all."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def wrap(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return f(*args, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_killed_before_any_write_it_resumes_to_the_same_bits(whole: Result, tmp_path: Path, step: int):
+    """One child for each write, sync and renaming of a whole run, which dies in its place."""
+
+    def work(path: Path, last: int) -> None:
+        fatal = Fatal(last)
+        for name in ("fsync", "pwrite", "ftruncate", "open"):
+            setattr(os, name, fatal.wrap(getattr(os, name)))
+        Path.replace = fatal.wrap(Path.replace)  # type: ignore[method-assign]
+        go(path)
+
+    for last in range(1, 99, step):
+        path = tmp_path / str(last)
+        if (end := forked(partial(work, path, last))) == 0:
+            break
+        assert end == -signal.SIGKILL
+        again = go(path)
+        assert again.digest == whole.digest, last
+        assert Result.load(path).digest == whole.digest
+        assert [row["round"] for row in history_of((path / "history.jsonl").read_text())] == [0, 1, 2, 3]
+        assert not [*path.glob(".*.tmp")]
+    assert 40 < last < 92
+
+
+def test_a_folder_says_what_made_it_and_every_start(tmp_path: Path):
+    go(tmp_path / "a", recipe="[run]\n")
+    about = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert about["settings"]["method"] == "Toy"
+    assert about["settings"]["seed"] == 0
+    assert {"python", "torch", "medley", "platform", "threads"} <= about["starts"][0].keys()
+    md.run(Toy(), federation(3), 5, resume=tmp_path / "a")
+    starts = json.loads((tmp_path / "a" / "run.json").read_text())["starts"]
+    assert [s["round"] for s in starts] == [0, 3]
+    assert (tmp_path / "a" / "recipe.toml").read_text() == "[run]\n"
+
+
+def test_other_versions_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    go(tmp_path)
+    about = json.loads((tmp_path / "run.json").read_text())
+    about["starts"][-1]["torch"] = "1.0"
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    go(tmp_path)
+    assert "was made with torch 1.0 and goes on with" in caplog.text
+
+
+def test_history_and_ledger_grow_round_by_round(tmp_path: Path):
+    lines = []
+
+    def count(row: md.core.result.Row) -> None:
+        lines.append([len((tmp_path / name).read_text().splitlines()) for name in ("history.jsonl", "ledger.csv")])
+
+    go(tmp_path, checkpoint_every=100, on_round=count)
+    assert lines[1:] == [[2, 7], [3, 13], [4, 19]]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Result, tmp_path: Path):
+    go(tmp_path)
+    (tmp_path / checkpoint.FILE).unlink()
+    with pytest.raises(WireError, match=r"method\.lr was 1\.0 there and is 2\.0 here"):
+        md.run(Toy(lr=2.0), federation(3), ROUNDS, resume=tmp_path)
+    assert go(tmp_path).digest == whole.digest
+
+
+def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tmp_path: Path):
+    def second(row: md.core.result.Row) -> None:
+        if row["round"] == 2:
+            with pytest.raises(RecipeError, match=rf"in use: process {os.getpid()} is writing to it; .*another folder"):
+                md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
+            with pytest.raises(RecipeError, match="in use"):
+                md.run(Toy(), federation(3), 9, resume=tmp_path)
+
+    assert go(tmp_path, on_round=second).digest == whole.digest
+    with pytest.raises(RecipeError, match=r"holds a run already: resume=.* goes on with it"):
+        md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
+    assert Result.load(tmp_path).digest == whole.digest
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_lock_ends_with_its_process_and_not_with_its_children(tmp_path: Path):
+    def work() -> None:
+        with files.locked(tmp_path):
+            if os.fork() == 0:
+                time.sleep(5)  # outlives its parent, as a worker does
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    began = time.monotonic()
+    assert forked(work) == -signal.SIGKILL
+    with files.locked(tmp_path):
+        assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "ledger.csv", "checkpoint.safetensors", "run.json"])
+@pytest.mark.parametrize("how", ["away", "half", "noise"])
+def test_a_damaged_folder_is_refused_with_a_remedy(tmp_path: Path, name: str, how: str):
+    go(tmp_path)
+    path = tmp_path / name
+    raw = path.read_bytes()
+    if how == "away":
+        path.unlink()
+    else:
+        path.write_bytes(raw[: len(raw) // 2] if how == "half" else raw[:20] + b"\xff" + raw[21:])
+    if how == "away" and name in ("checkpoint.safetensors", "run.json"):
+        assert go(tmp_path).status.ok
+        return
+    with pytest.raises(WireError, match="or start anew") as caught:
+        go(tmp_path)
+    assert name in str(caught.value) or "history and ledger" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_older_checkpoint_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", "2")
+    go(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(WireError, match=r"has format '2', medley [0-9.]+'s; this version reads '3': resume with the"):
+        go(tmp_path)

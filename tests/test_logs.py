@@ -1,0 +1,109 @@
+"""A line a round for people and for machines, the bar, and trackers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley import federation as federations
+from medley import logs, sinks
+from medley.transports import Local, Processes
+from toys import Toy, federation
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    log = logging.getLogger("medley")
+    handlers, level = log.handlers[:], log.level
+    yield
+    for new in set(log.handlers) - set(handlers):
+        new.close()
+    log.handlers[:], log.level = handlers, level
+
+
+def test_a_line_a_round(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "medley")
+    r = md.run(Toy(), federation(), 2)
+    assert len(caplog.messages) == 3
+    assert caplog.messages[2].startswith(f"Toy, seed 0, round 2 of 2: loss {r['loss'][2]:.6g}; 0.00048 MB down, ")
+
+
+def test_json_lines_are_the_rows(tmp_path: Path):
+    logs.lines("json", tmp_path / "log.jsonl")
+    r = md.run(Toy(), federation(), 2)
+    logging.getLogger("medley").warning("something else")
+    said = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    rows = [{k: v for k, v in line.items() if k not in ("at", "level", "method", "seed")} for line in said[:3]]
+    assert rows == r.history
+    assert {(line["method"], line["seed"], line["level"]) for line in said[:3]} == {("Toy", 0, "INFO")}
+    assert said[3]["message"] == "something else"
+    with pytest.raises(md.RecipeError, match="It knows: json, text"):
+        logs.lines("jsn")
+
+
+@pytest.mark.parametrize("transport", [Local(), Processes(2)], ids=["local", "processes"])
+def test_the_bar_moves_within_a_round_on_any_transport(transport: Any, monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    answered = federations._Bar.answered
+
+    def note(self: Any, exchange: Any, count: int) -> None:
+        answered(self, exchange, count)
+        at = self.shown.tasks[0]
+        seen.append(f"{at.completed} {at.fields['live']}")
+
+    monkeypatch.setattr(federations._Bar, "answered", note)
+    r = md.run(Toy(), federation(11), 2, transport=transport, progress=True)
+    assert seen == ["0 train 11/11", "0 shift 11/11", "1 train 11/11", "1 shift 11/11"]
+    assert torch.equal(r.x, md.run(Toy(), federation(11), 2).x)
+
+
+def columns(r: md.Result, name: str) -> list[float]:
+    return [row[name] for row in r.history]
+
+
+def test_tensorboard(tmp_path: Path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with closing(sinks.TensorBoard(tmp_path)) as sink:
+        r = md.run(Toy(), federation(), 2, on_round=sink)
+    there = EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in there.Scalars("loss")] == [
+        (k, pytest.approx(v, rel=1e-6)) for k, v in enumerate(columns(r, "loss"))
+    ]
+
+
+def test_mlflow(tmp_path: Path):
+    client = pytest.importorskip("mlflow.tracking").MlflowClient
+    uri = f"sqlite:///{tmp_path}/runs.db" if os.environ.get("MLFLOW_SQL") else tmp_path.as_uri()
+    with closing(sinks.MLflow("toys", uri=uri, name="a", params={"rounds": 2})) as sink:
+        r = md.run(Toy(), federation(), 2, on_round=sink)
+    kept = client(uri)
+    (run,) = kept.search_runs([kept.get_experiment_by_name("toys").experiment_id])
+    assert (run.info.status, run.data.params) == ("FINISHED", {"rounds": "2"})
+    assert [(m.step, m.value) for m in kept.get_metric_history(run.info.run_id, "loss")] == list(
+        enumerate(columns(r, "loss"))
+    )
+
+
+def test_wandb(tmp_path: Path):
+    pytest.importorskip("wandb")
+    with closing(sinks.WandB("toys", mode="offline", dir=str(tmp_path))) as sink:
+        r = md.run(Toy(), federation(), 2, on_round=sink)
+    assert sink.run.summary["loss"] == pytest.approx(r.summary["loss"])
+    assert [*tmp_path.glob("wandb/offline-run-*/*.wandb")]
+
+
+def test_a_tracker_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(md.MedleyError, match=r"pip install 'medley\[wandb\]'"):
+        sinks.WandB()
