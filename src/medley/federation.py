@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import streams
+from .core import streams, tree
 from .core.algorithm import Algorithm
 from .core.client import Client, Engine
 from .core.errors import BadData, Diverged, RecipeError, Stalled, Unsupported
@@ -27,8 +27,9 @@ from .core.patience import Patience
 from .core.problem import Family, Objective, Problem, State
 from .core.result import Result, Row
 from .core.run import Run
-from .core.site import Site
+from .core.site import Memories, Site
 from .core.sparse import Sparse, arrays, is_sparse, not_finite
+from .core.store import Store
 from .core.task import Policy, Replay, Stage, Task
 from .core.transport import BlockReply, Exchange, Link, Tag, Transport
 from .core.tuned import Tuned
@@ -676,7 +677,8 @@ def run(
     up = codec if isinstance(codec, Uplink) else None
     down = codec if codec is not None and not isinstance(codec, Uplink) else Plain()
     client = lambda i, t: world.client(i, t, local, lr)
-    site = Site(algorithm, world.problem, client, seed, down, device=device, uplink=up)
+    memories = Memories(Store(tree.dataclasses_in(algorithm.memory), device=device))
+    site = Site(algorithm, world.problem, client, seed, down, memories, device=device, uplink=up)
     wanted = dict(target or {})
     if "gap" in wanted and fed.f_star is None:
         raise RecipeError("run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target")

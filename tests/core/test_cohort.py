@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from medley.core.clock import Device
 from medley.core.cohort import Books, Cohort
 from medley.core.errors import ClientFailed, Diverged, MedleyError, TooFewReplies, WireError
 from medley.core.message import accumulate, nbytes
-from medley.core.transport import Exchange
+from medley.core.transport import BlockReply, Exchange
 from medley.core.wire import Cast, Entry
 from medley.transports.local import LocalLink
 from toys import Lossy, Own, Say, Shuffled, Toy, cohort, federation, site
@@ -279,3 +280,31 @@ def test_a_new_cohort_goes_on_with_the_same_books():
         Cohort((0, 1), shares, round, link, books).ask(toy.train, Say(x)).mean()
     assert books.acked == {0: (3, 0), 1: (3, 0)}
     assert link.save(books.acked)[0].calls == 3
+
+
+class Watched(LocalLink):
+    """Counts how many sums of blocks are alive when the next one is made."""
+
+    alive = 0
+
+    def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
+        made: list[weakref.ref[Tensor]] = []
+        for reply in super().exchange(exchange):
+            assert reply.folded is not None
+            made.append(weakref.ref(reply.folded["v"]))
+            self.alive = max(self.alive, sum(ref() is not None for ref in made))
+            yield reply
+            del reply
+
+
+def test_sums_are_added_up_as_blocks_come():
+    links: list[Watched] = []
+
+    def link(site: Any) -> Watched:
+        links.append(Watched(site))
+        return links[-1]
+
+    whole = cohort(toy, 20, link=link, block=1)
+    whole.ask(toy.echo, Say(x)).mean()
+    # the sum so far, the block before and this one
+    assert links[0].alive <= 3

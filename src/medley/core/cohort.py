@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -105,10 +105,32 @@ class Replies(Generic[U]):
 
 @dataclass
 class _Gathered:
-    ids: tuple[int, ...]
-    asked: dict[int, int]
-    replies: dict[int, Packed]
-    folded: Packed | None
+    """What became of an exchange's blocks; their sums are added up as they come, so that one is held at a time."""
+
+    receipts: list[Receipt] = field(default_factory=list)
+    replies: dict[int, Packed] = field(default_factory=dict)
+    folded: Packed | None = None
+    buffers: State | None = None
+    asked: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, blocks: Iterable[BlockReply]) -> _Gathered:
+        """Blocks in their order."""
+        got = cls()
+        for reply in blocks:
+            got.receipts += reply.receipts
+            got.replies.update(reply.replies)
+            if reply.folded is not None:
+                got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
+            if reply.buffers is not None:
+                floats, ints = got.buffers or reply.buffers
+                got.buffers = (floats + reply.buffers[0] if got.buffers else floats), ints
+        return got
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Who answered."""
+        return tuple(sorted(r.client for r in self.receipts))
 
 
 @dataclass
@@ -246,26 +268,16 @@ class Cohort:
         down = {i: everywhere + (nbytes(own[i]) if own else 0) for i in asked}
         if self.patience.endless:
             tags = dict.fromkeys(asked, exchange.tag)
-            blocks, took = self._wait(exchange, down)
+            got, took = self._wait(exchange, down)
         else:
-            blocks, took, tags = self._wait_patiently(exchange, ids, down, late)
-        got = _Gathered((), {}, {}, None)
-        for reply in blocks:
-            got.replies.update(reply.replies)
-            if reply.folded is not None:
-                got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
-        got.ids = tuple(sorted(r.client for b in blocks for r in b.receipts))
+            got, took, tags = self._wait_patiently(exchange, ids, down, late)
         got.asked = {i: tags[i][0] for i in got.ids}
         books.acked.update({i: tags[i] for i in got.ids})
         books.seconds += took
-        changed = [b.buffers for b in blocks if b.buffers is not None]
-        if changed:
+        if got.buffers is not None:
             share = sum(self.p[i] for i in got.ids)
-            floats = changed[0][0]
-            for later, _ in changed[1:]:
-                floats = floats + later
             assert books.buffers is not None
-            books.buffers = books.buffers[0] + floats / share, changed[0][1]
+            books.buffers = books.buffers[0] + got.buffers[0] / share, got.buffers[1]
         return got
 
     def _blocks(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -283,16 +295,16 @@ class Cohort:
             self.books.engines |= frozenset(reply.engines)
             yield reply
 
-    def _wait(self, exchange: Exchange, down: Mapping[int, int]) -> tuple[list[BlockReply], float]:
+    def _wait(self, exchange: Exchange, down: Mapping[int, int]) -> tuple[_Gathered, float]:
         """All answers, and how long the slowest took."""
-        blocks = list(in_order(self._link(exchange), len(exchange.blocks)))
-        receipts = {r.client: r for b in blocks for r in b.receipts}
+        got = _Gathered.of(in_order(self._link(exchange), len(exchange.blocks)))
+        receipts = {r.client: r for r in got.receipts}
         self.books.ledger.add([self._entry(exchange, i, size, receipts.get(i)) for i, size in down.items()])
-        return blocks, max((self._seconds(r, down[i]) for i, r in receipts.items()), default=0.0)
+        return got, max((self._seconds(r, down[i]) for i, r in receipts.items()), default=0.0)
 
     def _wait_patiently(
         self, exchange: Exchange, ids: tuple[int, ...], down: Mapping[int, int], late: OnLate
-    ) -> tuple[list[BlockReply], float, dict[int, Tag]]:
+    ) -> tuple[_Gathered, float, dict[int, Tag]]:
         """The answers that come in time, those of earlier exchanges among them; how long that took; which requests
         they answer.
         """
@@ -342,8 +354,8 @@ class Cohort:
             for i, w in there.items()
             if w.packed is not None
         }
-        blocks = [gather(whole, k, singles) for k in range(len(whole.blocks))]
-        return blocks, end - now, {i: w.tag for i, w in there.items()}
+        got = _Gathered.of(gather(whole, k, singles) for k in range(len(whole.blocks)))
+        return got, end - now, {i: w.tag for i, w in there.items()}
 
     def _end(self, arrivals: list[float], asked: int, now: float, begin: float, missing: bool) -> float:
         """When the exchange is over: enough have answered, or all, or the deadline has passed."""

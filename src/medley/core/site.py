@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,7 +37,8 @@ class Memories:
     start of its round, or resumes from it, finds what it means.
     """
 
-    versions: dict[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
+    versions: MutableMapping[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
+    """By client, the oldest first; a `Store` where there may be many."""
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
         """The acknowledged memory, or None before the first. Raises WireError when this site hasn't got it."""
@@ -58,7 +59,7 @@ class Memories:
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """A pending version beside the acknowledged one."""
-        self.versions.setdefault(client, []).append((tag, memory))
+        self.versions[client] = [*self.versions.get(client, []), (tag, memory)]
 
     def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
         """The acknowledged memory of every client that has one."""
@@ -66,7 +67,9 @@ class Memories:
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Put back what `save` gave."""
-        self.versions = {i: [(acked[i], m)] for i, m in memories.items()}
+        self.versions.clear()
+        for i, m in memories.items():
+            self.versions[i] = [(acked[i], m)]
 
 
 Travelled = tuple[Packed, int, dict[str, Tensor]]
