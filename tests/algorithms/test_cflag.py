@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -386,3 +388,28 @@ def test_a_table_is_refused_under_adam():
     with pytest.raises(RecipeError, match="svrg"):
         q.run(md.CFLAG(), 1)
     q.run(md.CFLAG(form="svrg"), 1)
+
+
+RESNET = """
+import resource, torch, medley as md
+torch.set_num_threads(1)
+y = torch.cat([torch.arange(5 * 32) % 2, torch.arange(5 * 128) % 2 + 2])
+X = torch.randn(len(y), 3, 32, 32)
+fed = md.Federation(
+    md.problems.Network(md.models.resnet18(classes=4)), partition=md.scenarios.IID(5),
+    data=md.datasets.Dataset(X, y, X[::50], y[::50], classes=4),
+    pace=md.scenarios.Pace(lr=0.01, steps=2, batch=64), replay=md.memory.Ring(capacity=32),
+    stream=md.scenarios.Split(tasks=2, mode="class", classes=[0, 1, 2, 3]),
+)
+last = md.run(md.CFLAG(), fed, rounds=1, progress=False).history[-1]
+print(last["memory_weight"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_resnet18_needs_no_table_of_gradients() -> None:
+    """5 clients of 128 images, a round of two steps with a memory: within 6 GiB, torch's own memory included."""
+    done = subprocess.run([sys.executable, "-c", RESNET], capture_output=True, text=True, check=True)
+    weight, gigabytes = map(float, done.stdout.split())
+    assert 0 < weight < 1
+    assert gigabytes < 6
