@@ -148,7 +148,7 @@ class CFLAG(Algorithm[Server, Memory]):
 
     mode: Literal["joint", "paper"] = "joint"
     correct: bool = True
-    clip: float | None = 0.5
+    clip: float | None = 0.25
     form: Literal["auto", "iag", "svrg"] = "auto"
     alpha: float | None = None
     adaptive: Literal["off", "average", "worst"] = "off"

@@ -71,7 +71,7 @@ class FineTune(Algorithm[Server]):
         """x ← x + Σ p̃_i (y_i − x)."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
-    @on_client
+    @on_client(crew=True)
     def train(self, me: Client, got: Model) -> Step:
         """Local descent from x on this task's rows."""
         return Step(me.descend(got.x).step)
