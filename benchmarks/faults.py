@@ -74,7 +74,7 @@ def clock(target: float, rounds: int) -> None:
         "FedAsync, rounds of 1 reply": (md.FedAsync(), md.Patience(replies=1)),
         "FedECADO, rounds of 5 replies": (md.FedECADO(), md.Patience(replies=5)),
     }
-    print(f"| | reached {target:.0%} | virtual seconds | rounds | accuracy at the end |\n|---|---|---|---|---|")
+    print(f"| | reached {target:.0%} | virtual seconds | rounds | best accuracy, % |\n|---|---|---|---|---|")
     for name, (method, patience) in ways.items():
         runs = [run(method, fed, rounds, seed, patience=patience, target={"accuracy": target}) for seed in SEEDS]
         there = [r for r in runs if r.status.outcome == "target"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -82,9 +81,11 @@ def test_tensorboard(tmp_path: Path):
     ]
 
 
+@pytest.mark.filterwarnings("ignore")  # of the libraries that it brings along
 def test_mlflow(tmp_path: Path):
     client = pytest.importorskip("mlflow.tracking").MlflowClient
-    uri = f"sqlite:///{tmp_path}/runs.db" if os.environ.get("MLFLOW_SQL") else tmp_path.as_uri()
+    pytest.importorskip("sqlalchemy")
+    uri = f"sqlite:///{tmp_path}/runs.db"
     with closing(sinks.MLflow("toys", uri=uri, name="a", params={"rounds": 2})) as sink:
         r = md.run(Toy(), federation(), 2, on_round=sink)
     kept = client(uri)
@@ -99,8 +100,9 @@ def test_wandb(tmp_path: Path):
     pytest.importorskip("wandb")
     with closing(sinks.WandB("toys", mode="offline", dir=str(tmp_path))) as sink:
         r = md.run(Toy(), federation(), 2, on_round=sink)
-    assert sink.run.summary["loss"] == pytest.approx(r.summary["loss"])
-    assert [*tmp_path.glob("wandb/offline-run-*/*.wandb")]
+    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert kept.read_bytes().count(f"{r.summary['loss']!r}".encode()) >= 1
+    assert kept.read_bytes().count(b"bytes_down") >= len(r.history)
 
 
 def test_a_tracker_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

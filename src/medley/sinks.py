@@ -44,7 +44,7 @@ class TensorBoard(Sink):
 
 
 class MLflow(Sink):
-    """A run of ``experiment`` at ``uri``, a server or a folder; ``params`` are what it was made with."""
+    """A run of ``experiment`` at ``uri``, a server or a database; ``params`` are what it was made with."""
 
     def __init__(
         self,

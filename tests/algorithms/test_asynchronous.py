@@ -70,10 +70,18 @@ def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     assert float((s.S - total).norm()) < 1e-12
 
 
-@pytest.mark.slow
-def test_going_on_without_the_slow_client():
-    """200 rounds in a tenth of the time; FedECADO still comes to everybody's optimum, FedBuff leans to the fast."""
-    waiting, going, rival = run(md.FedECADO(), None, 200), run(md.FedECADO(), 3, 200), run(md.FedBuff(), 3, 200)
-    assert going.summary["seconds"] < waiting.summary["seconds"] / 10
-    assert going.summary["gap"] < 0.05
-    assert rival.summary["gap"] > 0.5
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_of_three_replies_reach_the_same_loss_sooner(seed: int):
+    """The clients are alike but for speed, so what FedAvg reaches in five rounds FedBuff reaches without waiting."""
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(6),
+        devices=DEVICES,
+        pace=md.scenarios.Pace(lr=0.1),
+    )
+    waiting = md.run(md.FedAvg(), fed, 5, seed=seed)
+    goal = {"loss": waiting.summary["loss"]}
+    going = md.run(md.FedBuff(), fed, 100, seed=seed, patience=md.Patience(replies=3), target=goal)
+    assert going.status.outcome == "target"
+    assert going.summary["seconds"] < waiting.summary["seconds"]

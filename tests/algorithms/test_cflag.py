@@ -21,7 +21,8 @@ from medley.core.site import Site
 from medley.core.task import Replay
 from medley.numerics.iag import Table
 from medley.problems.seq import Seq
-from medley.transports.local import LocalLink
+from medley.testing import Rewired, losing
+from medley.transports import Local
 
 D = 6
 
@@ -63,10 +64,10 @@ class Quadratics:
         (Hf, bf), (Hg, bg) = self.parts(self.past), self.parts(self.now)
         return torch.linalg.solve(f * Hf + g * Hg, f * bf + g * bg)
 
-    def run(self, method: md.CFLAG, rounds: int, x=None):
+    def run(self, method: md.CFLAG, rounds: int, x=None, transport=None):
         method = method.suited(self.problem.gives)
         site = Site(method, self.problem, self.me)
-        link, books, s = LocalLink(site), Books(), Server(torch.zeros(D).double() if x is None else x)
+        link, books, s = (transport or Local()).open(site), Books(), Server(torch.zeros(D).double() if x is None else x)
         for t in range(1, rounds + 1):
             cohort = Cohort(tuple(self.p), self.p, t, link, books)
             method.round(s, cohort)
@@ -413,3 +414,22 @@ def test_resnet18_needs_no_table_of_gradients() -> None:
     weight, gigabytes = map(float, done.stdout.split())
     assert 0 < weight < 1
     assert gigabytes < 6
+
+
+def test_lost_replies_leave_a_round_of_those_who_answered():
+    """By hand: who sent no gradients has no part in H nor in the shares, and a lost step none in the mean."""
+    q, lost = Quadratics(steps=3), {(1, 0, 2), (1, 1, 0), (2, 1, 3)}
+    method = md.CFLAG(form="iag")
+    got, _ = q.run(method, 3, transport=Rewired(Local(), losing(lost, served=True)))
+    x = torch.zeros(D).double()
+    for t in (1, 2, 3):
+        clients = {i: q.me(i, t) for i in q.p if (t, 0, i) not in lost}
+        ups = {i: method.snapshot(me, Model(x)) for i, me in clients.items()}
+        rows, held, share = (sum(v) for v in zip(*((up.n, up.m, q.p[i]) for i, up in ups.items()), strict=True))
+        old = {i: held / (held + rows) * up.m / held for i, up in ups.items()}
+        new = {i: rows / (held + rows) * q.p[i] / share for i in ups}
+        H = sum(new[i] * up.g + old[i] * up.f for i, up in ups.items())
+        w = {i: new[i] + old[i] for i in ups if (t, 1, i) not in lost}
+        went = {i: method.descend(clients[i], Target(H, 3), Share(new[i] / w[i])).delta for i in w}
+        x = x + sum(w[i] * went[i] for i in w) / sum(w.values())
+    assert float((got - x).norm()) < 1e-12 * float(x.norm())
