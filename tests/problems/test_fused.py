@@ -146,4 +146,4 @@ def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
 
 
 def test_a_crew_fills_a_cache_and_leaves_work_for_several_processes():
-    assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [32, 32, 32, 3, 1, 1]
+    assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [128, 128, 32, 3, 1, 1]

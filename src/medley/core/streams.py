@@ -6,6 +6,7 @@ same in one process, in ten workers and on a phone, in whatever order things hap
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -16,9 +17,14 @@ Name = str | int
 
 def key(seed: int, *name: Name) -> int:
     """The 64-bit key of a stream, e.g. ``key(seed, client, round, "batches")``."""
-    # 1 and "1" are different names, and so are ("a/sb",) and ("a", "b").
-    text = "/".join(f"{type(part).__name__[0]}{part}".replace("\\", "\\\\").replace("/", "\\/") for part in name)
+    text = "/".join([f"i{part}" if type(part) is int else _escaped(part) for part in name])
     return int.from_bytes(blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest(), "little")
+
+
+@lru_cache(typed=True)
+def _escaped(part: Name) -> str:
+    # 1 and "1" are different names, and so are ("a/sb",) and ("a", "b").
+    return f"{type(part).__name__[0]}{part}".replace("\\", "\\\\").replace("/", "\\/")
 
 
 def generator(seed: int, *name: Name) -> torch.Generator:

@@ -33,6 +33,7 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
 
 def crew(d: int) -> int:
     """How many clients are served together: 1 MiB of float32, which stays in one core's cache, and at most 32, so that
-    there is work for several processes. It depends on the problem only, and so do the bits of a sum over clients.
+    there is work for several processes; 128 where the work is too little for that. It depends on the problem only, and
+    so do the bits of a sum over clients.
     """
-    return max(1, min(32, (1 << 18) // d))
+    return max(1, min(128 if d < 1024 else 32, (1 << 18) // d))

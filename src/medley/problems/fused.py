@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -38,8 +38,26 @@ Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
 """(the slope by a layer's output, is the slope by its input wanted) -> that slope, and what moves the weights."""
 
-Crew = list[tuple[Client[Any], int]]
-"""Clients and their numbers of steps."""
+
+class Walker(NamedTuple):
+    """A client on its way."""
+
+    me: Client[Any]
+    n: int
+    size: int
+    """Rows of a batch."""
+    steps: int
+    full: bool
+    """Whether a batch is all rows."""
+
+    @classmethod
+    def of(cls, me: Client[Any]) -> Walker:
+        """This round's."""
+        n, full = me.problem.n, me.full_batch
+        return cls(me, n, n if full else me.pace.batch or 1, me.steps, full)
+
+
+Crew = list[Walker]
 
 Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 """(weights, input) -> output, and the way back."""
@@ -246,7 +264,7 @@ class Fused:
     ) -> Window:
         """See `medley.core.client.Client.descend`."""
         members, paces = me.members, [c.pace for c in me.members]
-        taken = [c.steps for c in members]
+        walkers = [Walker.of(c) for c in members]
         if (
             optimizer != "sgd"
             or not (loss is None and correct is None)
@@ -271,15 +289,15 @@ class Fused:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        for some in self.groups(members, taken):
-            crew, terms = [(members[i], taken[i]) for i in some], (lr * scale, decay, drift)
+        for some in self.groups(walkers):
+            crew, terms = [walkers[i] for i in some], (lr * scale, decay, drift)
             if some == [*range(k)]:
                 self.walk(crew, X, *terms)
                 continue
             part = X[some]
             self.walk(crew, part, *(None if t is None else t[some] for t in terms))
             X[some] = part
-        step = X.sub_(x)
+        step, taken = X.sub_(x), [w.steps for w in walkers]
         # A pull of strength mu lets steps fade: FedNova's S ← (1 − lr·mu)S + 1.
         strength = [0.0] * k
         if isinstance(mu, float | int):
@@ -291,14 +309,13 @@ class Fused:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)
 
-    def groups(self, members: tuple[Client[Any], ...], taken: list[int]) -> Iterator[list[int]]:
+    def groups(self, walkers: Crew) -> Iterator[list[int]]:
         """Who walks together: alike in batch size, to a factor of two, and sorted by steps, the most first."""
         alike: dict[Any, list[int]] = {}
-        for i, c in enumerate(members):
-            key = i if self.maps else (c.full_batch, _size(c).bit_length())
-            alike.setdefault(key, []).append(i)
+        for i, w in enumerate(walkers):
+            alike.setdefault(i if self.maps else (w.full, w.size.bit_length()), []).append(i)
         for some in alike.values():
-            yield sorted(some, key=lambda i: -taken[i])
+            yield sorted(some, key=lambda i: -walkers[i].steps)
 
     def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
         """All steps of a crew, the one with most steps first, on its rows of X."""
@@ -330,16 +347,14 @@ class Fused:
 
         Batches are filled up with rows of no weight where they are of unequal size.
         """
-        k, most = len(crew), crew[0][1]
-        fixed = crew[0][0].full_batch
-        sizes, shapes = [_size(c) for c, _ in crew], [(c.problem.n, taken) for c, taken in crew]
-        for (c, taken), size in zip(crew, sizes, strict=True):
-            full, rest = divmod(taken, -(-c.problem.n // size))
-            c.problem.work += full * c.problem.n + rest * size
-        b, alike = max(sizes), len({*sizes}) == len({*shapes}) == 1
-        even = alike and shapes[0][0] % b == 0
-        index, shares = _even(crew, b) if even else _uneven(crew, sizes, X)
-        held: list[Any] = [c.problem for c, _ in crew]
+        k, most, fixed = len(crew), crew[0].steps, crew[0].full
+        for w in crew:
+            full, rest = divmod(w.steps, -(-w.n // w.size))
+            w.me.problem.work += full * w.n + rest * w.size
+        b, alike = max(w.size for w in crew), len({w[1:] for w in crew}) == 1
+        even = alike and crew[0].n % b == 0
+        index, shares = _even(crew) if even else _uneven(crew, b, X)
+        held: list[Any] = [w.me.problem for w in crew]
         rows, starts = _pool([f.X for f in held])
         labels, _ = _pool([f.y for f in held])
         if k > 1:
@@ -348,7 +363,7 @@ class Fused:
         count = 1 if fixed else max(1, min(most, GATHERED // (k * b * row.numel())))
         h, y = rows, labels
         for t in range(most):
-            active = k if alike else sum(taken > t for _, taken in crew)
+            active = k if alike else sum(w.steps > t for w in crew)
             at = 0 if fixed else t % count
             if at == 0 and (t == 0 or not fixed):
                 some = index[:active, t : t + count]
@@ -368,34 +383,28 @@ def _faded(steps: int, lr_mu: float) -> float:
     return total if lr_mu else float(steps)
 
 
-def _size(me: Client[Any]) -> int:
-    return me.problem.n if me.full_batch else me.pace.batch or 1
-
-
-def _even(crew: Crew, b: int) -> tuple[Tensor, None]:
+def _even(crew: Crew) -> tuple[Tensor, None]:
     """Row numbers [k, steps, b] where all batches are full and all clients take as many."""
-    (one, steps), *_ = crew
-    if one.full_batch:
+    _, n, b, steps, full = crew[0]
+    if full:
         return torch.arange(b).expand(len(crew), 1, b).clone(), None
-    passes = -(-steps * b // one.problem.n)
-    orders = [order for c, _ in crew for order in itertools.islice(c.orders(), passes)]
+    passes = -(-steps * b // n)
+    orders = [order for w in crew for order in itertools.islice(w.me.orders(), passes)]
     return torch.stack(orders).view(len(crew), -1, b)[:, :steps], None
 
 
-def _uneven(crew: Crew, sizes: list[int], X: Mat) -> tuple[Tensor, Tensor]:
+def _uneven(crew: Crew, b: int, X: Mat) -> tuple[Tensor, Tensor]:
     """Row numbers [k, steps, b] of batches filled up with row 0, and every row's share in its batch's mean."""
-    b, fixed = max(sizes), crew[0][0].full_batch
-    per_pass = [-(-c.problem.n // size) for (c, _), size in zip(crew, sizes, strict=True)]
-    passes = [1 if fixed else -(-taken // each) for (_, taken), each in zip(crew, per_pass, strict=True)]
+    per_pass = [-(-w.n // w.size) for w in crew]
+    passes = [1 if w.full else -(-w.steps // each) for w, each in zip(crew, per_pass, strict=True)]
     index = torch.zeros(
         len(crew), max(p * each for p, each in zip(passes, per_pass, strict=True)), b, dtype=torch.int64
     )
     shares = X.new_zeros(index.shape)
-    for i, (c, _) in enumerate(crew):
-        n, size, m = c.problem.n, sizes[i], per_pass[i]
+    for i, (me, n, size, _, full) in enumerate(crew):
         whole, rest = divmod(n, size)
-        mine, weights = (v[i, : passes[i] * m].view(passes[i], m, b) for v in (index, shares))
-        orders = iter([torch.arange(n)]) if fixed else c.orders()
+        mine, weights = (v[i, : passes[i] * per_pass[i]].view(passes[i], per_pass[i], b) for v in (index, shares))
+        orders = iter([torch.arange(n)]) if full else me.orders()
         for pass_, order in zip(mine, orders, strict=False):
             if size == b:
                 pass_.view(-1)[:n] = order
