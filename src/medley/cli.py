@@ -28,6 +28,7 @@ from . import datasets, deploy, logs, memory, models, problems, recipe, report, 
 from .compare import Board, kind_of, names
 from .compare import compare as run_all
 from .core.errors import Diverged, MedleyError, RecipeError
+from .profile import profiled
 from .tune import tune as tune_one
 
 DIVERGED, REFUSED, INTERRUPTED = 1, 2, 130
@@ -116,6 +117,7 @@ def run(
     log: Annotated[
         str | None, typer.Option(help="A line a round on stderr in place of the bar: text, or json.", metavar="FORM")
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went.")] = False,
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print how it ended."""
@@ -135,7 +137,11 @@ def run(
         logs.lines(log)
         options["progress"] = False
     fed = r.federation()
-    result = fed.run(method, r.rounds, seed=r.seed, throw=False, **options)
+    if profile:
+        result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
+        _print(spent.text())
+    else:
+        result = fed.run(method, r.rounds, seed=r.seed, throw=False, **options)
     _print(Board([result]))
     _print(str(result.status))
     if folder is not None:

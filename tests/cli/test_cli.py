@@ -65,6 +65,19 @@ def test_run_prints_saves_and_resumes_to_the_same_bits(file, tmp_path):
     assert recipe.load(tmp_path / "a" / "recipe.toml").tables["run"] == {"rounds": 5, "seeds": 2, "seed": 4}
 
 
+def test_a_profile_says_where_the_time_went(file):
+    got = medley("run", file, "--profile")
+    assert got.exit_code == 0, got.output
+    lines = got.stdout.splitlines()
+    lines = lines[1 : 1 + next(k for k, line in enumerate(lines) if line.startswith("all "))]
+    shares = {line[:28].strip(): float(line[37:45].strip(" %")) for line in lines}
+    assert shares.pop("all") == 100
+    assert sum(shares.values()) == pytest.approx(100, abs=0.5)
+    assert min(shares["local steps"], shares["evaluation"]) > 0
+    assert "GFLOP/s of a matrix product" in got.stdout
+    assert "GB/s of a copy" in got.stdout
+
+
 def test_run_takes_settings_and_a_method_that_the_recipe_lacks(file, tmp_path):
     args = ("--algorithm", "fednova", "--set", "pace.lr=0.02", "--rounds", 1, "--save", tmp_path / "a")
     assert medley("run", file, *args).exit_code == 0

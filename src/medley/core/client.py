@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from . import streams
+from . import stopwatch, streams
 from .errors import Unsupported
 from .pace import Optimizer, Pace
 from .problem import Correction, LocalLoss, Objective
@@ -172,15 +172,19 @@ class Client(Generic[M]):
         runs over scale·∇f + shift, so that a shift of −∇f stands still; the pull stays outside of it. Adam takes all
         three in.
         """
-        went = self.engine.descend(
-            self,
-            x,
-            scale=scale,
-            pull=pull,
-            shift=shift,
-            loss=loss,
-            correct=correct,
-            optimizer=optimizer or self.pace.optimizer,
-        )
+        before = sum(me.work for me in self.members) if stopwatch.running() else 0.0
+        with stopwatch.doing("local steps"):
+            went = self.engine.descend(
+                self,
+                x,
+                scale=scale,
+                pull=pull,
+                shift=shift,
+                loss=loss,
+                correct=correct,
+                optimizer=optimizer or self.pace.optimizer,
+            )
+        if stopwatch.running():
+            stopwatch.count(sum(me.work for me in self.members) - before)
         self.ran.add(went.engine)
         return went

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
-from . import streams
+from . import stopwatch, streams
 from .client import Client
 from .clock import Device
 from .errors import MedleyError, TooFewReplies
@@ -121,7 +121,8 @@ class _Gathered:
             got.receipts += reply.receipts
             got.replies.update(reply.replies)
             if reply.folded is not None:
-                got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
+                with stopwatch.doing("aggregation"):
+                    got.folded = accumulate(got.folded, reply.folded, 1.0) if got.folded else reply.folded
             if reply.buffers is not None:
                 floats, ints = got.buffers or reply.buffers
                 got.buffers = (floats + reply.buffers[0] if got.buffers else floats), ints
@@ -225,7 +226,8 @@ class Cohort:
             if read:
                 raise MedleyError(f"ask({name}): its replies have been read already")
             self._unread, read = None, True
-            return self._exchange(name, ids, common, each, weights, late)
+            with stopwatch.doing("exchanges"):
+                return self._exchange(name, ids, common, each, weights, late)
 
         return Replies(self, send, work.up)
 

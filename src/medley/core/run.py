@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import folder as folders
-from . import tree
+from . import stopwatch, tree
 from .algorithm import Algorithm
 from .clock import Device
 from .cohort import Books, Cohort
@@ -141,7 +141,8 @@ class Run:
                         self._save(live, folder)
                         saved = live.round
                     elif folder:
-                        folder.grow(live.history, live.books.ledger)
+                        with stopwatch.doing("files"):
+                            folder.grow(live.history, live.books.ledger)
                     if evaluated:
                         self._tell(live.history[-1])
                 if why := self._reached(live.history[-1]):
@@ -207,7 +208,8 @@ class Run:
             self.patience,
         )
         if cohort.ids:
-            self.algorithm.round(live.s, cohort)
+            with stopwatch.doing("server"):
+                self.algorithm.round(live.s, cohort)
             cohort.settle()
         ends = self.stages is not None and t % self.stages.rounds == 0
         if ends:
@@ -223,6 +225,10 @@ class Run:
             live.matrix = [*live.matrix, scores]
         return live
 
+    def _measured(self, live: _Live) -> Row:
+        with stopwatch.doing("evaluation"):
+            return self.evaluate(self.algorithm.model(live.s), live.books.buffers, live.round)
+
     def _evaluate(self, live: _Live) -> Row:
         b = live.books
         row: Row = {
@@ -232,7 +238,7 @@ class Run:
             "wall": live.wall,
             "bytes_down": b.ledger.down,
             "bytes_up": b.ledger.up,
-            **self.evaluate(self.algorithm.model(live.s), b.buffers, live.round),
+            **self._measured(live),
             **b.notes,
         }
         if not math.isfinite(row.get("loss", 0.0)):
@@ -262,7 +268,8 @@ class Run:
             "buffers": b.buffers,
             "late": b.late,
         }
-        folder.save(state, live.history, b.ledger, self.settings)
+        with stopwatch.doing("files"):
+            folder.save(state, live.history, b.ledger, self.settings)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import crew as crews
-from . import streams, tree
+from . import stopwatch, streams, tree
 from .algorithm import Algorithm
 from .client import Client, Nothing
 from .errors import ClientFailed, Diverged, MedleyError, WireError
@@ -139,7 +139,9 @@ class Site:
         )
         for crew in self._crews(exchange, own, held):
             size = -1
-            for i, packed, buffers, rows, memory in self.serve(exchange, crew, common, own, held, travel, reply):
+            with stopwatch.doing("clients beside their steps"):
+                answers = self.serve(exchange, crew, common, own, held, travel, reply)
+            for i, packed, buffers, rows, memory in answers:
                 decoded, now, pending[i] = packed, dict[str, Tensor](), memory
                 if not self._plain:
                     decoded, size, now = travel(i)(packed, work.up.exact)
@@ -151,7 +153,9 @@ class Site:
                     pending[i] = {"memory": memory, "codec": kept.get(i, {}) | {exchange.method: now}}
                 buffered = sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
                 reply.receipts.append(Receipt(i, size + buffered, 0, rows))
-                fold_reply(reply, exchange, i, decoded, buffers)
+                with stopwatch.doing("aggregation"):
+                    fold_reply(reply, exchange, i, decoded, buffers)
+                stopwatch.count(summed=0 if exchange.weights is None else size)
         return reply, pending
 
     @property
