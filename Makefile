@@ -29,12 +29,13 @@ bench: .venv/.ready
 soak: .venv/.ready
 	$(BIN)/python benchmarks/soak.py kills --count 100
 	$(BIN)/python benchmarks/soak.py memory --on processes --minutes 30
-	if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python benchmarks/soak.py memory --on ray --minutes 30; fi
+	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --minutes 30; fi
 
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back.
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest tests/transports/test_ray.py tests/transports/test_flower.py \
 	  tests/transports/test_flower_deployed.py tests/conformance/test_transports.py
+	.venv-deploy/bin/pytest tests/test_soak.py -k ray
 
 .venv-deploy/.ready: pyproject.toml constraints.txt
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy

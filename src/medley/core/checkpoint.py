@@ -39,7 +39,8 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
     try:
         with safe_open(path, "pt") as f:
             head = dict(f.metadata() or {})
-            store = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
+            # Copies: memory as torch aligns it, since some kernels give other bits at other alignments.
+            store = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
             raise WireError(
                 f"{path} has format {head.get('format')!r}, medley {head.get('medley', 'of an earlier version')}'s; "
