@@ -22,6 +22,7 @@ check: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# A table and a picture in build/benchmarks; docs/benchmarks.md says how to read them.
 bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
 

@@ -1,0 +1,56 @@
+"""FedJAX: its loop over clients, compiled."""
+
+import os
+import sys
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import fedjax
+import jax
+import jax.numpy as jnp
+from fedjax.core import for_each_client
+from peer import Task
+
+task = Task(sys.argv[1])
+job = task.job
+
+
+def conv(x, w, b):
+    numbers = ("NCHW", "OIHW", "NCHW")
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=numbers) + b[None, :, None, None]
+
+
+def pool(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+
+def outputs(p, x):
+    if job.model == "cnn":
+        for k in (0, 2):
+            x = pool(jax.nn.relu(conv(x, p[k], p[k + 1])))
+        x, p = x.reshape(len(x), -1), p[4:]
+    for k in range(0, len(p) - 2, 2):
+        x = jax.nn.relu(x @ p[k].T + p[k + 1])
+    return x @ p[-2].T + p[-1]
+
+
+def loss(p, batch):
+    logs = jax.nn.log_softmax(outputs(p, batch["x"]))
+    return -jnp.mean(jnp.take_along_axis(logs, batch["y"][:, None], 1))
+
+
+def step(p, batch):
+    return [w - job.lr * g for w, g in zip(p, jax.grad(loss)(p, batch), strict=True)]
+
+
+each = for_each_client.for_each_client(lambda shared, _: shared, step, lambda shared, p: p)
+parameters = [jnp.asarray(p) for p in job.start()]
+for t in range(1, task.rounds + 1):
+    sets = {i: fedjax.ClientDataset(dict(zip(("x", "y"), task.rows(t, i), strict=True))) for i in job.cohort(t)}
+    task.begin()
+    clients = [(i, s.batch(batch_size=job.batch), jax.random.PRNGKey(0)) for i, s in sets.items()]
+    ended = [(p, len(sets[i])) for i, p in each(parameters, clients)]
+    parameters = jax.block_until_ready(fedjax.tree_util.tree_mean(iter(ended)))
+    task.end()
+task.tell(f"fedjax, jax {jax.__version__}", parameters)

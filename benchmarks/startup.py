@@ -1,0 +1,61 @@
+"""What a beginning costs: importing, and the first round on digits.
+
+python benchmarks/startup.py [--repeats 7]
+
+Every repeat is a fresh process. CPU seconds and wall seconds; the import of torch is a part of the import of medley.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+SCRIPT = """
+import json, time
+c, w = [time.process_time()], [time.perf_counter()]
+def tick(): c.append(time.process_time()); w.append(time.perf_counter())
+import torch; tick()
+import medley as md; tick()
+fed = md.Federation(
+    md.problems.Network(md.models.mlp(64, 10)), data=md.datasets.digits(), partition=md.scenarios.IID(10)
+)
+md.run(md.FedAvg(), fed, rounds=1, progress=False); tick()
+print(json.dumps([[b - a for a, b in zip(t, t[1:])] for t in (c, w)]))
+"""
+PARTS = ("import torch", "import medley after it", "first round of md.run on digits")
+
+
+def measure(repeats: int) -> dict[str, dict[str, float]]:
+    """Medians and extremes of CPU seconds, and the median of wall seconds, by part."""
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, stdout=subprocess.PIPE)  # compiles what is not yet
+    found = [
+        json.loads(subprocess.run([sys.executable, "-c", SCRIPT], check=True, stdout=subprocess.PIPE).stdout)
+        for _ in range(repeats)
+    ]
+    out = {}
+    for k, part in enumerate(PARTS):
+        cpu = [f[0][k] for f in found]
+        wall = statistics.median(f[1][k] for f in found)
+        out[part] = {"cpu": statistics.median(cpu), "least": min(cpu), "most": max(cpu), "wall": wall}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    found = measure(args.repeats)
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(f"{'':34}{'CPU s':>8}{'least':>8}{'most':>8}{'wall s':>8}")
+    for part, s in found.items():
+        print(f"{part:34}{s['cpu']:8.2f}{s['least']:8.2f}{s['most']:8.2f}{s['wall']:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
