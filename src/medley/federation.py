@@ -302,7 +302,7 @@ class World:
         """Where the rows that client i meets at step s begin among all: starts[s·n + i]."""
         self.firsts = np.cumsum(np.vstack([np.zeros_like(sizes[:1]), sizes]), axis=0)
         """Their first one's number among the client's own: firsts[s, i]; one row more for the end."""
-        X, y = (torch.cat([getattr(data, k)[torch.from_numpy(rows)] for data, rows in met]) for k in "Xy")
+        X, y = (_gathered([(getattr(data, k), rows) for data, rows in met]) for k in "Xy")
         try:
             self.problem: Problem = fed.problem.ready(X, y, fed.data.classes, dtype, device)
         except BadData as e:
@@ -791,6 +791,15 @@ def _tensor(value: Any, what: str, client: int | None) -> Tensor:
         raise BadData(f"{what} cannot be made a tensor: {e}", client=client) from None
     t = t.detach().cpu()
     return t if t.is_floating_point() else t.to(torch.int64)
+
+
+def _gathered(parts: list[tuple[Tensor, np.ndarray]]) -> Tensor:
+    """These rows of these tensors, one below the other; not a copy where they are one tensor as it is."""
+    whole = parts[0][0]
+    if any(t is not whole for t, _ in parts):
+        return torch.cat([t[torch.from_numpy(rows)] for t, rows in parts])
+    rows = np.concatenate([rows for _, rows in parts])
+    return whole if np.array_equal(rows, np.arange(len(whole))) else whole[torch.from_numpy(rows)]
 
 
 def _pooled(

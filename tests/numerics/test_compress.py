@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medley.core.streams import generator
-from medley.numerics.compress import quantise, restore
+from medley.numerics.compress import coded, quantise, restore
 
 
 @given(seed=st.integers(0, 1000), bits=st.integers(2, 16), size=st.integers(-30, 30))
@@ -48,3 +48,16 @@ def test_differences_to_a_reference_have_no_floor():
     for _ in range(7):
         ref = ref + restore(*quantise(target - ref))
     assert float((target - ref).norm()) < 1e-14 * float(target.norm())
+
+
+def test_what_rounding_would_spoil_stays_whole():
+    v = torch.randn(4, 50, generator=generator(2, "units"), dtype=torch.float64)
+    units = torch.ones(50).double()
+    codes, scale = coded(v, 8, units)
+    assert scale is not None
+    assert torch.equal(restore(codes, scale), restore(*quantise(v)))
+    units[7] = 1e6
+    whole, scale = coded(v * units, 8, units**-2)
+    assert scale is None
+    assert torch.equal(whole, v * units)
+    assert coded(v * units, 8, (units == 1e6).double())[1] is not None

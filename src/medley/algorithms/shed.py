@@ -26,7 +26,8 @@ first candidate is answered with the next report as well, so that an accepted η
 (``search="speculative"``); renewals that send the difference between the new Hessian and what the server holds, by
 |eigenvalue| (``difference``); ρ = √(λ_{q+1} · mean of the rest) (``rho="geo"``), which gives up Ĥ ⪰ H; eigenvectors
 and changes of gradients in 8 bits, directions in 16 (``bits``), which gives up Ĥ ⪰ H too; ``above`` restores it, for 8
-bytes more a reply, by as much on the diagonal as rounding can have taken off.
+bytes more a reply, by as much on the diagonal as rounding can have taken off. What rounding would spoil, as it does
+where columns differ in their units by orders of magnitude, travels whole; the measure is the Hessian's diagonal.
 
 **Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
 model made of these.
@@ -59,7 +60,7 @@ from ..core.cohort import Cohort
 from ..core.errors import MedleyError, RecipeError, TooFewReplies
 from ..core.message import Message
 from ..core.types import Vec
-from ..numerics.compress import quantise, restore
+from ..numerics.compress import coded, restore
 from ..numerics.curvature import Rows, Sketch, Spectrum, Values, decompose, excess
 from ..numerics.linesearch import backtrack, check
 from ..numerics.quasinewton import Curve
@@ -106,7 +107,7 @@ class Losses(Message):
 
 
 class Trial(Message):
-    """Down: the point to try; in 8-bit runs the way to it from the client's last report, θ − p."""
+    """Down: the point to try, θ − p; in 8-bit runs p in codes, from where the client reported last."""
 
     x: Vec | Int[Tensor, " d"]
     scale: Float[Tensor, ""] | None
@@ -152,6 +153,8 @@ class Memory:
     lam: Values
     off: Float[Tensor, " s"]
     """What rounding took off each pair that was sent, if ``above``: the least a with v̂v̂ᵀ + aI ⪰ vvᵀ, or more."""
+    diagonal: Vec
+    """The Hessian's."""
     spectrum: Spectrum | None = None
     of: Vec | None = None
     """Where the Hessian is of."""
@@ -236,7 +239,7 @@ class SHED(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
         none = x.new_empty(0, len(x))
-        return Memory(x, x, none, none[:, 0], none[:, 0])
+        return Memory(x, x, none, none[:, 0], none[:, 0], x)
 
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = Ĥ⁻¹g, Ĥ = Σp_iĤ_i, Ĥ_i = Σ_{j≤q_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I (Algorithm 4)."""
@@ -258,9 +261,11 @@ class SHED(Algorithm[Server, Memory]):
         planned = s.renewals + due
         eta, ahead = 1.0, dict[int, Attempt]()
         if self.search != "none":
-            codes, scale = quantise(step, 16) if self.bits else (s.x - step, None)
+            codes, scale = coded(step, 16, s.held.diagonal(c, rho)) if self.bits else (step, None)
             step = step if scale is None else restore(codes, scale)
-            trial = Trial(codes, scale, planned) if self.search == "speculative" else None
+            trial = None
+            if self.search == "speculative":
+                trial = Trial(s.x - step if scale is None else codes, scale, planned)
             eta, ahead = self._line_search(s, clients, p, step, float(step @ g), trial)
         clients.note(eta=eta, hessians=s.renewals, pairs=len(s.held.lam))
         s.x, s.renewals = s.x - eta * step, max(s.renewals, planned)
@@ -344,9 +349,13 @@ class SHED(Algorithm[Server, Memory]):
     @on_client
     def attempt(self, me: Client[Memory], got: Trial) -> Attempt:
         """How f_i falls along p, and the report of θ − p."""
-        step = me.memory.x - got.x if got.scale is None else restore(got.x, got.scale)
+        if got.scale is None:
+            x, step = got.x, me.memory.x - got.x
+        else:
+            step = restore(got.x, got.scale)
+            x = me.memory.x - step
         f = self._along(me, step, 0)
-        return Attempt(**vars(self._report(me, me.memory.x - step, got.renewals)), f=f)
+        return Attempt(**vars(self._report(me, x, got.renewals)), f=f)
 
     def _along(self, me: Client[Memory], step: Vec, first: int) -> Float[Tensor, " K"]:
         etas = [0.0, *(self.beta**k for k in range(first, first + self.tries))]
@@ -363,6 +372,7 @@ class SHED(Algorithm[Server, Memory]):
             if not (self.difference and excess(A, m.V, m.lam) < 0):
                 m.V, m.lam = m.V[:0], m.lam[:0]
             m.base = len(m.V)
+            m.diagonal = A.square().sum(0) + m.delta
             m.spectrum = decompose(A, m.V, m.lam, 4 * k + 4)
         assert m.spectrum is not None
         assert m.of is not None
@@ -382,25 +392,28 @@ class SHED(Algorithm[Server, Memory]):
                 rho = math.sqrt(most * (spectrum.mean(q) + m.delta))
             case _:
                 rho = most
-        g, g_scale, V_scale, lift = f.grad(x), None, None, None
+        g, exact, g_scale, V_scale, lift = f.grad(x), V, None, None, None
         if self.bits:
-            codes, V_scale = quantise(V, self.bits)
-            sent = restore(codes, V_scale)
+            # What an error in g or v costs is measured by the Hessian's diagonal, so in no units.
+            metric = torch.where(m.diagonal > 0, 1 / m.diagonal, 0.0)
+            codes, V_scale = coded(V, self.bits, metric)
+            exact = codes if V_scale is None else restore(codes, V_scale)
             if self.above:
                 # With v̂ = v + e, ‖v‖ = 1: v̂v̂ᵀ − vvᵀ = veᵀ + evᵀ + eeᵀ ⪰ (vᵀe − ‖e‖)I, as the eigenvalues of veᵀ + evᵀ
                 # are vᵀe ± ‖e‖. So H_i ⪯ Σ(λ_j − ρ)v_jv_jᵀ + ρI ⪯ Ĥ_i + Σ(λ_j − ρ)(‖e_j‖ − v_jᵀe_j)I for λ_j ≥ ρ.
-                e = sent - V
+                e = exact - V
                 m.off = torch.cat([m.off[: m.sent], e.norm(dim=1) - (V * e).sum(1)])
                 lift = float((spectrum.values[:q] + m.delta - rho) @ m.off)
-            V, exact = codes, sent
-            g, g_scale = quantise(g - m.g, self.bits)
-            m.g = m.g + restore(g, g_scale)
-        else:
-            exact = V
+            V = codes
+            change, g_scale = coded(g - m.g, self.bits, metric)
+            g = g if g_scale is None else change
         if self.difference:
             m.V, m.lam = torch.cat([m.V, exact]), torch.cat([m.lam, lam])
         m.sent = q
-        return Report(g, g_scale, V, V_scale, lam, rho, held, lift)
+        up = Report(g, g_scale, V, V_scale, lam, rho, held, lift)
+        if self.bits:
+            m.g = me.heard(up).g if g_scale is None else m.g + restore(g, g_scale)
+        return up
 
 
 def fibonacci(d: int) -> Iterator[int]:

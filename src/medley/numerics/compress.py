@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core.types import Vec
+
 Codes = Int[Tensor, "*k d"]
 Scales = Float[Tensor, "*k"]
 
@@ -29,3 +31,14 @@ def quantise(v: Float[Tensor, "*k d"], bits: int = 8) -> tuple[Codes, Scales]:
 def restore(codes: Codes, scale: Scales) -> Float[Tensor, "*k d"]:
     """The vectors that were meant, in the scales' dtype."""
     return codes.to(scale.dtype) * scale[..., None]
+
+
+def coded(v: Float[Tensor, "*k d"], bits: int, metric: Vec) -> tuple[Codes | Float[Tensor, "*k d"], Scales | None]:
+    """`quantise`, unless rounding takes more than half of Σ_j metric_j v_j² in some row: then v itself, and None.
+
+    One scale a row suits entries of about one size. Where units differ by orders of magnitude it would leave the small
+    entries at 0, though they may be what matters.
+    """
+    codes, scale = quantise(v, bits)
+    lost = (restore(codes, scale) - v).square() @ metric
+    return (codes, scale) if bool((2 * lost <= v.square() @ metric).all()) else (v, None)

@@ -200,6 +200,10 @@ class Sketch:
         whole = sum(p_i * rho[i] for i, p_i in p.items()) * float(v @ v)
         return whole + float(self.weights(p, rho) @ (self.V @ v).square()) if p else 0.0
 
+    def diagonal(self, c: Values, rho: float) -> Vec:
+        """That of VᵀcV + ρI; no less than ρ, though pairs of an earlier Hessian may be taken off."""
+        return (c @ self.V.square() + rho).clamp(min=rho)
+
     def solve(self, c: Values, rho: float, g: Vec) -> Vec:
         """(VᵀcV + ρI)⁻¹g: by Woodbury's identity while there are fewer pairs than dimensions, else by Cholesky.
 
