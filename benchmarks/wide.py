@@ -48,12 +48,15 @@ def main() -> None:
     p.add_argument("--draw", choices=("even", "power"), default="power")
     p.add_argument("--rounds", type=int, default=100)
     p.add_argument("--pairs", type=int, default=4)
+    p.add_argument("--free", action="store_true", help="let go of the arrays once the federation has them")
     asked = p.parse_args()
     torch.set_num_threads(1)
     clients = draw(asked.draw)
     Path("/proc/self/clear_refs").write_text("5")
     loaded, began = memory("VmRSS"), time.process_time()
     fed = md.Federation(md.problems.Logistic(mu=MU), clients=clients)
+    if asked.free:
+        clients.clear()
     goal = math.sqrt(2 * MU * GAP)
     run = md.run(
         md.SHED.fast(pairs=asked.pairs),
@@ -71,7 +74,7 @@ def main() -> None:
     last = run.history[-1]
     print(
         f"{asked.draw}: {run.status.outcome} after {last['round']:.0f} rounds, {last['exchanges']:.0f} exchanges, "
-        f"{last['bytes_up'] / 1e6:.1f} MB up; data {sum(X.nbytes for X, _ in clients) / 2**30:.2f} GiB, "
+        f"{last['bytes_up'] / 1e6:.1f} MB up; data {8 * AGENTS * ROWS * FEATURES / 2**30:.2f} GiB, "
         f"{memory('VmHWM') - loaded:.2f} GiB beyond it"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import numpy as np
@@ -393,6 +394,18 @@ def test_singular_problems_without_a_ridge_still_go_to_a_minimum(method):
     fed = md.Federation(md.problems.Logistic(), clients=[(X[:10], y[:10]), (X[10:], y[10:])])
     run = md.run(method, fed, 80, progress=False, throw=False, target={"grad_norm": 1e-6})
     assert run.history[-1]["loss"] < 0.6
+
+
+def test_columns_in_other_units_cost_fast_shed_no_rounds_and_hardly_a_byte():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    X[:, [0, 7, 12]] *= 1e6
+    parts = [(X[r], y[r]) for r in np.array_split(np.argsort(X[:, 0]), 10)]
+    fed = md.Federation(md.problems.Logistic(mu=1e-3), clients=parts)
+    fed.f_star = md.run(md.Newton(), fed, 30, target={"grad_norm": 1e-6}, progress=False).history[-1]["loss"]
+    whole, coarse = (to_the_end(replace(SHED.fast(), bits=bits), fed, 40).history[-1] for bits in (None, 8))
+    assert coarse["exchanges"] <= whole["exchanges"] + 3
+    assert coarse["bytes_up"] < whole["bytes_up"] / 3
 
 
 def test_data_that_are_no_numbers_are_named():

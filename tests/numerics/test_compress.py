@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medley.core.streams import generator
-from medley.numerics.compress import coded, quantise, restore
+from medley.numerics.compress import powers, quantise, restore, spoils
 
 
 @given(seed=st.integers(0, 1000), bits=st.integers(2, 16), size=st.integers(-30, 30))
@@ -50,14 +50,15 @@ def test_differences_to_a_reference_have_no_floor():
     assert float((target - ref).norm()) < 1e-14 * float(target.norm())
 
 
-def test_what_rounding_would_spoil_stays_whole():
+def test_rounding_spoils_columns_in_other_units_and_powers_of_two_mend_it():
     v = torch.randn(4, 50, generator=generator(2, "units"), dtype=torch.float64)
-    units = torch.ones(50).double()
-    codes, scale = coded(v, 8, units)
-    assert scale is not None
-    assert torch.equal(restore(codes, scale), restore(*quantise(v)))
-    units[7] = 1e6
-    whole, scale = coded(v * units, 8, units**-2)
-    assert scale is None
-    assert torch.equal(whole, v * units)
-    assert coded(v * units, 8, (units == 1e6).double())[1] is not None
+    size = torch.ones(50).double()
+    assert not spoils(v, restore(*quantise(v)), size**-2)
+    size[7] = 1e6
+    v = v * size
+    assert spoils(v, restore(*quantise(v)), size**-2)
+    # Where only that column counts nothing is spoiled.
+    assert not spoils(v, restore(*quantise(v)), (size == 1e6).double())
+    unit = torch.exp2(powers(size).double())
+    assert not spoils(v, restore(*quantise(v / unit)) * unit, size**-2)
+    assert powers(torch.tensor([0, 1e-300, 3, 1e300], dtype=torch.float64)).tolist() == [0, -127, 2, 127]

@@ -26,8 +26,9 @@ first candidate is answered with the next report as well, so that an accepted η
 (``search="speculative"``); renewals that send the difference between the new Hessian and what the server holds, by
 |eigenvalue| (``difference``); ρ = √(λ_{q+1} · mean of the rest) (``rho="geo"``), which gives up Ĥ ⪰ H; eigenvectors
 and changes of gradients in 8 bits, directions in 16 (``bits``), which gives up Ĥ ⪰ H too; ``above`` restores it, for 8
-bytes more a reply, by as much on the diagonal as rounding can have taken off. What rounding would spoil, as it does
-where columns differ in their units by orders of magnitude, travels whole; the measure is the Hessian's diagonal.
+bytes more a reply, by as much on the diagonal as rounding can have taken off. Where rounding would
+spoil more than half, since columns differ in their units by orders of magnitude, codes count in units of the columns'
+own from then on, roots of the Hessian's diagonal, for d bytes once; and directions travel whole.
 
 **Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
 model made of these.
@@ -60,7 +61,7 @@ from ..core.cohort import Cohort
 from ..core.errors import MedleyError, RecipeError, TooFewReplies
 from ..core.message import Message
 from ..core.types import Vec
-from ..numerics.compress import coded, restore
+from ..numerics.compress import powers, quantise, restore, spoils
 from ..numerics.curvature import Rows, Sketch, Spectrum, Values, decompose, excess
 from ..numerics.linesearch import backtrack, check
 from ..numerics.quasinewton import Curve
@@ -85,6 +86,8 @@ class Report(Message):
     g_scale: Float[Tensor, ""] | None
     V: Rows | Int[Tensor, "q d"]
     V_scale: Values | None
+    unit: Int[Tensor, " d"] | None
+    """What the codes count in, powers of 2 by column, from this report on."""
     lam: Values
     rho: float
     held: int
@@ -134,6 +137,7 @@ class Server:
     g: dict[int, Vec] = field(default_factory=dict)
     rho: dict[int, float] = field(default_factory=dict)
     lift: dict[int, float] = field(default_factory=dict)
+    unit: dict[int, Vec] = field(default_factory=dict)
     renewed: dict[int, int] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
@@ -148,13 +152,16 @@ class Memory:
     x: Vec
     g: Vec
     """The gradient as the server has it."""
-    V: Rows
-    """Pairs that the server holds, if ``difference``: the first ``base`` of them are of earlier Hessians."""
+    V: list[Float[Tensor, "_ d"]]
+    """Pairs that the server holds, if ``difference``, a report's each: the first ``base`` are of earlier Hessians."""
     lam: Values
     off: Float[Tensor, " s"]
     """What rounding took off each pair that was sent, if ``above``: the least a with v̂v̂ᵀ + aI ⪰ vvᵀ, or more."""
     diagonal: Vec
     """The Hessian's."""
+    unit: Vec
+    """What codes count in, by column: all the ``same``, until that would spoil them."""
+    same: bool = True
     spectrum: Spectrum | None = None
     of: Vec | None = None
     """Where the Hessian is of."""
@@ -238,8 +245,7 @@ class SHED(Algorithm[Server, Memory]):
 
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
-        none = x.new_empty(0, len(x))
-        return Memory(x, x, none, none[:, 0], none[:, 0], x)
+        return Memory(x, x, [], x[:0], x[:0], x, torch.ones_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = Ĥ⁻¹g, Ĥ = Σp_iĤ_i, Ĥ_i = Σ_{j≤q_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I (Algorithm 4)."""
@@ -261,11 +267,13 @@ class SHED(Algorithm[Server, Memory]):
         planned = s.renewals + due
         eta, ahead = 1.0, dict[int, Attempt]()
         if self.search != "none":
-            codes, scale = coded(step, 16, s.held.diagonal(c, rho)) if self.bits else (step, None)
-            step = step if scale is None else restore(codes, scale)
-            trial = None
+            codes, scale = quantise(step, 16)
+            # 16 bits cost a step 1e-9 of its length, squared; at 1e-4 it might no longer go down.
+            spoiled = spoils(step, restore(codes, scale), s.held.diagonal(c, rho), 1e-4)
+            rounded = self.bits is not None and not spoiled
+            step, trial = restore(codes, scale) if rounded else step, None
             if self.search == "speculative":
-                trial = Trial(s.x - step if scale is None else codes, scale, planned)
+                trial = Trial(codes, scale, planned) if rounded else Trial(s.x - step, None, planned)
             eta, ahead = self._line_search(s, clients, p, step, float(step @ g), trial)
         clients.note(eta=eta, hessians=s.renewals, pairs=len(s.held.lam))
         s.x, s.renewals = s.x - eta * step, max(s.renewals, planned)
@@ -284,8 +292,11 @@ class SHED(Algorithm[Server, Memory]):
                 raise MedleyError(
                     f"client {i} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them"
                 )
-            pairs[i] = up.V if up.V_scale is None else restore(up.V, up.V_scale), up.lam
-            g = up.g if up.g_scale is None else s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale)
+            if up.unit is not None:
+                s.unit[i] = torch.exp2(up.unit.to(s.x))
+            unit = s.unit.get(i, torch.ones_like(s.x))
+            pairs[i] = up.V if up.V_scale is None else restore(up.V, up.V_scale) * unit, up.lam
+            g = up.g if up.g_scale is None else s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale) * unit
             s.g[i], s.rho[i], s.renewed[i], s.at[i] = g, up.rho, s.renewals, t
             s.lift[i] = up.lift or 0.0
         s.held = s.held.after(pairs, anew, based)
@@ -369,14 +380,16 @@ class SHED(Algorithm[Server, Memory]):
             m.of, m.renewals, m.sent = x, renewals, 0
             A, m.delta = f.factor(x)
             f.work += min(A.shape) * f.n
-            if not (self.difference and excess(A, m.V, m.lam) < 0):
-                m.V, m.lam = m.V[:0], m.lam[:0]
-            m.base = len(m.V)
+            W = torch.cat([x.new_empty(0, len(x)), *m.V])
+            if not (self.difference and excess(A, W, m.lam) < 0):
+                m.V, m.lam, W = [], m.lam[:0], W[:0]
+            m.base = len(W)
             m.diagonal = A.square().sum(0) + m.delta
-            m.spectrum = decompose(A, m.V, m.lam, 4 * k + 4)
+            m.spectrum = decompose(A, W, m.lam, 4 * k + 4)
+            del A, W  # they may be the largest things here
         assert m.spectrum is not None
         assert m.of is not None
-        W, c = m.V[: m.base], m.lam[: m.base]
+        W, c = torch.cat([x.new_empty(0, len(x)), *m.V])[: m.base], m.lam[: m.base]
         held = m.base + m.sent
         if m.spectrum.partial and m.sent + k >= len(m.spectrum.values):
             m.spectrum = m.spectrum.extended(f.factor(m.of)[0], W, c, 4 * k + 4)
@@ -392,28 +405,30 @@ class SHED(Algorithm[Server, Memory]):
                 rho = math.sqrt(most * (spectrum.mean(q) + m.delta))
             case _:
                 rho = most
-        g, exact, g_scale, V_scale, lift = f.grad(x), V, None, None, None
+        g, exact, g_scale, V_scale, unit, lift = f.grad(x), V, None, None, None, None
         if self.bits:
-            # What an error in g or v costs is measured by the Hessian's diagonal, so in no units.
+            all_rows = torch.cat([V, (g - m.g)[None]])
+            codes, scale = quantise(all_rows / m.unit, self.bits)
+            # What an error in g or v costs is measured by the Hessian's diagonal, which knows no units.
             metric = torch.where(m.diagonal > 0, 1 / m.diagonal, 0.0)
-            codes, V_scale = coded(V, self.bits, metric)
-            exact = codes if V_scale is None else restore(codes, V_scale)
+            if m.same and spoils(all_rows, restore(codes, scale) * m.unit, metric):
+                unit, m.same = powers(m.diagonal.sqrt()), False
+                m.unit = torch.exp2(unit.to(g))
+                codes, scale = quantise(all_rows / m.unit, self.bits)
+            sent = restore(codes, scale) * m.unit
+            exact = sent[:-1]
             if self.above:
                 # With v̂ = v + e, ‖v‖ = 1: v̂v̂ᵀ − vvᵀ = veᵀ + evᵀ + eeᵀ ⪰ (vᵀe − ‖e‖)I, as the eigenvalues of veᵀ + evᵀ
                 # are vᵀe ± ‖e‖. So H_i ⪯ Σ(λ_j − ρ)v_jv_jᵀ + ρI ⪯ Ĥ_i + Σ(λ_j − ρ)(‖e_j‖ − v_jᵀe_j)I for λ_j ≥ ρ.
                 e = exact - V
                 m.off = torch.cat([m.off[: m.sent], e.norm(dim=1) - (V * e).sum(1)])
                 lift = float((spectrum.values[:q] + m.delta - rho) @ m.off)
-            V = codes
-            change, g_scale = coded(g - m.g, self.bits, metric)
-            g = g if g_scale is None else change
+            m.g = m.g + sent[-1]
+            V, V_scale, g, g_scale = codes[:-1], scale[:-1], codes[-1], scale[-1]
         if self.difference:
-            m.V, m.lam = torch.cat([m.V, exact]), torch.cat([m.lam, lam])
+            m.V, m.lam = [*m.V, exact], torch.cat([m.lam, lam])
         m.sent = q
-        up = Report(g, g_scale, V, V_scale, lam, rho, held, lift)
-        if self.bits:
-            m.g = me.heard(up).g if g_scale is None else m.g + restore(g, g_scale)
-        return up
+        return Report(g, g_scale, V, V_scale, unit, lam, rho, held, lift)
 
 
 def fibonacci(d: int) -> Iterator[int]:

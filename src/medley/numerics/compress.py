@@ -33,12 +33,15 @@ def restore(codes: Codes, scale: Scales) -> Float[Tensor, "*k d"]:
     return codes.to(scale.dtype) * scale[..., None]
 
 
-def coded(v: Float[Tensor, "*k d"], bits: int, metric: Vec) -> tuple[Codes | Float[Tensor, "*k d"], Scales | None]:
-    """`quantise`, unless rounding takes more than half of Σ_j metric_j v_j² in some row: then v itself, and None.
+def spoils(v: Float[Tensor, "*k d"], sent: Float[Tensor, "*k d"], metric: Vec, most: float = 0.5) -> bool:
+    """Whether ‖sent − v‖² is more than ``most`` of ‖v‖² in some row, where ‖v‖² = Σ_j metric_j v_j².
 
-    One scale a row suits entries of about one size. Where units differ by orders of magnitude it would leave the small
+    One scale a row suits entries of about one size. Where units differ by orders of magnitude it leaves the small
     entries at 0, though they may be what matters.
     """
-    codes, scale = quantise(v, bits)
-    lost = (restore(codes, scale) - v).square() @ metric
-    return (codes, scale) if bool((2 * lost <= v.square() @ metric).all()) else (v, None)
+    return bool(((sent - v).square() @ metric > most * (v.square() @ metric)).any())
+
+
+def powers(size: Vec) -> Int[Tensor, " d"]:
+    """The nearest powers of 2 of positive sizes, as exponents in int8; of zeros, 0."""
+    return torch.where(size > 0, size, 1).log2().round().clamp(-127, 127).to(torch.int8)
