@@ -181,12 +181,14 @@ class FlowerLink:
             got = tree.from_bytes(raw, {})
             packed = self.site.codec.decode(dict(got["reply"]), self.site.problem.dtype)
             buffers, up, rows = got["buffers"], int(got["up"]), float(got["rows"])
+            engines = {str(name) for name in got["engines"]}
         except (KeyError, TypeError, ValueError) as e:
             raise WireError(f"client {i}'s answer to {exchange.method} is none of ours: {e}") from None
         self.site.check(exchange, i, packed)
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {}))
         down += sum(t.numel() * t.element_size() for t in exchange.buffers) if exchange.buffers else 0
         reply.receipts.append(Receipt(i, up, size - down - up, rows))
+        reply.engines = sorted({*reply.engines, *engines})
         fold_reply(reply, exchange, i, packed, None)
         if buffers is not None and reply.buffers is not None:
             buffers = reply.buffers[0] + buffers[0], reply.buffers[1]
@@ -280,7 +282,8 @@ def answer(site: Site, request: Request, folder: Path) -> bytes:
     packed, exact = reply.replies[i], site.algorithm.works[exchange.method].up.exact
     whole = {k: v for k, v in packed.items() if k in exact}
     sent = site.codec.encode({k: v for k, v in packed.items() if k not in exact}) | whole
-    return tree.to_bytes({"reply": sent, "buffers": reply.buffers, "up": receipt.up, "rows": receipt.rows})
+    how = {"up": receipt.up, "rows": receipt.rows, "engines": reply.engines}
+    return tree.to_bytes({"reply": sent, "buffers": reply.buffers, **how})
 
 
 Handler = Callable[[Mapping[str, bytes], "Context"], bytes]

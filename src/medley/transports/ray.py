@@ -103,29 +103,36 @@ def _on_cpu(site: Site) -> None:
 
 
 class Actor:
-    """A worker. ``held`` is the data of the run that it served last."""
+    """A worker. ``data`` and ``common`` are those of its last request."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self.held: Any = None
+        self.data: Any = None
+        self.common: Any = None
 
-    def serve(self, data: list[Any], common: bytes, own: bytes) -> bytes | dict[str, Any]:
-        """One block's answer and its clients' pending memories; or an error as JSON values.
+    def serve(self, data: list[Any], common: list[Any], own: list[bytes]) -> list[bytes | dict[str, Any]]:
+        """Some blocks' answers and their clients' pending memories; the last may be an error, as JSON values.
 
-        ``data`` holds the run's object at Ray, in a list, lest Ray fetch it at every request.
+        ``data`` and ``common`` hold Ray's objects of the run and the exchange: lists, lest Ray fetch them every time.
         """
-        if data != self.held:
-            import ray
+        import ray
 
+        if data != self.data:
             self.site: Site = ray.get(data[0])
             self.classes = {"Exchange": Exchange, **tree.dataclasses_in(self.site.algorithm.memory)}
-            self.held = data
-        try:
-            every, mine = tree.from_bytes(common, {}), tree.from_bytes(own, self.classes)
-            reply, pending = self.site.serve_block(replace(mine["exchange"], **every), 0, mine["held"])
-            return tree.to_bytes({**vars(reply), "pending": pending if self.site.remembers else {}})
-        except Exception as e:
-            return describe(e)
+            self.data = data
+        if common != self.common:
+            self.every = tree.from_bytes(ray.get(common[0]), {})
+            self.common = common
+        answers: list[bytes | dict[str, Any]] = []
+        for block in own:
+            try:
+                mine = tree.from_bytes(block, self.classes)
+                reply, pending = self.site.serve_block(replace(mine["exchange"], **self.every), 0, mine["held"])
+                answers.append(tree.to_bytes({**vars(reply), "pending": pending if self.site.remembers else {}}))
+            except Exception as e:
+                return [*answers, describe(e)]
+        return answers
 
 
 class RayLink:
@@ -138,33 +145,42 @@ class RayLink:
 
     def exchange(self, exchange: Exchange) -> Iterator[BlockReply]:
         """Blocks as they are done. Of several errors the first block's is raised, as one process would."""
-        common = self.ray.put(tree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))
-        todo = iter(range(len(exchange.blocks)))
-        free, busy = list(self.actors.actors), dict[Any, tuple[Any, int]]()
+        common = [self.ray.put(tree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))]
+        at, end = 0, len(exchange.blocks)
+        free, busy = list(self.actors.actors), dict[Any, tuple[Any, range]]()
         failed: dict[int, MedleyError] = {}
         done: list[BlockReply] = []
         while True:
-            while free and not failed and (block := next(todo, None)) is not None:
-                actor = free.pop()
-                busy[actor.serve.remote(self.data, common, self._request(exchange, block))] = actor, block
+            while free and not failed and at < end:
+                actor, last = free.pop(), at + self._share(end - at)
+                own = [self._request(exchange, block) for block in range(at, last)]
+                busy[actor.serve.remote(self.data, common, own)] = actor, range(at, last)
+                at = last
             yield from done
             done = []
-            awaited = [ref for ref, (_, block) in busy.items() if block < min(failed, default=1 << 62)]
+            awaited = [ref for ref, (_, blocks) in busy.items() if blocks[0] < min(failed, default=1 << 62)]
             if not awaited:
                 break
             (ref,), _ = self.ray.wait(awaited)
-            actor, block = busy.pop(ref)
+            actor, blocks = busy.pop(ref)
             free.append(actor)
             try:
-                answer = self.ray.get(ref)
+                answers = self.ray.get(ref)
             except self.ray.exceptions.RayError as e:
-                answer = {"error": "MedleyError", "attributes": {}, "text": self._lost(exchange, block, e)}
-            if isinstance(answer, dict):
-                failed[block] = revive(answer)
-            else:
-                done = [self._reply(exchange, block, answer)]
+                answers = [{"error": "MedleyError", "attributes": {}, "text": self._lost(exchange, blocks, e)}]
+            for block, answer in zip(blocks, answers, strict=False):
+                if isinstance(answer, dict):
+                    failed[block] = revive(answer)
+                else:
+                    done.append(self._reply(exchange, block, answer))
         if failed:
             raise failed[min(failed)]
+
+    def _share(self, left: int) -> int:
+        """How many of the blocks that are left an actor gets: many first, since every request has its price, and one
+        in the end, so that all actors end together.
+        """
+        return -(-left // (2 * len(self.actors.actors)))
 
     def _request(self, exchange: Exchange, block: int) -> bytes:
         ids, weights = exchange.blocks[block], exchange.weights
@@ -190,9 +206,10 @@ class RayLink:
         receipts = [Receipt(*r) for r in got["receipts"]]
         return BlockReply(**{**got, "block": block, "receipts": receipts})
 
-    def _lost(self, exchange: Exchange, block: int, e: Exception) -> str:
+    def _lost(self, exchange: Exchange, blocks: range, e: Exception) -> str:
+        ids = [i for block in blocks for i in exchange.blocks[block]]
         return (
-            f"Ray lost {ATTEMPTS} workers in a row that served clients {list(exchange.blocks[block])} in round "
+            f"Ray lost {ATTEMPTS} workers in a row that served clients {ids} in round "
             f"{exchange.round} ({exchange.method}): {e}\nIf that is for want of memory, take fewer workers; if "
             "for want of a module, install it on every machine, or name it in ray.init(runtime_env=...)"
         )
