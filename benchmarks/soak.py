@@ -146,16 +146,22 @@ class Watch:
     samples: list[tuple[int, int]] = field(default_factory=list)
     """(round, bytes) of this process and of all that descend from it."""
 
-    def open(self, site: Any) -> Any:
-        self.link, self.next = self.inner.open(site), time.monotonic()
-        return self
+    def open(self, site: Any) -> Watched:
+        return Watched(self, self.inner.open(site))
+
+
+@dataclass
+class Watched:
+    watch: Watch
+    link: Any
+    next: float = 0.0
 
     def exchange(self, exchange: Any) -> Iterator[Any]:
         now = time.monotonic()
-        if now > self.until:
+        if now > self.watch.until:
             raise KeyboardInterrupt
         if now > self.next:
-            self.samples.append((exchange.round, resident()))
+            self.watch.samples.append((exchange.round, resident()))
             self.next = now + 1
         return self.link.exchange(exchange)
 
