@@ -241,7 +241,7 @@ class Lossy:
                     site.memories.put(i, exchange.tag, memory)
                 yield reply
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         return self.inner.save(acked)
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:

@@ -915,7 +915,7 @@ class _Watched:
             self.bar.answered(exchange, count)
             yield reply
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """As the link does it."""
         return self.link.save(acked)
 

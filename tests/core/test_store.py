@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.core import store
+from medley.core import checkpoint, store
 from medley.core.store import Store
 from medley.core.types import Vec
 
@@ -62,7 +62,24 @@ def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, tmp_p
     options: dict[str, Any] = {"progress": False, "transport": transport, "codec": codec}
     whole = md.run(md.SCAFFOLD(), fed, 4, **options)
     monkeypatch.setattr(store, "BUDGET", 5 * 640 * 8)
+    monkeypatch.setattr(checkpoint, "PART", 5 * 640 * 8)
     small = md.run(md.SCAFFOLD(), fed, 2, checkpoint=tmp_path, **options)
     assert small.status.ok
+    assert len([*tmp_path.glob("memories-*")]) > 2
     small = md.run(md.SCAFFOLD(), fed, 4, resume=tmp_path, **options)
     assert torch.equal(whole.x, small.x)
+
+
+def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(checkpoint, "PART", 100)
+    state = {"memories": {i: value(i, 20)[0][1] for i in range(5)}}
+    checkpoint.save(tmp_path, state, {})
+    back = checkpoint.load(tmp_path, {"Held": Held})["memories"]
+    assert [(i, held.count) for i, held in back.items()] == [(i, i) for i in range(5)]
+    checkpoint.save(tmp_path, {"memories": {0: value(7, 20)[0][1]}}, {})
+    assert [*tmp_path.glob("memories-*")] == []  # nobody needs the old ones
+    checkpoint.save(tmp_path, state, {})
+    part = min(tmp_path.glob("memories-*"))
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with pytest.raises(md.WireError, match=f"{part.name} is damaged"):
+        dict(checkpoint.load(tmp_path, {"Held": Held})["memories"].items())

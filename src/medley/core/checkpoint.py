@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
@@ -16,19 +18,63 @@ from torch import Tensor
 from . import files, tree
 from .errors import WireError
 from .patience import Late
+from .store import Pairs
 
 FILE = "checkpoint.safetensors"
 FORMAT = "3"
 
+PART = 1 << 28
+"""Bytes of clients' memories in one file."""
+
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Write ``state``, a state tree by name, into ``folder``. Raises MedleyError when it cannot."""
+    """Write ``state``, a state tree by name, into ``folder``. Raises MedleyError when it cannot.
+
+    Its "memories" may be more than memory holds: what exceeds `PART` goes into files beside the checkpoint, named by
+    their checksums, so that those of the checkpoint before stay until the new one is there.
+    """
+    parts, some, size = list[str](), dict[int, Any](), 0
+    for i, m in state.get("memories", {}).items():
+        more = sum(t.numel() * t.element_size() for _, t in tree.tensors(m))
+        if some and size + more > PART:
+            parts.append(_part(files.made(folder), some))
+            some, size = {}, 0
+        some[i] = m
+        size += more
+    if "memories" in state:
+        state = state | {"memories": some, "parts": parts}
     store: dict[str, Tensor] = {}
     text = json.dumps(tree.pack(state, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=files.plain)}
     head["medley"] = metadata.version("medley")
     with files.replacing(files.made(folder) / FILE) as tmp:
         save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
+    for old in folder.glob("memories-*.safetensors"):
+        if old.name not in parts:
+            old.unlink(missing_ok=True)
+
+
+def _part(folder: Path, memories: dict[int, Any]) -> str:
+    raw = tree.to_bytes(memories)
+    name = f"memories-{blake2b(raw, digest_size=16).hexdigest()}.safetensors"
+    with files.replacing(folder / name) as tmp:
+        tmp.write_bytes(raw)
+    return name
+
+
+def _memories(
+    folder: Path, parts: list[str], last: dict[int, Any], classes: dict[str, type]
+) -> Iterator[tuple[int, Any]]:
+    for name in parts:
+        path = folder / name
+        try:
+            raw = path.read_bytes()
+        except OSError as e:
+            raise WireError(f"{path} is a part of the checkpoint and cannot be read: {e}; start anew") from None
+        if name != f"memories-{blake2b(raw, digest_size=16).hexdigest()}.safetensors":
+            raise WireError(f"{path} is damaged: its checksum does not fit; take an earlier copy of {folder}")
+        yield from tree.from_bytes(raw, classes).items()
+    yield from last.items()
 
 
 def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -61,6 +107,9 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             f"{path} is not a checkpoint that can be read ({type(e).__name__}: {e}); take an earlier copy of {folder}, "
             "or start anew"
         ) from None
+    if "parts" in kept:
+        parts, last = kept.pop("parts"), kept["memories"]
+        kept["memories"] = Pairs(partial(_memories, folder, parts, last, classes))
     return dict(kept)
 
 

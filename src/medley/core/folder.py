@@ -3,7 +3,8 @@
 - ``run.json``: settings, and every start: when, from which round, with which versions on what machine
 - ``recipe.toml``: the recipe, where it was made from one
 - ``history.jsonl`` and ``ledger.csv``: a line a row and a line a delivery, added as they come
-- ``checkpoint.safetensors``: server, clients' memories, clock, and how far history and ledger had come
+- ``checkpoint.safetensors``: server, clients' memories, clock, and how far history and ledger had come;
+  ``memories-….safetensors``: the memories' part that is too much for one file
 - ``result.json`` and ``x.safetensors``: once it has ended
 - ``.lock``: held by the process that writes
 

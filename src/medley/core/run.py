@@ -23,6 +23,7 @@ from .folder import Folder
 from .patience import Patience
 from .problem import State
 from .result import Result, Row, Status, summarise
+from .store import Pairs
 from .task import Stage, Stages, Task, figures
 from .transport import Link
 from .types import Vec
@@ -93,7 +94,10 @@ class Run:
         kept = tree.map_tensors(kept, lambda t: t.to(self.x0.device))
         books = Books(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
         books.engines = frozenset(kept["engines"])
-        self.link.load(kept["memories"], books.remembered)
+        memories: Pairs = kept["memories"]
+        to = lambda t: t.to(self.x0.device)
+        moved = Pairs(lambda: ((i, tree.map_tensors(m, to)) for i, m in memories.items()))
+        self.link.load(moved, books.remembered)
         return _Live(kept["round"], kept["server"], books, history, kept["wall"], kept["matrix"])
 
     def __call__(self, resume: Path | None = None) -> Result:

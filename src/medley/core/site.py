@@ -20,6 +20,7 @@ from .client import Client, Nothing
 from .errors import ClientFailed, Diverged, MedleyError, WireError
 from .message import Message, Packed, accumulate, is_finite, nbytes
 from .problem import Problem, State
+from .store import Pairs, Store
 from .transport import BlockReply, Exchange, Receipt, Tag
 from .wire import BothWays, Codec, Kept, Plain, Uplink
 
@@ -61,9 +62,14 @@ class Memories:
         """A pending version beside the acknowledged one."""
         self.versions[client] = [*self.versions.get(client, []), (tag, memory)]
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
-        """The acknowledged memory of every client that has one."""
-        return {i: m for i, held in self.versions.items() for tag, m in held if tag == acked.get(i)}
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
+        """The acknowledged memory of every client that has one, read when it is asked for."""
+        return Pairs(partial(self._acknowledged, dict(acked)))
+
+    def _acknowledged(self, acked: Mapping[int, Tag]) -> Iterator[tuple[int, Any]]:
+        peek = self.versions.peek if isinstance(self.versions, Store) else self.versions.__getitem__
+        for i in sorted(self.versions):
+            yield from ((i, m) for tag, m in peek(i) if tag == acked.get(i))
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Put back what `save` gave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from . import tree
@@ -15,6 +15,29 @@ BUDGET = 1 << 30
 
 PAGE = 1 << 12
 """What a place in the file is a multiple of, so that a value that has grown a little still fits into its own."""
+
+
+class Pairs(Mapping[int, Any]):
+    """A mapping read from its beginning to its end and never held whole; ``read`` makes an iterator of pairs."""
+
+    def __init__(self, read: Callable[[], Iterator[tuple[int, Any]]]) -> None:
+        self.read = read
+
+    def __iter__(self) -> Iterator[int]:
+        return (i for i, _ in self.read())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.read())
+
+    def __getitem__(self, client: int) -> Any:
+        for i, value in self.read():
+            if i == client:
+                return value
+        raise KeyError(client)
+
+    def items(self) -> Iterator[tuple[int, Any]]:  # type: ignore[override]
+        """The pairs."""
+        return self.read()
 
 
 class Store(MutableMapping[int, Any]):

@@ -108,7 +108,7 @@ class Link(Protocol):
         """
         ...
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' memories that the server has acknowledged, by id; empty where clients keep their own."""
         ...
 

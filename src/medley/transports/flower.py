@@ -208,7 +208,7 @@ class FlowerLink:
         )
         return tree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Nothing: clients keep their own."""
         return {}
 

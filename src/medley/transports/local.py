@@ -38,7 +38,7 @@ class LocalLink:
                     memories.put(i, exchange.tag, memory)
             yield reply
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' acknowledged memories."""
         return self.site.memories.save(acked)
 

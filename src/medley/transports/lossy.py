@@ -156,7 +156,7 @@ class LossyLink:
             return replace(reply, replies={i: packed})
         return reply
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """As the inner transport has it."""
         return self.inner.save(acked)
 

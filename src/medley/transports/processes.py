@@ -262,7 +262,7 @@ class ProcessesLink:
             )
         w.give(job)
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' acknowledged memories."""
         return self.site.memories.save(acked)
 

@@ -214,7 +214,7 @@ class RayLink:
             "for want of a module, install it on every machine, or name it in ray.init(runtime_env=...)"
         )
 
-    def save(self, acked: Mapping[int, Tag]) -> dict[int, Any]:
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' acknowledged memories."""
         return self.site.memories.save(acked)
 
