@@ -43,7 +43,7 @@ def at_least(H: Matrix, mu: float) -> Matrix:
 def triangle(H: Matrix) -> Triangle:
     """Half of H is enough to send."""
     i, j = torch.triu_indices(*H.shape, device=H.device).unbind()
-    return H.reshape(-1).index_select(0, i * len(H) + j)  # six times as fast as H[i, j]
+    return H.reshape(-1).index_select(0, i * len(H) + j)  # two thirds of the time of H[i, j]
 
 
 def symmetric(t: Triangle, d: int) -> Matrix:
