@@ -139,10 +139,10 @@ def kills(count: int, seed: int) -> None:
 
 @dataclass
 class Watch:
-    """A transport that looks at the memory once a second, and stops the run when the time is up."""
+    """A transport that looks at the memory once a second, and stops the run ``minutes`` after its first answers."""
 
     inner: Any
-    until: float
+    minutes: float
     samples: list[tuple[int, int]] = field(default_factory=list)
     """(round, bytes) of this process and of all that descend from it."""
 
@@ -154,13 +154,16 @@ class Watch:
 class Watched:
     watch: Watch
     link: Any
+    began: float = 0.0
     next: float = 0.0
 
     def exchange(self, exchange: Any) -> Iterator[Any]:
         now = time.monotonic()
-        if now > self.watch.until:
+        if exchange.round == 2:  # workers are there
+            self.began = now
+        if exchange.round > 1 and now > self.began + 60 * self.watch.minutes:
             raise KeyboardInterrupt
-        if now > self.next:
+        if exchange.round > 1 and now > self.next:
             self.watch.samples.append((exchange.round, resident()))
             self.next = now + 1
         return self.link.exchange(exchange)
@@ -210,9 +213,10 @@ def memory(on: str, minutes: float) -> None:
         pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
     )
     inner = {"local": Local, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
-    watch = Watch(inner, time.monotonic() + 60 * minutes)
+    watch = Watch(inner, minutes)
     r = md.run(md.SCAFFOLD(), fed, 10**9, eval_every=10**9, transport=watch, progress=False)
     rounds = r.ledger.exchanges
+    assert len(watch.samples) > 30, f"{rounds} rounds are too few to tell; give it more minutes"
     grown, half = slope(watch.samples)
     own = DELIVERY * len(r.ledger) / rounds
     hourly = (grown - own) * rounds / minutes * 60 / 2**20
