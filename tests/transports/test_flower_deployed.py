@@ -143,6 +143,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(tmp_path: Path, env: dict
         (node := folder / "node").mkdir()
         command = ["flower-supernode", "--root-certificates=../keys/ca.crt", f"--superlink=127.0.0.1:{at}"]
         command += ["--auth-supernode-private-key=../keys/node0", "--host=127.0.0.1", f"--port={port()}"]
-        with started([*command, "--max-retries=1"], node, env) as (p, log):
+        with started([*command, "--max-retries=1"], node, env) as (p, said):
             assert p.wait(300) != 0
-        assert "auth" in log.read_text().lower()
+        assert "Failed to activate SuperNode" in said.read_text()
+        assert "No SuperNode found with the given public key" in log.read_text()
