@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -10,7 +12,7 @@ from typing import Any
 from . import tree
 from .errors import MedleyError
 
-BUDGET = 1 << 30
+BUDGET = 1 << 29
 """Bytes of tensors that are held in memory."""
 
 PAGE = 1 << 12
@@ -59,6 +61,7 @@ class Store(MutableMapping[int, Any]):
         self._there: dict[int, tuple[int, int, int]] = {}  # where in the file, how long, how much room
         self._free: dict[int, list[int]] = {}
         self._end, self._fd = 0, -1
+        self._put = 0
 
     def __getitem__(self, client: int) -> Any:
         if client in self._here:
@@ -82,8 +85,12 @@ class Store(MutableMapping[int, Any]):
         size = sum(t.numel() * t.element_size() for _, t in tree.tensors(value))
         self._here[client] = value, size
         self.size += size
+        self._put += size
         while self.size > self.budget and len(self._here) > 1:
             self._spill(next(iter(self._here)))
+        if self._put > self.budget >> 3:
+            self._put = 0
+            _trim()
 
     def __delitem__(self, client: int) -> None:
         if client not in self:
@@ -132,3 +139,9 @@ class Store(MutableMapping[int, Any]):
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+
+
+def _trim() -> None:
+    """Give back what lies free between what is held: made amid a crew's larger tensors, that is twice as much again."""
+    with contextlib.suppress(OSError, AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
