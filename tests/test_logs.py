@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import medley as md
 from medley import federation as federations
 from medley import logs, sinks
+from medley.cli import app
 from medley.transports import Local, Processes
 from toys import Toy, federation
 
@@ -47,6 +49,17 @@ def test_json_lines_are_the_rows(tmp_path: Path):
     assert said[3]["message"] == "something else"
     with pytest.raises(md.RecipeError, match="It knows: json, text"):
         logs.lines("jsn")
+
+
+def test_the_shell_can_ask_for_lines(tmp_path: Path):
+    recipe = tmp_path / "a.toml"
+    recipe.write_text(
+        '[problem]\nkind = "Softmax"\n[data]\nname = "digits"\n[partition]\nkind = "IID"\nclients = 3\n'
+        '[run]\nrounds = 1\n[[methods]]\nkind = "FedAvg"\n'
+    )
+    got = CliRunner().invoke(app, ["run", str(recipe), "--log", "json"])
+    assert [json.loads(line)["round"] for line in got.stderr.splitlines()] == [0, 1]
+    assert CliRunner().invoke(app, ["run", str(recipe), "--log", "jsn"]).exit_code == 2
 
 
 @pytest.mark.parametrize("transport", [Local(), Processes(2)], ids=["local", "processes"])
