@@ -308,3 +308,12 @@ def test_a_recipe_trains_on_sparse_rows_which_stay_sparse_through_a_codec(tmp_pa
     lbfgs, shed = (fed.run(m, 30, target={"grad_norm": 1e-6}, progress=False, **r.options()) for m in r.methods())
     assert {lbfgs.status.outcome, shed.status.outcome} == {"target"}
     assert lbfgs.history[-1]["loss"] == pytest.approx(shed.history[-1]["loss"], abs=1e-9)
+
+
+def test_the_fading_channel_and_the_fast_preset_have_names():
+    r = recipe.loads('pace = { pairs = { kind = "Rayleigh", d0 = 3 } }\n[[methods]]\nkind = "SHED.fast"\npairs = 2')
+    assert r.methods() == [md.SHED.fast(pairs=2)]
+    assert r.methods(["shed.fast"]) == [md.SHED.fast()]
+    text = 'problem.kind = "Logistic"\ndata.name = "breast_cancer"\npartition = { kind = "IID", clients = 3 }\n'
+    fed = recipe.loads(text + 'pace.pairs = { kind = "Rayleigh", d0 = 3 }').federation()
+    assert fed.pace.pairs == md.scenarios.Rayleigh(d0=3)

@@ -501,6 +501,13 @@ class World:
             family = self.fed.problem
             # A loss below log 2 is a row on its right side: 2x is better than x then, and so on for ever.
             free = isinstance(family, Linear) and family.classification and family.mu == 0
+            if minimum and isinstance(family, Linear) and family.classification and family.intercept:
+                labels = self.y[mine]
+                if bool((labels == labels[0]).all()):
+                    raise Stalled(
+                        "all training rows have one class: a larger intercept has a smaller loss and there is no "
+                        f"minimiser; {type(family).__name__}(intercept=False), or rows of another class"
+                    )
             if minimum and free and float(by_row.max()) < math.log(2):
                 raise Stalled(
                     "the training rows are separable: x puts every one on its right side, so that a longer x has a "

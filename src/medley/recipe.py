@@ -98,7 +98,10 @@ RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "chec
 
 STEPS = ("train", "test", "pool", "standardise", "flatten", "validation")
 CODECS = ("Cast", "Delta", "Quantise", "TopK")
-LAWS = ("Choice", "Constant", "Integers", "LogUniform", "Normal", "Uniform", "cosine", "step_decay")
+LAWS = (
+    "Bandwidth", "Choice", "Constant", "Integers", "LogUniform", "Normal", "Rayleigh", "Uniform", "cosine",
+    "step_decay",
+)  # fmt: skip
 PARTITIONS = ("ByKey", "Dirichlet", "IID", "Labels", "Quantity", "Saved", "Shards")
 STREAMS = ("Permuted", "Rotated", "Split", "TimeOrder")
 MEMORIES = ("Reservoir", "Ring")
@@ -419,7 +422,8 @@ class Recipe:
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
-        kind = self._pick(f"{path}.kind", table["kind"], methods())
+        there: dict[str, Any] = dict(methods())
+        kind = self._pick(f"{path}.kind", table["kind"], {**there, "SHED.fast": there["SHED"].fast})
         settings = {k: self._nested(f"{path}.{k}", v) for k, v in table.items() if k != "kind"}
         lr = self._typed(f"{path}.lr", settings.pop("lr", 1.0), float)
         parameters = ["server_lr" if k == "lr" else k for k in inspect.signature(kind).parameters]

@@ -225,3 +225,9 @@ def test_separable_data_have_no_minimiser_and_are_named(method):
     with pytest.raises(md.Stalled, match=r"separable.*mu") as e:
         md.run(method, fed, 500, progress=False)
     assert e.value.result.history
+
+
+def test_one_class_and_a_free_intercept_have_no_minimiser():
+    fed = md.Federation(md.problems.Logistic(mu=0.1, intercept=True), clients=[(torch.eye(3).double(), torch.ones(3))])
+    with pytest.raises(md.Stalled, match="one class"):
+        md.run(md.Newton(), fed, 30, progress=False)

@@ -462,3 +462,23 @@ def test_reference_counts_on_large_data(name, rounds, hessians, monkeypatch):
     last = to_the_end(SHED(), settings.federation(name, 1e-5, 0), 400).history[-1]
     assert last["round"] == pytest.approx(rounds, rel=0.15)
     assert abs(last["hessians"] - hessians) <= 1
+
+
+@pytest.mark.parametrize("mu", [0, 1e-6, 1e-4])
+def test_rounding_where_no_pair_is_left_to_send(mu):
+    """Clients of fewer rows than columns: ρ would be μ, and what 8 bits took off the pairs is more."""
+    r = torch.Generator().manual_seed(0)
+    rows = [(torch.randn(n, 12, generator=r).double(), torch.randn(n, generator=r).double()) for n in (3, 4, 2)]
+    fed = md.Federation(md.problems.LeastSquares(mu=mu), clients=rows)
+    end = md.run(md.SHED.fast(), fed, 100, target={"grad_norm": 1e-7}, progress=False)
+    assert end.status.outcome == "target"
+    end = md.run(md.SHED(bits=8), fed, 100, progress=False)
+    assert end.history[-1]["loss"] < 0.1 * end.history[0]["loss"]
+
+
+def test_pairs_are_one_number_or_one_a_client():
+    rows = [(torch.eye(3).double(), torch.tensor([1.0, -1.0, 1.0]))] * 2
+    fed = md.Federation(md.problems.Logistic(mu=0.1), clients=rows)
+    for pairs in ([1], [1, 2, 3]):
+        with pytest.raises(md.RecipeError, match=f"{len(pairs)} numbers for 2 clients"):
+            md.run(md.SHED(pairs=pairs), fed, 1, progress=False)

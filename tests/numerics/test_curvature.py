@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.sparse import linalg
 
 from medley.core.streams import generator
 from medley.numerics import curvature
@@ -79,9 +80,7 @@ def test_lanczos_finds_what_lapack_finds_and_goes_on_where_it_was(monkeypatch):
 
 def test_lanczos_that_does_not_converge_is_done_by_lapack(monkeypatch):
     monkeypatch.setattr(curvature, "LARGE", 10)
-    monkeypatch.setattr(
-        curvature, "eigsh", lambda *a, **k: (_ for _ in ()).throw(curvature.ArpackNoConvergence("", 0, 0))
-    )
+    monkeypatch.setattr(linalg, "eigsh", lambda *a, **k: (_ for _ in ()).throw(linalg.ArpackNoConvergence("", 0, 0)))
     A = draw(150, 100)
     assert not decompose(A, *none(100), few=2).partial
 

@@ -26,7 +26,7 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
             break
         Hv = product(v)
         vHv = float(v @ Hv)
-        if vHv <= 0:
+        if vHv <= 1e-12 * float(v.norm() * Hv.norm()):  # 0, but for rounding
             break
         a = rr / vHv
         p, r = p + a * v, r - a * Hv
