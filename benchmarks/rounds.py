@@ -131,12 +131,13 @@ def gemm() -> float:
     return best
 
 
-def measure(job: Job, repeats: int, engines: list[str]) -> dict[str, Any]:
+def measure(job: Job, repeats: int, engines: list[str], rounds: int = 0) -> dict[str, Any]:
     torch.set_num_threads(1)
     ways: dict[str, Callable[[int], tuple[list[Round], list[np.ndarray]]]] = {"loop": ByHand(job)}
     ways |= {engine: ByMedley(job, engine) for engine in engines}
     (cpu, _), *_ = ways["loop"](2)[0][1:]
-    rounds = max(1, min(20, round(0.6 / cpu)))
+    # A last one is done and not charged.
+    rounds = rounds - 1 if rounds else max(1, min(20, round(0.6 / cpu)))
     took: dict[str, list[Round]] = {name: [] for name in ways}
     sums: dict[str, float] = {}
     for way in ways.values():
@@ -183,17 +184,29 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), metavar="MODEL:K")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--engines", nargs="+", default=["seq", "fused"])
+    parser.add_argument("--rounds", type=int, default=0, help="how many; by default as many as take 0.6 s")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         model, active = args.one.split(":")
         job = Job(model, int(active), max(100, int(active)))
-        print(json.dumps(measure(job, args.repeats, args.engines)))
+        print(json.dumps(measure(job, args.repeats, args.engines, args.rounds)))
         return
     found = []
     for name in args.jobs:
-        command = [sys.executable, __file__, "--one", name, "--repeats", str(args.repeats), "--engines", *args.engines]
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            name,
+            "--repeats",
+            str(args.repeats),
+            "--rounds",
+            str(args.rounds),
+            "--engines",
+            *args.engines,
+        ]
         found.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         print(table(found[-1:]), flush=True)
     if args.out is not None:
