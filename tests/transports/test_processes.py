@@ -201,7 +201,7 @@ def test_an_exchange_given_up_leaves_nothing_behind() -> None:
             abandoned.close()
             first = {r.block: r.replies for r in ask(2)}
             second = {r.block: r.replies for r in ask(3, acked=dict.fromkeys(range(6), (2, 0)))}
-            found.append((first, second, link.save(dict.fromkeys(range(6), (3, 0)))))
+            found.append((first, second, dict(link.save(dict.fromkeys(range(6), (3, 0))).items())))
     for local, other in zip(found[0], found[1], strict=True):
         assert sorted(local) == sorted(other) == list(range(6))
     flat = [dict(tree.tensors(f)) for f in found]
