@@ -30,8 +30,6 @@ def ray() -> Iterator[Transport]:
             yield actors
 
 
-# The check "asked twice" fails here, though not outside pytest; why is not known yet.
-@pytest.mark.xfail(strict=False, reason="asked twice: Ray's two answers differ under pytest")
 # Ray leaves its own sockets and pipes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
