@@ -704,6 +704,8 @@ def run(
         "engine": local.name,
         "codec": repr(up or down),
     }
+    if fed.stream is not None:  # another number moves the ends of tasks
+        settings["rounds a task"] = rounds
     patience = patience or Patience()
     if not patience.endless:
         settings["patience"] = repr(patience)

@@ -221,6 +221,18 @@ def test_the_trust_clip_bounds_the_correction():
         assert float((step / -0.02 - h).norm()) == pytest.approx(0.5 * float(h.norm()), rel=1e-12)
 
 
+def test_the_clip_bounds_a_mini_batchs_whole_correction():
+    """A step on rows b along ∇_b(z) + c, ‖c‖ ≤ clip·‖∇_b(z)‖, whatever H is; the first is from x."""
+    q, x = Quadratics(steps=1, old=False), point()
+    for clip in (0.25, 1.0):
+        method = md.CFLAG(form="svrg", clip=clip)
+        for i in q.p:
+            me = q.me(i)
+            g = method.snapshot(me, Model(x)).g
+            step = method.descend(me, Target(g + 100 * torch.ones(D).double(), 1), Share(1.0)).delta
+            assert float((step / -0.02 - g).norm()) == pytest.approx(clip * float(g.norm()), rel=1e-9)
+
+
 def test_cf7_interference_leaves_the_memorys_step_alone():
     """⟨Δ, ∇f⟩ = α‖∇f‖² for u against f."""
     method = md.CFLAG(mode="paper", adaptive="worst", bounded=False)

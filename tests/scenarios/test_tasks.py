@@ -392,3 +392,20 @@ def test_uniform_weights_count_those_who_are_there():
         means = [world.client(i, t, Seq()).problem.loss(torch.ones(30).double()) for i in present]
         loss = world.evaluate(torch.ones(30).double(), None, round=t)["loss"]
         assert loss == pytest.approx(sum(means) / len(means), rel=1e-12)
+
+
+def test_a_stream_is_not_resumed_with_other_rounds_a_task(tmp_path):
+    fed = federation(S.Split(3, "class"))
+    md.run(md.FineTune(), fed, 2, checkpoint=tmp_path, progress=False)
+    with pytest.raises(md.MedleyError, match="rounds a task"):
+        md.run(md.FineTune(), fed, 3, resume=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("method", [md.LwF(), md.ICaRL()], ids=["LwF", "ICaRL"])
+def test_a_network_may_have_more_outputs_than_classes(method):
+    fed = md.Federation(
+        md.problems.Network(md.models.mlp(64, 12, (8,))), data=md.datasets.digits().flatten().take(n_train=200),
+        partition=S.IID(2), pace=S.Pace(lr=0.1, steps=1, batch=16), stream=S.Split(2, "class"),
+        replay=md.memory.Ring(capacity=8),
+    )  # fmt: skip
+    assert md.run(method, fed, 1, progress=False).status.outcome == "finished"

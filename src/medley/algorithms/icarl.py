@@ -163,6 +163,7 @@ class ICaRL(Algorithm[Server, Memory]):
 
         def loss(batch: Batch) -> Tensor:
             z, said = batch.outputs, told if batch.rows is None else told[batch.rows]
+            z, said = z[:, : len(task.now)], said[:, : len(task.now)]  # a network may have more outputs than classes
             return batch.loss() + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
 
         return Step(dataclasses.replace(me, problem=both).descend(got.x, loss=loss).step)

@@ -101,8 +101,8 @@ class LwF(Algorithm[Server]):
         told = me.problem.outputs(got.teacher)
 
         def loss(batch: Batch) -> Tensor:
-            z = batch.outputs[:, : len(task.now)]
-            said = told if batch.rows is None else told[batch.rows]
+            z = batch.outputs[:, : len(task.now)]  # a network may have more outputs than classes
+            said = (told if batch.rows is None else told[batch.rows])[:, : len(task.now)]
             new = batch.loss(z.masked_fill(~task.now, -torch.inf))
             return new + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
 

@@ -169,7 +169,7 @@ class TARGET(Algorithm[Server, Memory]):
             return batch.loss(batch.outputs[:, : len(now)].masked_fill(~now, -torch.inf))
 
         def old(batch: Batch) -> Tensor:
-            z, said = batch.outputs, told[batch.rows]
+            z, said = batch.outputs[:, : len(now)], told[batch.rows][:, : len(now)]
             return self.kd * sum((distillation(z[:, c], said[:, c], 2.0) for c in task.kept), z.new_zeros(()))
 
         def both(z: Vec, g: Vec, rows: Rows) -> Vec:
