@@ -23,7 +23,7 @@ s_i = β_i/β, since lines 4–13 mix quantities with and without β. With α = 
 ``mode="joint"``, the default, is what the proof of Lemma 3 analyses: one loop over memory and current rows together,
 with the weights of (3). p_i and E are the same wherever they occur, since (22) fails otherwise: E comes down. For
 networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then ∇_b(x_k) + (H − ∇_b(x_t)), and
-what ``clip`` bounds is that bracket. Under Adam u_i is the whole displacement.
+what ``clip`` bounds is that bracket. Under Adam and momentum u_i is the whole displacement.
 
 **Missing replies**: who has not sent its gradients takes no part in the round, and shares are those of the others; a
 lost step is left out of the mean.
@@ -258,7 +258,7 @@ class CFLAG(Algorithm[Server, Memory]):
         me.memory = Memory()
         went = -self._walk(me, [(me.problem, 1.0)], x, g_i, got.g, got.steps, None)
         u = went
-        if got.g is not None and g_i is not None and me.pace.optimizer == "sgd":
+        if got.g is not None and g_i is not None and me.pace.optimizer == "sgd" and not me.pace.momentum:
             u = went - beta * got.steps * (got.g - g_i)  # line 4: β Σ_k g′_i
         alpha = beta if self.alpha is None else self.alpha
         if got.f is None:
