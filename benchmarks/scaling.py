@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import time
@@ -89,12 +88,7 @@ def measure(repeats: int) -> dict[str, dict[str, list[float]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    found = measure(args.repeats)
-    if args.json:
-        print(json.dumps(found))
-        return
+    found = measure(parser.parse_args().repeats)
     for axis, values in found.items():
         print(f"\n{axis}\n{'':12}{'CPU ms a round':>16}{'least':>10}{'most':>10}")
         for v, ms in values.items():

@@ -46,12 +46,7 @@ def measure(repeats: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    found = measure(args.repeats)
-    if args.json:
-        print(json.dumps(found))
-        return
+    found = measure(parser.parse_args().repeats)
     print(f"{'':34}{'CPU s':>8}{'least':>8}{'most':>8}{'wall s':>8}")
     for part, s in found.items():
         print(f"{part:34}{s['cpu']:8.2f}{s['least']:8.2f}{s['most']:8.2f}{s['wall']:8.2f}")

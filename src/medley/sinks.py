@@ -8,6 +8,7 @@ end, or use it in ``with contextlib.closing(...)``.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from .core.errors import MedleyError
 from .core.result import Row
 
 
-class Sink:
+class Sink(ABC):
     """A function of rows that is closed at the end."""
 
+    @abstractmethod
     def __call__(self, row: Row) -> None:
         """Take a row of the history."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Have everything written."""
 
