@@ -13,7 +13,6 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-import torch
 from torch import Tensor
 
 from .errors import MedleyError, WireError
@@ -149,7 +148,7 @@ def is_finite(value: Tensor | Scalar | None) -> bool:
     """Whether it holds neither nan nor an infinity."""
     if isinstance(value, Tensor):
         # One pass for the sum; only an overflow of finite numbers needs the second look.
-        return not value.is_floating_point() or bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
+        return not value.is_floating_point() or math.isfinite(value.sum().item()) or bool(value.isfinite().all())
     return not isinstance(value, float) or math.isfinite(value)
 
 

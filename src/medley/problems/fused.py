@@ -6,9 +6,10 @@ backward pass is the update itself and is taken off the weights as it is made: W
 every operation, as long as they have steps left: they are sorted by their number of steps, and step t works on the
 contiguous rows X[:K_t].
 
-Dense activations are [k, features, rows]: the operands of batched products lie as they are stored, and the softmax runs
-over a dimension that is not the last, both several times as fast. Networks with convolutions go client by client on
-[rows, channels, height, width] in channels_last, which max-pooling wants.
+A crew's dense activations are [k, features, rows]: the operands of batched products lie as they are stored, and the
+softmax runs over a dimension that is not the last, both several times as fast. A client by itself (large models, and
+those with convolutions) has [rows, features], and [rows, channels, height, width] in channels_last, which max-pooling
+wants. The outputs' classes are dimension 1 of both.
 """
 
 from __future__ import annotations
@@ -63,17 +64,31 @@ Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 """(weights, input) -> output, and the way back."""
 
 Slope = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]."""
+"""(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]; of one client without the k,
+[b, o]."""
 
 GATHERED = 1 << 18
 """Numbers of a crew's data that are fetched at a time: a step's worth, or what fits in a cache."""
 
+ONEDNN = 1 << 21
+"""Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
+
 aten = torch.ops.aten
+
+
+def linear(h: Float[Tensor, "b i"], W: Float[Tensor, "o i"], b: Vec | None = None) -> Float[Tensor, "b o"]:
+    """h Wᵀ + b. On CPU `torch.nn.functional.linear` asks MKL, which has no kernels for the vector units of some
+    processors (191 against 86 GFLOP/s on a Zen 4); oneDNN has."""
+    if h.numel() * len(W) >= ONEDNN and h.dtype == torch.float32 and h.is_cpu and torch._C._has_mkldnn:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(h, W, b, "none", [], "")
+        return out
+    z = torch.mm(h, W.mT)
+    return z if b is None else z.add_(b)  # cheaper than a product that begins with copies of b
 
 
 @dataclass(frozen=True)
 class Dense:
-    """z = W h + b. The first dense layer gets its rows as data has them, [k, rows, inputs] (``by_rows``)."""
+    """z = W h + b. A crew's first dense layer gets its rows as data has them, [k, rows, inputs] (``by_rows``)."""
 
     at: int
     inputs: int
@@ -84,6 +99,10 @@ class Dense:
     def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
         """Forward."""
         i, o = self.inputs, self.outputs
+        if h.ndim == 2:
+            w = X[0, self.at : self.at + o * i].view(o, i)
+            b = None if self.bias is None else X[0, self.bias : self.bias + o]
+            return linear(h, w, b), partial(self.back_alone, w, b, h)
         W = X[:, self.at : self.at + o * i].view(len(X), o, i)
         if self.by_rows and o >= 32:  # the product of long rows is worth a small transposition
             z = torch.bmm(h, W.mT).mT.contiguous()
@@ -100,13 +119,20 @@ class Dense:
 
     def update(self, X: Mat, W: Tensor, h: Tensor, dz: Tensor) -> None:
         """W ← W − dz hᵀ, b ← b − Σ dz."""
-        rows = h if self.by_rows else h.mT
-        if len(X) == 1:
-            W.baddbmm_(dz, rows, alpha=-1)
-        else:  # into strided rows, batched accumulation is slower than two passes
-            W.sub_(torch.bmm(dz, rows))
+        # Into strided rows, batched accumulation is slower than two passes.
+        W.sub_(torch.bmm(dz, h if self.by_rows else h.mT))
         if self.bias is not None:
             X[:, self.bias : self.bias + self.outputs].sub_(dz.sum(2))
+
+    def back_alone(self, W: Tensor, b: Vec | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+        """Backward of one client."""
+        return linear(dz, W.mT) if wanted else dz, partial(self.update_alone, W, b, h, dz)
+
+    def update_alone(self, W: Tensor, b: Vec | None, h: Tensor, dz: Tensor) -> None:
+        """W ← W − dzᵀ h, b ← b − Σ dz."""
+        W.addmm_(dz.mT, h, alpha=-1)
+        if b is not None:
+            b.sub_(dz.sum(0))
 
 
 @dataclass(frozen=True)
@@ -160,9 +186,9 @@ def tanh(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
 
 
 def flatten(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
-    """From maps [rows, channels, height, width] to a dense layer's rows [1, rows, inputs]."""
+    """From maps [rows, channels, height, width] to a dense layer's rows."""
     like = h.shape
-    return h.reshape(1, len(h), -1), lambda dz, wanted: (
+    return h.reshape(len(h), -1), lambda dz, wanted: (
         dz.reshape(like).contiguous(memory_format=torch.channels_last),
         None,
     )
@@ -170,13 +196,13 @@ def flatten(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
 
 def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     """softmax(z) − e_y."""
-    p = torch.softmax(z, 1)
-    return p.scatter_add_(1, y[:, None], p.new_full((1, 1, 1), -1.0).expand(len(z), 1, z.shape[2]))
+    p, at = torch.softmax(z, 1), y[:, None]
+    return p.scatter_add_(1, at, p.new_full((), -1.0).expand(at.shape))
 
 
 def squared(z: Tensor, y: Tensor) -> Tensor:
     """The slope of the mean over outputs of (z − y)²."""
-    return (z - y.mT).mul_(2 / z.shape[1])
+    return (z - (y.mT if z.ndim == 3 else y)).mul_(2 / z.shape[1])
 
 
 def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
@@ -319,7 +345,9 @@ class Fused:
 
     def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
         """All steps of a crew, the one with most steps first, on its rows of X."""
-        rate = rate[:, :, None]
+        alone = len(crew) == 1
+        if not alone:
+            rate = rate[:, :, None]
         for active, h, y, share in self.steps(crew, X):
             part = X if active == len(X) else X[:active]
             ways: list[Back] = []
@@ -328,7 +356,8 @@ class Fused:
                 ways.append(back)
             if (allowed := getattr(self.problem, "allowed", None)) is not None:
                 h[:, len(allowed) :] = -torch.inf
-                h[:, : len(allowed)].masked_fill_(~allowed[y].mT, -torch.inf)
+                never = ~allowed[y]
+                h[:, : len(allowed)].masked_fill_(never if alone else never.mT, -torch.inf)
             slope = self.slope(h, y).mul_(share * rate[:active])
             updates = []
             for turn in range(len(ways) - 1, -1, -1):
@@ -343,7 +372,8 @@ class Fused:
                 update()
 
     def steps(self, crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
-        """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean.
+        """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean;
+        one client's without the k.
 
         Batches are filled up with rows of no weight where they are of unequal size.
         """
@@ -370,10 +400,12 @@ class Fused:
                 flat = some.reshape(-1).to(rows.device)
                 h = rows.index_select(0, flat).view(*some.shape, *row)
                 y = labels.index_select(0, flat).view(*some.shape, *labels.shape[1:])
-            now = h[:active, at]
-            now = _channels_last(now[0]) if self.maps else now.flatten(2)
-            share = 1 / b if shares is None else shares[:active, 0 if fixed else t][:, None]
-            yield active, now, y[:active, at], share
+            share = None if shares is None else shares[:active, 0 if fixed else t]
+            if k == 1:
+                now = _channels_last(h[0, at]) if self.maps else h[0, at].flatten(1)
+                yield 1, now, y[0, at], 1 / b if share is None else share.mT
+            else:
+                yield active, h[:active, at].flatten(2), y[:active, at], 1 / b if share is None else share[:, None]
 
 
 def _faded(steps: int, lr_mu: float) -> float:
