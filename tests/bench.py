@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ class Bench(Grid):
         self.replies: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.silent: Collection[int] = ()
+        self.crashes: Counter[int] = Counter()
 
     def set_run(self, run: Any) -> None: ...
 
@@ -52,6 +54,9 @@ class Bench(Grid):
             reply = self.apps[node](m, context)
             if node in self.silent:
                 reply = Message(Error(5, "node unavailable"), reply_to=m)
+            if self.crashes[node]:
+                self.crashes[node] -= 1
+                reply = Message(Error(8, "ClientApp stopped responding."), reply_to=m)
             self.replies[ids[-1]] = reply
         return ids
 

@@ -154,10 +154,11 @@ def client_app(
 
 @dataclass(frozen=True)
 class Lot:
-    """A client's rows of one task, maybe none, its test rows of it, and the task's labels."""
+    """A client's rows of one task, maybe none, their weights if they have any, its test rows, and the task's labels."""
 
     X: Tensor
     y: Tensor
+    w: Tensor | None
     X_test: Tensor | None
     y_test: Tensor | None
     classes: int | None
@@ -205,8 +206,9 @@ class Dealt(Federation):
     def _task(self, s: int, lot: Lot, labels: tuple[int, ...]) -> tuple[Dataset, tuple[int, ...], Parts]:
         like = _standin(lot, self.known.classes)
         X, y = torch.cat([like.X, lot.X]), torch.cat([like.y, lot.y])
+        w = None if lot.w is None else torch.cat([lot.w.new_ones(1), lot.w])
         parts = [np.arange(1, len(X)) if i == self.me else np.arange(1) for i in range(self.n)]
-        data = Dataset(X, y, lot.X_test, lot.y_test, classes=like.classes, name=f"task {s}")
+        data = Dataset(X, y, lot.X_test, lot.y_test, classes=like.classes, name=f"task {s}", weights=w)
         return data, labels, parts
 
     def tasks(self, seed: int) -> list[tuple[Dataset, tuple[int, ...], Parts]]:
@@ -261,15 +263,14 @@ class Elsewhere(World):
     def __init__(self, fed: Remote, seed: int, on: Any, dtype: Any, device: str, rounds: int = 1) -> None:
         super().__init__(fed, seed, on, dtype, device, rounds)
         self.post, self.known, self.evaluations = fed.post, fed.known, 0
-        self.rows, self.tested = (
-            np.array([[task[k] for task in h["tasks"]] for h in fed.heard.values()], dtype=np.int64)
-            for k in ("rows", "test")
+        rows, weigh, self.tested = (
+            np.array([[task[k] for task in h["tasks"]] for h in fed.heard.values()]) for k in ("rows", "weigh", "test")
         )
         for s, step in enumerate(self.steps):
-            sizes = np.array([self.rows[i, turn[s]] for i, turn in enumerate(self.turns)])
+            sizes, totals = (np.array([v[i, turn[s]] for i, turn in enumerate(self.turns)]) for v in (rows, weigh))
             if not sizes.any():
                 raise BadData(f"no client has rows of task {s}")
-            weights = sizes if fed.weights == "size" else (sizes > 0).astype(np.int64)
+            weights = totals if fed.weights == "size" else (sizes > 0).astype(np.int64)
             shares = dict(enumerate((weights / weights.sum()).tolist()))
             self.steps[s] = replace(step, sizes=sizes, p=shares, histograms=None)
 
@@ -381,6 +382,8 @@ def _lots(r: Recipe, i: int, own: Own) -> list[Lot]:
     if isinstance(own, Dataset) != (stream is None):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of them, one for each task"
         raise BadData(f"client {i}'s data function is to return {want}", client=i)
+    if len({d.weights is None for d in tasks}) == 2:
+        raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
     few = stream is not None and str(stream.get("kind")).lower() == "split"
     out = []
     for d in tasks:
@@ -391,18 +394,35 @@ def _lots(r: Recipe, i: int, own: Own) -> list[Lot]:
 
 
 def _lot(d: Dataset, labels: tuple[int, ...], rows: Tensor | slice, tests: slice) -> Lot:
-    if d.weights is not None:
-        raise BadData(f"{d.name}: weights of rows are not there on Flower; leave them out")
     X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
-    return Lot(d.X[rows], d.y[rows], X, y, d.classes, labels)
+    w = None if d.weights is None else d.weights[rows].double()
+    return Lot(d.X[rows], d.y[rows], w, X, y, d.classes, labels)
 
 
 def _like(lots: Sequence[Lot], client: int) -> dict[str, Any]:
     """What client ``client`` says of its data."""
     d = lots[0]
-    rows = {k: [list(t.shape[1:]), str(t.dtype).removeprefix("torch.")] for k, t in (("X", d.X), ("y", d.y))}
-    tasks = [{"rows": len(t.X), "test": 0 if t.X_test is None else len(t.X_test), "labels": t.labels} for t in lots]
-    return {"client": client, "classes": d.classes, "tasks": tasks, **rows}
+    kinds = {k: _kind(t) for k, t in (("X", d.X), ("y", d.y), ("weights", d.w))}
+    tasks = [
+        {
+            "rows": len(t.X),
+            "weigh": len(t.X) if t.w is None else float(t.w.sum()),
+            "test": 0 if t.X_test is None else len(t.X_test),
+            "labels": t.labels,
+        }
+        for t in lots
+    ]
+    return {"client": client, "classes": d.classes, "tasks": tasks, **kinds}
+
+
+def _kind(t: Tensor | None) -> list[Any] | None:
+    """[shape of a row, dtype], of which `_zeros` makes rows; sparse ones are like others."""
+    return None if t is None else [list(t.shape[1:]), str(t.dtype).removeprefix("torch.")]
+
+
+def _zeros(n: int, kind: Sequence[Any]) -> Tensor:
+    """n rows."""
+    return torch.zeros(n, *kind[0], dtype=getattr(torch, kind[1]))
 
 
 def _standin(like: Lot, classes: int | None) -> Dataset:
@@ -418,22 +438,28 @@ def _alike(heard: Mapping[int, Mapping[str, Any]]) -> tuple[list[Lot], Known]:
         raise BadData(f"{len(heard)} clients must have partition-id 0..{len(heard) - 1}, but have {list(heard)}")
     first = heard[0]
     for i, h in heard.items():
-        for k in "Xy":
+        for k, what in (("X", "rows"), ("y", "targets"), ("weights", "weights of rows")):
             if h[k] != first[k]:
-                raise BadData(f"client {i} has {k} of shape and type {h[k]}, client 0 {first[k]}", client=i)
+                raise BadData(f"client {i} has {what} {_shown(h[k])}, client 0 {_shown(first[k])}", client=i)
         if (h["classes"] is None) != (first["classes"] is None):
             raise BadData(f"client {i} has {h['classes']} classes, client 0 {first['classes']}", client=i)
         if len(h["tasks"]) != len(first["tasks"]):
             raise BadData(f"client {i} has {len(h['tasks'])} tasks, client 0 {len(first['tasks'])}", client=i)
     classes = None if first["classes"] is None else max(h["classes"] for h in heard.values())
-    X, y = (torch.zeros(0, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (first["X"], first["y"]))
-    one = torch.zeros(1, *X.shape[1:], dtype=X.dtype), torch.zeros(1, *y.shape[1:], dtype=y.dtype)
+    X, y = _zeros(0, first["X"]), _zeros(0, first["y"])
+    w = None if first["weights"] is None else _zeros(0, first["weights"])
+    one = _zeros(1, first["X"]), _zeros(1, first["y"])
     lots, labels = [], []
     for theirs in zip(*(h["tasks"] for h in heard.values()), strict=True):
         labels.append(sorted({k for t in theirs for k in t["labels"]}))
         X_test, y_test = one if any(t["test"] for t in theirs) else (None, None)
-        lots.append(Lot(X, y, X_test, y_test, classes, tuple(labels[-1])))
+        lots.append(Lot(X, y, w, X_test, y_test, classes, tuple(labels[-1])))
     return lots, Known(classes, labels)
+
+
+def _shown(kind: Sequence[Any] | None) -> str:
+    """A `_kind`, for errors."""
+    return "not at all" if kind is None else f"of shape and type {kind}"
 
 
 def _folder(context: Context) -> tuple[Path, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
 
 import medley as md
 from medley import flower, recipe
 from medley.core.algorithm import Algorithm
+from medley.core.sparse import Sparse
 from medley.core.wire import Cast
 from medley.testing import Rewired, losing
 from medley.transports import Local
@@ -99,6 +103,18 @@ def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
     assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
     assert [e.client for e in b.ledger if e.up == 0] == [2]
     assert float((a.x - b.x).norm()) < 1e-10 * float(a.x.norm())
+
+
+def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path: Path) -> None:
+    fed, transport, crashes = federation(), InProcess(tmp_path), 2
+
+    def crash(row: dict[str, Any]) -> None:
+        transport.grid.crashes = Counter({n: crashes for n in transport.grid.apps})
+
+    assert_same(fed.run(md.SCAFFOLD(), 3), fed.run(md.SCAFFOLD(), 3, transport=transport, on_round=crash))
+    crashes = 3
+    with pytest.raises(md.MedleyError, match=r"node \d+ cannot run the client's app: ClientApp stopped responding"):
+        fed.run(md.SCAFFOLD(), 3, transport=transport, on_round=crash)
 
 
 def test_a_node_that_comes_back_as_another_is_the_same_client(tmp_path: Path) -> None:
@@ -271,6 +287,53 @@ def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: P
         deploy(app, lambda context: data(context)[0])
 
 
+@pytest.mark.parametrize("kind", ["FedAvg", "SHED"])
+def test_weights_of_rows_and_sparse_rows(kind: str, app: Path, tmp_path: Path) -> None:
+    """Clients' shares are what their rows weigh; one client's rows are kept dense, which changes nothing."""
+    rng = np.random.default_rng(0)
+    X, X_test = (scipy.sparse.random_array((n, 12), density=0.3, rng=rng) for n in (60, 9))
+    y, y_test, w = (torch.from_numpy(rng.integers(2, size=n)) for n in (60, 9, 60))
+    w = w + torch.linspace(0.0, 2.0, 60)
+    parts = [slice(0, 10), slice(10, 30), slice(30, 60)]
+    app.write_text(f"""
+        [problem]
+        kind = "Logistic"
+        mu = 0.01
+        [pace]
+        lr = 0.1
+        batch = "full"
+        [[methods]]
+        kind = "{kind}"
+        [run]
+        rounds = 2
+        dtype = "float64"
+        """)
+
+    def data(context: Context) -> md.datasets.Dataset:
+        i = context.node_config["partition-id"]
+        rows, tests = X.tocsr()[parts[i]], X_test.tocsr()[i::3]
+        Xs = [torch.from_numpy(a.toarray()) if i == 1 else Sparse.of(a) for a in (rows, tests)]
+        return md.datasets.Dataset(Xs[0], y[parts[i]], Xs[1], y_test[i::3], classes=2, weights=w[parts[i]])
+
+    deploy(app, data, save=str(tmp_path / "out"))
+    there, r = md.Result.load(tmp_path / "out"), recipe.load(app)
+    own = [(X.tocsr()[rows], y[rows], w[rows]) for rows in parts]
+    fed = md.Federation(
+        md.problems.Logistic(mu=0.01), clients=own, test=(X_test, y_test), pace=md.scenarios.Pace(lr=0.1, batch=None)
+    )
+    here = fed.run(r.methods()[0], 2, dtype="float64")
+    assert float((here.x - there.x).abs().max()) < 1e-10
+    for name in ("loss", "test_loss", "accuracy"):
+        assert there.history[-1][name] == pytest.approx(here.history[-1][name], rel=1e-10), name
+
+    def bare(context: Context) -> md.datasets.Dataset:
+        d = data(context)
+        return replace(d, weights=None) if context.node_config["partition-id"] == 2 else d
+
+    with pytest.raises(md.BadData, match=r"client 2 has weights of rows not at all, client 0 .*float64"):
+        deploy(app, bare)
+
+
 def test_own_data_needs_no_data_in_the_recipe(app: Path, tmp_path: Path) -> None:
     fed = recipe.load(app).federation()
     parts = fed.parts(0)[0]
@@ -303,7 +366,7 @@ def test_clients_that_do_not_fit_are_named(app: Path) -> None:
         width = 5 if context.node_config["partition-id"] == 1 else 4
         return md.datasets.Dataset(torch.zeros(3, width), torch.zeros(3, dtype=torch.int64), classes=2)
 
-    with pytest.raises(md.BadData, match=r"client 1 has X of shape .*\[5\].* client 0 .*\[4\]") as e:
+    with pytest.raises(md.BadData, match=r"client 1 has rows of shape .*\[5\].* client 0 .*\[4\]") as e:
         deploy(app, other)
     assert e.value.client == 1
     with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 0.3 s, \[0, 1\]"):

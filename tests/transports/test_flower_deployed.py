@@ -90,7 +90,8 @@ def started(command: list[str], folder: Path, env: dict[str, str]) -> Iterator[t
 
 
 def trial(folder: Path, env: dict[str, str], **config: str) -> md.Result:
-    said = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+    patient = {"timeout": 1500, **config}  # a busy machine takes minutes over a message
+    said = " ".join(f"{k}={json.dumps(v)}" for k, v in patient.items())
     with started(["./trial.sh", "--run-config", said], folder, {**env, "PORT": str(port())}) as (p, log):
         p.wait()
     out = Path(config.get("save") or config["resume"])

@@ -22,10 +22,10 @@ from ..core.files import replacing
 from ..core.message import nbytes
 from ..core.site import Memories, Site, fold_reply
 from ..core.transport import BlockReply, Exchange, Receipt, Tag
-from .processes import describe, revive
+from .processes import ATTEMPTS, describe, revive
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
@@ -39,7 +39,8 @@ Letters = Mapping[int, Mapping[str, bytes]]
 class Post:
     """The server's way to the SuperNodes.
 
-    Waits at most ``timeout`` seconds for an answer: who is late, or whose node is down, has not answered.
+    Waits at most ``timeout`` seconds for an answer: who is late, or whose node is down, has not answered. Whose app
+    crashes is asked again; MedleyError if it does so three times.
     """
 
     def __init__(self, grid: Grid, timeout: float = 600.0) -> None:
@@ -88,27 +89,40 @@ class Post:
             self.nodes[_said(node, answer)["client"]] = node
 
     def _send(self, kind: str, letters: Letters) -> Iterator[tuple[int, bytes, int]]:
-        from flwr.app import ConfigRecord, Message, RecordDict
+        from flwr.app import ConfigRecord, RecordDict
 
         sent = {n: RecordDict({k: ConfigRecord({"bytes": v}) for k, v in body.items()}) for n, body in letters.items()}
         if not sent:
             return
-        ids = self.grid.push_messages([Message(r, node, kind, ttl=2 * self.timeout) for node, r in sent.items()])
-        waiting = {m: node for m, node in zip(ids, sent, strict=True) if m}
-        until = time.monotonic() + self.timeout
+        waiting, until = self._push(kind, sent), time.monotonic() + self.timeout
+        crashed = dict.fromkeys(sent, 0)
         while waiting and time.monotonic() < until:
             for m in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(m.metadata.reply_to_message_id)
                 if m.has_content():
                     answer = m.content["answer"]["bytes"]
                     yield node, answer, sum(r.count_bytes() for d in (sent[node], m.content) for r in d.values())
+                    continue
+                crashed[node] += m.error.code == CRASHED
+                if m.error.code == CRASHED and crashed[node] < ATTEMPTS:
+                    waiting |= self._push(kind, {node: sent[node]})
                 elif m.error.code in BROKEN:
                     raise MedleyError(f"Flower's node {node} cannot run the client's app: {m.error.reason}")
             if waiting:
                 time.sleep(POLL)
 
+    def _push(self, kind: str, sent: Mapping[int, RecordDict]) -> dict[str, int]:
+        """Nodes by the message that went to each."""
+        from flwr.app import Message
 
-BROKEN = (1, 2, 6, 7, 8)
+        ids = self.grid.push_messages([Message(r, node, kind, ttl=2 * self.timeout) for node, r in sent.items()])
+        return {m: node for m, node in zip(ids, sent, strict=True) if m}
+
+
+CRASHED = 8
+"""Flower's code of an app that died, or was too busy to say for a minute that it lives: it is asked again."""
+
+BROKEN = (1, 2, 6, 7, CRASHED)
 """Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
 
 
