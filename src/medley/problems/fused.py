@@ -14,14 +14,12 @@ wants. The outputs' classes are dimension 1 of both.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,32 +31,12 @@ from ..core.types import Num, Vec
 from .linear import LinearProblem, Softmax
 from .network import NetworkProblem
 from .seq import Seq
+from .walk import Crew, Mat, Walker, faded, groups, steps
 
-Mat = Float[Tensor, "k d"]
 Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
 """(the slope by a layer's output, is the slope by its input wanted) -> that slope, and what moves the weights."""
 
-
-class Walker(NamedTuple):
-    """A client on its way."""
-
-    me: Client[Any]
-    n: int
-    size: int
-    """Rows of a batch."""
-    steps: int
-    full: bool
-    """Whether a batch is all rows."""
-
-    @classmethod
-    def of(cls, me: Client[Any]) -> Walker:
-        """This round's."""
-        n, full = me.problem.n, me.full_batch
-        return cls(me, n, n if full else me.pace.batch or 1, me.steps, full)
-
-
-Crew = list[Walker]
 
 Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 """(weights, input) -> output, and the way back."""
@@ -66,9 +44,6 @@ Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 Slope = Callable[[Tensor, Tensor], Tensor]
 """(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]; of one client without the k,
 [b, o]."""
-
-GATHERED = 1 << 18
-"""Numbers of a crew's data that are fetched at a time: a step's worth, or what fits in a cache."""
 
 ONEDNN = 1 << 21
 """Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
@@ -315,7 +290,7 @@ class Fused:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        for some in self.groups(walkers):
+        for some in groups(walkers, self.maps):
             crew, terms = [walkers[i] for i in some], (lr * scale, decay, drift)
             if some == [*range(k)]:
                 self.walk(crew, X, *terms)
@@ -330,25 +305,23 @@ class Fused:
             strength = [float(mu)] * k
         elif mu.shape == (k, 1) and k > 1:
             strength = mu[:, 0].tolist()
-        T = [p.lr * _faded(s, p.lr * m) for s, p, m in zip(taken, paces, strength, strict=True)]
+        T = [p.lr * faded(s, p.lr * m) for s, p, m in zip(taken, paces, strength, strict=True)]
         if k == 1:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)
-
-    def groups(self, walkers: Crew) -> Iterator[list[int]]:
-        """Who walks together: alike in batch size, to a factor of two, and sorted by steps, the most first."""
-        alike: dict[Any, list[int]] = {}
-        for i, w in enumerate(walkers):
-            alike.setdefault(i if self.maps else (w.full, w.size.bit_length()), []).append(i)
-        for some in alike.values():
-            yield sorted(some, key=lambda i: -walkers[i].steps)
 
     def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
         """All steps of a crew, the one with most steps first, on its rows of X."""
         alone = len(crew) == 1
         if not alone:
             rate = rate[:, :, None]
-        for active, h, y, share in self.steps(crew, X):
+        for active, h, y, share in steps(crew, X):
+            if alone:
+                h, y = (_channels_last(h[0]) if self.maps else h[0].flatten(1)), y[0]
+            else:
+                h = h.flatten(2)
+            if isinstance(share, Tensor):
+                share = share.mT if alone else share[:, None]
             part = X if active == len(X) else X[:active]
             ways: list[Back] = []
             for layer in self.layers:
@@ -370,94 +343,6 @@ class Fused:
                 part.add_(drift[:active])
             for update in updates:
                 update()
-
-    def steps(self, crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
-        """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean;
-        one client's without the k.
-
-        Batches are filled up with rows of no weight where they are of unequal size.
-        """
-        k, most, fixed = len(crew), crew[0].steps, crew[0].full
-        for w in crew:
-            full, rest = divmod(w.steps, -(-w.n // w.size))
-            w.me.problem.work += full * w.n + rest * w.size
-        b, alike = max(w.size for w in crew), len({w[1:] for w in crew}) == 1
-        even = alike and crew[0].n % b == 0
-        index, shares = _even(crew) if even else _uneven(crew, b, X)
-        held: list[Any] = [w.me.problem for w in crew]
-        rows, starts = _pool([f.X for f in held])
-        labels, _ = _pool([f.y for f in held])
-        if k > 1:
-            index += torch.tensor(starts)[:, None, None]
-        row = rows.shape[1:]
-        count = 1 if fixed else max(1, min(most, GATHERED // (k * b * row.numel())))
-        h, y = rows, labels
-        for t in range(most):
-            active = k if alike else sum(w.steps > t for w in crew)
-            at = 0 if fixed else t % count
-            if at == 0 and (t == 0 or not fixed):
-                some = index[:active, t : t + count]
-                flat = some.reshape(-1).to(rows.device)
-                h = rows.index_select(0, flat).view(*some.shape, *row)
-                y = labels.index_select(0, flat).view(*some.shape, *labels.shape[1:])
-            share = None if shares is None else shares[:active, 0 if fixed else t]
-            if k == 1:
-                now = _channels_last(h[0, at]) if self.maps else h[0, at].flatten(1)
-                yield 1, now, y[0, at], 1 / b if share is None else share.mT
-            else:
-                yield active, h[:active, at].flatten(2), y[:active, at], 1 / b if share is None else share[:, None]
-
-
-def _faded(steps: int, lr_mu: float) -> float:
-    total = 0.0
-    for _ in range(steps if lr_mu else 0):
-        total = (1 - lr_mu) * total + 1
-    return total if lr_mu else float(steps)
-
-
-def _even(crew: Crew) -> tuple[Tensor, None]:
-    """Row numbers [k, steps, b] where all batches are full and all clients take as many."""
-    _, n, b, steps, full = crew[0]
-    if full:
-        return torch.arange(b).expand(len(crew), 1, b).clone(), None
-    passes = -(-steps * b // n)
-    orders = [order for w in crew for order in itertools.islice(w.me.orders(), passes)]
-    return torch.stack(orders).view(len(crew), -1, b)[:, :steps], None
-
-
-def _uneven(crew: Crew, b: int, X: Mat) -> tuple[Tensor, Tensor]:
-    """Row numbers [k, steps, b] of batches filled up with row 0, and every row's share in its batch's mean."""
-    per_pass = [-(-w.n // w.size) for w in crew]
-    passes = [1 if w.full else -(-w.steps // each) for w, each in zip(crew, per_pass, strict=True)]
-    index = torch.zeros(
-        len(crew), max(p * each for p, each in zip(passes, per_pass, strict=True)), b, dtype=torch.int64
-    )
-    shares = X.new_zeros(index.shape)
-    for i, (me, n, size, _, full) in enumerate(crew):
-        whole, rest = divmod(n, size)
-        mine, weights = (v[i, : passes[i] * per_pass[i]].view(passes[i], per_pass[i], b) for v in (index, shares))
-        orders = iter([torch.arange(n)]) if full else me.orders()
-        for pass_, order in zip(mine, orders, strict=False):
-            if size == b:
-                pass_.view(-1)[:n] = order
-            else:
-                pass_[:whole, :size] = order[: whole * size].view(whole, size)
-                pass_[whole:, :rest] = order[whole * size :]
-        weights[:, :whole, :size] = 1 / size
-        if rest:
-            weights[:, whole, :rest] = 1 / rest
-    return index, shares
-
-
-def _pool(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
-    """Rows of which ``parts`` are slices, and where each begins: one fetch serves a whole crew."""
-    whole = parts[0]._base
-    if len(parts) == 1 or whole is None or whole.shape[1:] != parts[0].shape[1:] or not whole.is_contiguous():
-        whole = None
-    if whole is not None and all(part._base is whole for part in parts):
-        size = whole.shape[1:].numel()
-        return whole, [(part.storage_offset() - whole.storage_offset()) // size for part in parts]
-    return torch.cat(parts) if len(parts) > 1 else parts[0], [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
 
 
 def _channels_last(h: Tensor) -> Tensor:
