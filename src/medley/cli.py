@@ -315,10 +315,11 @@ def deploy_init(
         Path | None,
         typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe; by default FedECADO on digits, 3 clients."),
     ] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="SuperNodes; by default the recipe's clients.")] = None,
     debug: Debug = False,
 ) -> None:
     """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
-    for path in deploy.init(folder, None if recipe_file is None else recipe.load(recipe_file)):
+    for path in deploy.init(folder, None if recipe_file is None else recipe.load(recipe_file), clients):
         _print(str(path))
 
 

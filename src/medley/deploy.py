@@ -142,18 +142,21 @@ flwr run app trial --stream "$@"
 """
 
 
-def init(folder: Path, recipe: Recipe | None = None) -> list[Path]:
+def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None) -> list[Path]:
     """Write the app and the scripts into ``folder``; returns what was written.
 
-    The recipe is checked first, and has to say how many clients there are. Raises RecipeError where it can't be
-    deployed, or when the folder holds something already.
+    The recipe is checked first. ``clients`` says how many SuperNodes there will be, by default its
+    ``partition.clients``. Raises RecipeError where it can't be deployed, or when the folder holds something already.
     """
     r = loads(RECIPE) if recipe is None else recipe
+    if clients is not None and "partition" in r.tables:
+        r = r.with_settings([f"partition.clients={clients}"])
     r.methods()
-    n = r.tables.get("partition", {}).get("clients")
+    n = r.tables.get("partition", {}).get("clients") if clients is None else clients
     if not isinstance(n, int) or n < 1:
         raise RecipeError(
-            f"{r.source}: partition.clients says how many SuperNodes there will be; it is {n!r}", "clients"
+            f"{r.source}: how many SuperNodes there will be, --clients says, or partition.clients; it is {n!r}",
+            "clients",
         )
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")

@@ -241,3 +241,19 @@ def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monke
     got = medley("compare", file, "--save", "page.htm")
     assert got.exit_code == 2
     assert "page.htm: a board is saved as .html (report)" in got.stderr
+
+
+def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
+    bare = tmp_path / "bare.toml"
+    bare.write_text('[problem]\nkind = "Logistic"\n[[methods]]\nkind = "SHED"\n')
+    got = medley("deploy", "init", tmp_path / "a", "--recipe", bare)
+    assert got.exit_code == 2
+    assert "--clients says, or partition.clients" in got.output
+    for folder, words in (tmp_path / "b", bare), (tmp_path / "c", file):
+        assert medley("deploy", "init", folder, "--recipe", words, "--clients", 2).exit_code == 0
+        assert "clients = 2 " in (folder / "app" / "pyproject.toml").read_text()
+        assert 'nodes="2"' in (folder / "trial.sh").read_text()
+    assert recipe.load(tmp_path / "c" / "app" / "recipe.toml").tables["partition"]["clients"] == 2
+    again = medley("deploy", "init", tmp_path / "c", "--recipe", file)
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
