@@ -100,6 +100,52 @@ def test_without_exemplars_the_trained_layer_answers_with_what_it_has() -> None:
     assert r.summary["matrix"][0][0] > 0.8
 
 
+def test_too_few_exemplars_for_a_mean_of_every_class_are_refused() -> None:
+    with pytest.raises(RecipeError, match="predict='head'"):
+        md.ICaRL(capacity=0)
+    me = client(stream(), 1, memory=Memory({0: torch.tensor([0]), 1: torch.tensor([1])}, {0: 8, 1: 8}))
+    with pytest.raises(RecipeError, match="client 0 may keep 3 exemplars and has 4 classes"):
+        md.ICaRL(capacity=3).choose(me, Model(torch.zeros(16).double()))
+
+
+def test_a_class_that_comes_again_keeps_exemplars_of_both_tasks() -> None:
+    """Herding by hand, over the exemplars held and the new rows, to the mean of all rows the class ever had."""
+    g = torch.Generator().manual_seed(3)
+    y = torch.arange(40) % 4
+    X = 2 * torch.eye(4, dtype=torch.float64)[y] + torch.randn(40, 4, generator=g, dtype=torch.float64)
+    fed = md.Federation(
+        md.problems.Softmax(mu=0.01),
+        clients=[(X, y)],
+        test=(X, y),
+        stream=md.scenarios.Permuted(tasks=3),
+        pace=md.scenarios.Pace(lr=0.1),
+    )
+    method, x, memory = md.ICaRL(capacity=16), torch.zeros(16).double(), Memory()
+    for task in range(3):
+        me = client(fed, task, memory=memory)
+        held = dict(memory.exemplars)
+        method.choose(me, Model(x))
+        memory = me.memory
+        for c in range(4):
+            came = 40 * task + torch.arange(c, 40, 4)
+            rows = torch.cat([held.get(c, came[:0]), came])
+            phi = F.normalize(me.recall(rows).features(x))
+            old = len(rows) - 10
+            mean = phi[old:].sum(0) / (10 * task + 10)
+            if old:
+                mean = mean + 10 * task / (10 * task + 10) * phi[:old].mean(0)
+            picked: list[int] = []
+            for _ in range(4):
+                off = [
+                    9.0 if j in picked else float((mean - phi[[*picked, j]].mean(0)).norm()) for j in range(len(rows))
+                ]
+                picked.append(off.index(min(off)))
+            assert memory.exemplars[c].tolist() == rows[picked].tolist()
+        assert memory.met == dict.fromkeys(range(4), 10 * task + 10)
+    tasks = torch.cat(list(memory.exemplars.values())) // 40
+    assert set(tasks.tolist()) == {0, 1, 2}
+
+
 def test_a_budget_of_its_own_or_the_replay_memorys() -> None:
     me = client(stream(replay=md.memory.Ring(6)), 1, memory=Memory())
     assert md.ICaRL().budget(me) == 12

@@ -77,8 +77,15 @@ def test_cf15_herding_by_hand_and_its_prefixes():
         assert float((mean - features[order[:k]].mean(0)).norm()) == pytest.approx(min(off), abs=1e-15)
 
 
+def test_weights_move_the_mean_that_is_herded_to():
+    features = torch.tensor([[0.0], [1.0], [4.0], [10.0]]).double()
+    assert herd(features, 1, torch.tensor([0.0, 0.0, 0.1, 0.9]).double()).tolist() == [3]  # the mean is 9.4
+    assert herd(features, 2, torch.tensor([0.5, 0.5, 0.0, 0.0]).double()).tolist() == [0, 1]
+    assert torch.equal(herd(features, 4, torch.full((4,), 0.25).double()), herd(features, 4))
+
+
 @pytest.mark.parametrize("kind", [md.memory.Ring, md.memory.Reservoir])
-@pytest.mark.parametrize("sizes", [(0,), (-3,), (5, 0)])
+@pytest.mark.parametrize("sizes", [(0,), (-3,), (5, 0), (True,), (5, True)])
 def test_sizes_that_make_no_sense(kind, sizes):
     with pytest.raises(RecipeError, match="whole number"):
         kind(*sizes)

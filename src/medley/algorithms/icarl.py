@@ -16,7 +16,9 @@
 classes' means of all clients' exemplars. Labels count by cross-entropy over what they are compared with, and the model
 of the task before is distilled at temperature 2 with weight 1; the paper has a sigmoid an output for both. A client's
 budget is the federation's replay capacity a task unless ``capacity`` is given, as K in the paper; it is shared by the
-classes that the client has rows of.
+classes that the client has rows of. In the paper a class comes in one task only. Where one comes again its exemplars
+are herded anew, from those held and the new rows together, to the mean of all its rows so far, for which the held
+ones stand in with as many rows as they were chosen from.
 
 The nearest mean is a linear layer: with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
 argmax_c ⟨φ, μ_c⟩. So the means stand in the place of the last layer's weights, with its bias 0, in the model that is
@@ -95,9 +97,12 @@ class Server:
 
 @dataclass
 class Memory:
-    """Exemplars by class in the order of their herding, by the client's own row numbers (int64)."""
+    """Exemplars by class in the order of their herding, by the client's own row numbers (int64); how many rows of the
+    class there have been.
+    """
 
     exemplars: dict[int, Tensor] = field(default_factory=dict)
+    met: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,8 +121,13 @@ class ICaRL(Algorithm[Server, Memory]):
     needs: ClassVar[frozenset[str]] = frozenset({"stream", "classes", "features"})
 
     def __post_init__(self) -> None:
-        if self.capacity is not None and self.capacity < 0:
-            raise RecipeError(f"ICaRL(capacity={self.capacity}): must be 0 or more, or None", "capacity")
+        least = 1 if self.predict == "means" else 0
+        if self.capacity is not None and (not isinstance(self.capacity, int) or self.capacity < least):
+            raise RecipeError(
+                f"ICaRL(capacity={self.capacity!r}, predict={self.predict!r}): must be a whole number, at least "
+                f"{least}, or None; without exemplars take predict='head'",
+                "capacity",
+            )
         if not 0 <= self.lam < float("inf"):
             raise RecipeError(f"ICaRL(lam={self.lam}): must be 0 or more, and finite", "lam")
         if not 0 < self.T < float("inf"):
@@ -171,14 +181,26 @@ class ICaRL(Algorithm[Server, Memory]):
     @on_client
     def choose(self, me: Client[Memory], got: Model) -> Exemplars:
         """Herd exemplars of new classes, cut those of old ones, m of each (Algorithms 2, 4 and 5)."""
-        held, y = dict(me.memory.exemplars), me.problem.y
+        held, met, y = dict(me.memory.exemplars), dict(me.memory.met), me.problem.y
         new = me.problem.counts().nonzero()[:, 0].tolist()
-        m = self.budget(me) // max(1, len(held | dict.fromkeys(new)))
+        classes = len(held | dict.fromkeys(new))
+        m = self.budget(me) // max(1, classes)
+        if classes and not m and self.predict == "means":
+            raise RecipeError(
+                f"ICaRL: client {me.id} may keep {self.budget(me)} exemplars and has {classes} classes, and none has a "
+                "mean; give a larger capacity, or predict='head'",
+                "capacity",
+            )
         for c in new:
-            rows = (y == c).nonzero()[:, 0]
-            phi = F.normalize(me.problem.features(got.x, rows))
-            held[c] = me.task.first + rows[herd(phi, m)].cpu()
-        me.memory.exemplars = held = {c: rows[:m] for c, rows in held.items()}
+            came = me.task.first + (y == c).nonzero()[:, 0].cpu()
+            old = held.get(c, came[:0])
+            rows = torch.cat([old, came])
+            phi = F.normalize(me.recall(rows).features(got.x))
+            stands = torch.ones(len(rows)).to(phi)  # how many rows each is one of
+            stands[: len(old)] = met.get(c, 0) / max(1, len(old))
+            held[c] = rows[herd(phi, m, stands / stands.sum()).cpu()]
+            met[c] = met.get(c, 0) + len(came)
+        me.memory.exemplars, me.memory.met = (held := {c: rows[:m] for c, rows in held.items()}), met
         kept = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *held.values()]))
         phi, one = F.normalize(kept.features(got.x)), F.one_hot(kept.y, len(me.task.now)).to(got.x)
         return Exemplars(one.T @ phi, one.sum(0), *kept.last())

@@ -7,14 +7,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def herd(features: Float[Tensor, "n f"], size: int) -> Int[Tensor, " k"]:
+def herd(features: Float[Tensor, "n f"], size: int, weights: Float[Tensor, " n"] | None = None) -> Int[Tensor, " k"]:
     """The first ``size`` rows of a herding order: each brings the mean of those chosen closest to the mean of all.
 
-    Any prefix of the order is the order of that size. Of equal distances, up to rounding, the lowest row is taken. Rows
-    of ``features`` are used as they are; iCaRL gives them unit length first. (Welling, "Herding Dynamical Weights to
-    Learn", ICML 2009.)
+    With ``weights``, of sum 1, the mean of all is theirs; those chosen count alike. Any prefix of the order is the
+    order of that size. Of equal distances, up to rounding, the lowest row is taken. Rows of ``features`` are used as
+    they are; iCaRL gives them unit length first. (Welling, "Herding Dynamical Weights to Learn", ICML 2009.)
     """
-    mean, total = features.mean(0), torch.zeros_like(features[0])
+    mean = features.mean(0) if weights is None else weights @ features
+    total = torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
     close = torch.finfo(features.dtype).eps ** 0.5  # of two rows, both are as far from their mean
     chosen: list[int] = []

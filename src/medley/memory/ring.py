@@ -56,7 +56,8 @@ def check_sizes(policy: object) -> None:
     """Raise RecipeError for a ``capacity`` or ``sample`` that is no whole number of at least 1."""
     for key in ("capacity", "sample"):
         size = getattr(policy, key)
-        if (size is not None or key == "capacity") and (not isinstance(size, int) or size < 1):
+        whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+        if not whole and (size is not None or key == "capacity"):
             raise RecipeError(
                 f"{type(policy).__name__}({key}={size!r}): must be a whole number, at least 1; for no memory leave "
                 "replay= out",
