@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from continual import go, rows, stream
 from oracles import unchecked
 
 import medley as md
@@ -142,6 +143,28 @@ def test_cf3_cf4_p2_p3_the_walk_its_sum_and_the_drift_that_cancels(batch):
     assert max(float((went[i] - beta * sums[i]).norm()) for i in q.p) > 0.01
 
 
+@pytest.mark.parametrize("adaptive", ["average", "worst"])
+def test_the_adaptive_rates_are_those_of_the_sum_of_gradients_without_the_drift(adaptive):
+    """Table 1 in u_i = β Σ_k g′_i, which is not x − z_E where clients differ; what is sent has all of x − z_E."""
+    q, rates = Quadratics(batch=4, steps=7), set()
+    method = md.CFLAG(mode="paper", form="iag", adaptive=adaptive, bounded=False)
+    for x in (point(), q.best(1, 0) + 0.1 * point()):
+        clients, _, anchor = q.learned(method, x)
+        f, ff = anchor.f, float(anchor.f @ anchor.f)
+        for i, me in clients.items():
+            z, total = by_hand(q, i, x, anchor.g)
+            u, c = 0.02 * total, q.p[i] * (4 if adaptive == "worst" else 1)
+            Lambda = float(f @ u)
+            scale = 0.9 * Lambda / (5 * c * float(u @ u)) if Lambda > 0 else 1.0
+            alpha = 0.02 if Lambda > 0 else 0.02 - Lambda / ff
+            rates.add(Lambda > 0)
+            got = method.learn(me, anchor)
+            assert float((got.delta - alpha * f - scale * (x - z)).norm()) < 1e-12
+            V = scale * u + (alpha - 0.02) * f
+            assert got.gamma == pytest.approx(2.5 * c * float(V @ V) - 0.9 * float(f @ V), rel=1e-9)
+    assert rates == {True, False}
+
+
 @pytest.mark.parametrize("alpha", [None, 0.07])
 def test_cf10_p4_a_round_is_the_papers_25(alpha):
     """x⁺ = x − α∇f − β Σp_i Σ_k g′_i."""
@@ -191,6 +214,35 @@ def test_joint_without_a_clip_ends_at_the_minimum_of_3():
     assert float((fixed_point(q, md.CFLAG(clip=None)) - q.best(1, 1)).norm()) < 1e-10
     assert q.run(md.CFLAG(), 1)[1].notes["memory_weight"] == 0.5
     assert float((fixed_point(q, md.CFLAG(correct=False)) - q.best(1, 1)).norm()) > 1e-3
+
+
+def test_the_memory_counts_by_rows_held_and_not_by_the_clients_shares():
+    """The fixed point is the minimum of λ_g Σp_i g_i + λ_f Σq_i f_i; who has the fewest rows now holds the most."""
+    q = Quadratics(beta=0.05)
+    q.past = q.past[::-1]
+    held = [len(X) for X, _ in q.past]
+    H = b = 0
+    for i, ((X, y), (A, c)) in enumerate(zip(q.now, q.past, strict=True)):
+        H = H + q.p[i] * X.T @ X / len(X) + held[i] / sum(held) * A.T @ A / len(A)
+        b = b + q.p[i] * X.T @ y / len(X) + held[i] / sum(held) * A.T @ c / len(A)
+    want, x = torch.linalg.solve(H, b), fixed_point(q, md.CFLAG(clip=None))
+    assert float((x - want).norm()) < 1e-10
+    assert float((x - q.best(1, 1)).norm()) > 0.01
+
+
+def test_as_published_nobody_without_rows_of_the_task_counts_in_the_memory_and_jointly_they_do():
+    """Classes 0 and 1 at one client, then 2 and 3 at the other: who is there holds nothing, and who holds is not there.
+
+    So the paper's ∇f is that of nobody, and joint is replay over both.
+    """
+    X, y = rows(clients=1)[0]
+    fed = stream(data=[(X[y < 2], y[y < 2]), (X[y >= 2], y[y >= 2])])
+    paper = go(md.CFLAG(mode="paper"), fed, 2)
+    assert {e.client for e in paper.ledger if e.round > 2} == {1}
+    assert not any("gamma" in row for row in paper.history)
+    joint = go(md.CFLAG(), fed, 2)
+    assert {e.client for e in joint.ledger if e.round > 2} == {0, 1}
+    assert joint.history[-1]["memory_weight"] == 0.5
 
 
 def test_h_is_the_clients_weighted_mean():
@@ -389,10 +441,13 @@ def test_cf19_floats_sent(mode, old, up, down):
 def test_settings_that_make_no_sense():
     for wrong in (
         {"mode": "both"}, {"form": "sag"}, {"adaptive": "always"}, {"clip": 0.0}, {"alpha": -1.0},
-        {"adaptive": "worst"}, {"mode": "paper", "adaptive": "worst", "alpha": 0.3},
+        {"adaptive": "worst"}, {"mode": "paper", "adaptive": "worst", "alpha": 0.3}, {"clip": "a"}, {"clip": True},
+        {"correct": "no"}, {"bounded": 1}, {"L": None}, {"mode": "paper", "clip": 0.5}, {"alpha": 0.1}, {"L": 2.0},
+        {"bounded": False},
     ):  # fmt: skip
-        with unchecked(), pytest.raises(RecipeError):
+        with unchecked(), pytest.raises(RecipeError, match="CFLAG"):
             md.CFLAG(**{"mode": "joint"} | wrong)
+    assert md.CFLAG(mode="paper", clip=None).clip is None
 
 
 def test_a_table_is_refused_under_adam():

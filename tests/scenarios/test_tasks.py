@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import medley as md
+from algorithms.oracles import unchecked
 from medley import recipe
 from medley.core import streams
 from medley.core.errors import BadData, RecipeError, Unsupported
@@ -281,6 +282,7 @@ def test_an_update_of_a_target_is_refused():
         (lambda: federation(S.Split(3, classes=[0, 1, 2, 3, 4])).tasks(0), RecipeError, "class 5 lacks"),
         (lambda: federation(S.Split(2, classes=[[0], [1], [2]])), RecipeError, "3 groups"),
         (lambda: S.Split(0), RecipeError, "at least 1"),
+        (lambda: S.Tasks(p for p in ()), RecipeError, "pairs is a generator; give a list"),
         (lambda: federation(S.TimeOrder(300)).tasks(0), BadData, "240 rows"),
         (lambda: federation(S.Rotated(3)).tasks(0), RecipeError, "not images"),
         (lambda: federation(None, replay=md.memory.Ring(3)), RecipeError, "nothing to remember"),
@@ -290,7 +292,7 @@ def test_an_update_of_a_target_is_refused():
     ],
 )  # fmt: skip
 def test_streams_that_make_no_sense(make, kind, says):
-    with pytest.raises(kind, match=says):
+    with unchecked(), pytest.raises(kind, match=says):
         make()
 
 
@@ -301,11 +303,13 @@ def test_streams_that_make_no_sense(make, kind, says):
         ([((torch.ones(2, 2), torch.tensor([0.5, 1])),) * 2], "class", "whole numbers"),
         ([((torch.ones(2, 2), torch.tensor([0, 1])),) * 2, ((torch.ones(2, 3), torch.tensor([0, 1])),) * 2], "class",
          "rows of task 1"),
+        ([1, 2], "class", r"task 0 is no \(\(X, y\)"),
+        ([((torch.ones(2, 2), torch.tensor([0, 1])), 3)], "class", r"task 0 is no \(\(X, y\)"),
         ([((torch.ones(2, 2), torch.tensor([0, 1, 1])),) * 2], "class", "task 0 has training X"),
     ],
 )  # fmt: skip
 def test_tasks_that_do_not_fit(pairs, mode, says):
-    with pytest.raises(BadData, match=says):
+    with unchecked(), pytest.raises(BadData, match=says):
         md.Federation(md.problems.Softmax(), stream=S.Tasks(pairs, mode), partition=S.IID(1))
 
 

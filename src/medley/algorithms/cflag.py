@@ -24,6 +24,9 @@ s_i = β_i/β, since lines 4–13 mix quantities with and without β. With α = 
 with the weights of (3). p_i and E are the same wherever they occur, since (22) fails otherwise: E comes down. For
 networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then ∇_b(x_k) + (H − ∇_b(x_t)), and
 what ``clip`` bounds is that bracket. Under Adam and momentum u_i is the whole displacement.
+In ``mode="paper"`` ∇f = Σp_i∇f_i has the p_i of ∇g, as printed: clients without rows of the task have p_i = 0, are not
+asked, and what they hold counts for nothing. ``mode="joint"`` asks everybody, and weighs ∇f_i by q_i, the share of the
+rows held.
 
 **Missing replies**: who has not sent its gradients takes no part in the round, and shares are those of the others; a
 lost step is left out of the mean.
@@ -135,10 +138,11 @@ class Memory:
 class CFLAG(Algorithm[Server, Memory]):
     """Continual federated learning with aggregated gradients; β is the pace's lr.
 
-    ``correct`` steers every client by H − h_i; off, only the weights and the memory are left (the control). ``clip``
-    bounds the correction to this share of the norm of what it corrects, h′_i of the table or the mini-batch's
-    gradient; None is the exact one of (22). ``form`` of g′: "iag" keeps a table of component gradients, "svrg" d
-    floats; "auto" takes the table for convex problems.
+    ``correct`` steers every client by H − h_i; off, only the weights and the memory are left (the control). ``form``
+    of g′: "iag" keeps a table of component gradients, "svrg" d floats; "auto" takes the table for convex problems.
+
+    In mode "joint": ``clip`` bounds the correction to this share of the norm of what it corrects, h′_i of the table or
+    the mini-batch's gradient; None is the exact one of (22).
 
     In mode "paper": ``alpha`` is the memory's step, None for β; ``adaptive`` rates of Table 1 in the "average" or the
     "worst" case, with the smoothness ``L``, 5 in the paper; ``bounded`` keeps α_i ≤ 1/L and β_i ≤ β.
@@ -163,12 +167,19 @@ class CFLAG(Algorithm[Server, Memory]):
         ):
             if getattr(self, key) not in known:
                 raise RecipeError.unknown(str(getattr(self, key)), known, f"CFLAG({key}=...)")
+        for key in ("correct", "bounded"):
+            if not isinstance(getattr(self, key), bool):
+                raise RecipeError(f"CFLAG({key}={getattr(self, key)!r}): must be True or False", key)
         for key in ("clip", "alpha", "L"):
             value = getattr(self, key)
-            if value is not None and not 0 < value < math.inf:
-                raise RecipeError(f"CFLAG({key}={value}): must be above 0 and finite", key)
-        if self.mode == "joint" and (self.adaptive != "off" or self.alpha is not None):
-            raise RecipeError("CFLAG(mode='joint'): alpha= and adaptive= belong to mode='paper'", "adaptive")
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+            if not number and (value is not None or key == "L"):
+                raise RecipeError(f"CFLAG({key}={value!r}): must be a number above 0, and finite", key)
+        others = ("clip",) if self.mode == "paper" else ("alpha", "adaptive", "L", "bounded")
+        for key in others:
+            if getattr(self, key) not in (None, getattr(CFLAG, key)):
+                other = "joint" if self.mode == "paper" else "paper"
+                raise RecipeError(f"CFLAG(mode={self.mode!r}): {key}= belongs to mode={other!r}; leave it out", key)
         if self.adaptive != "off" and self.alpha is not None and self.L * self.alpha >= 1:
             raise RecipeError(f"CFLAG(alpha={self.alpha}, L={self.L}): adaptive rates need L·alpha < 1", "alpha")
 

@@ -128,13 +128,23 @@ class TARGET(Algorithm[Server, Memory]):
         return {**super().settings(), "network": str(self.network), "generator": str(self.generator)}
 
     def start(self, x: Vec) -> Server:
-        """x₀. Raises RecipeError where ``network`` is not the network that clients train."""
+        """x₀. Raises RecipeError where ``network`` is not the network that clients train, or cannot take the
+        generator's rows.
+        """
         d = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
         if d != x.numel():
             raise RecipeError(
                 f"TARGET(network=...): it has {d} parameters, the clients' network {x.numel()}; give the same network",
                 "network",
             )
+        network, maker = (copy.deepcopy(m).to(x).eval() for m in (self.network, self.generator))
+        try:
+            network(maker(torch.zeros(2, self.latent).to(x)))
+        except (RuntimeError, ValueError, IndexError) as e:
+            raise RecipeError(
+                f"TARGET(generator=...): the network cannot take the rows that it makes of [b, {self.latent}]: {e}",
+                "generator",
+            ) from None
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:

@@ -204,6 +204,8 @@ class Tasks:
     def __post_init__(self) -> None:
         if self.mode not in ("task", "class", "domain"):
             raise RecipeError.unknown(str(self.mode), ("task", "class", "domain"), "Tasks(mode=...)")
+        if not isinstance(self.pairs, Sequence):
+            raise RecipeError(f"Tasks: pairs is a {type(self.pairs).__name__}; give a list, one pair a task", "pairs")
         _check_tasks(self, self.tasks)
 
     @property
@@ -216,7 +218,7 @@ class Tasks:
         parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         offset = 0
         for s, pair in enumerate(self.pairs):
-            if len(pair) != 2 or any(len(half) != 2 for half in pair):
+            if not _is_pair(pair) or not all(_is_pair(half) for half in pair):
                 raise BadData(f"Tasks: task {s} is no ((X, y), (X_test, y_test))")
             try:
                 X, y, X_test, y_test = (torch.as_tensor(a) for half in pair for a in half)
@@ -247,6 +249,10 @@ class Tasks:
 def _check_tasks(stream: object, tasks: int) -> None:
     if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
         raise RecipeError(f"{type(stream).__name__}: tasks = {tasks!r} must be a whole number, at least 1", "tasks")
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2
 
 
 def _all(X: Tensor, y: Tensor) -> Tensor:
