@@ -78,6 +78,9 @@ class Split:
         _check_tasks(self, self.tasks)
         if self.mode not in ("task", "class"):
             raise RecipeError.unknown(str(self.mode), ("task", "class"), "Split(mode=...)")
+        if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Sequence)):
+            what = type(self.classes).__name__
+            raise RecipeError(f"Split(classes=...): a {what}; give a list of classes, or of lists of them", "classes")
         groups = self._groups()
         if groups is not None and len(groups) != self.tasks:
             raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")
@@ -194,7 +197,8 @@ class Tasks:
 
     Labels are whole numbers. In mode "task" each task has outputs of its own, its labels numbered by their order; in
     modes "class" and "domain" equal labels are the same class wherever they come. Raises BadData, naming the task, for
-    rows that do not fit together and, in mode "task", for a task of one class.
+    rows that do not fit together, for test rows of a class that no training row has had but in mode "domain", and, in
+    mode "task", for a task of one class.
     """
 
     pairs: Sequence[tuple[tuple[Any, Any], tuple[Any, Any]]] = field(repr=False)
@@ -236,12 +240,18 @@ class Tasks:
                     raise BadData(
                         f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
                     )
+            came = torch.unique(y if self.mode == "task" or not parts else torch.cat([came, y]))
+            if self.mode == "task" and len(came) < 2:
+                raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
+            if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, came)]):
+                where = "its" if self.mode == "task" else "its and earlier tasks'"
+                raise BadData(
+                    f"Tasks(mode={self.mode!r}): task {s} has test rows of class {int(strange[0])}, which none of "
+                    f"{where} training rows has"
+                )
             if self.mode == "task":
-                classes = torch.unique(torch.cat([y, y_test]))
-                if len(classes) < 2:
-                    raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
-                y, y_test = (torch.searchsorted(classes, labels) + offset for labels in (y, y_test))
-                offset += len(classes)
+                y, y_test = (torch.searchsorted(came, labels) + offset for labels in (y, y_test))
+                offset += len(came)
             parts.append((X, y.long(), X_test, y_test.long()))
         return parts
 
