@@ -431,7 +431,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "run(seed='a'): must be a whole number",
         "run(init=...): cannot be made a tensor: new(): invalid data type 'str'",
         "run(device='gpu'): torch finds no such device here; leave device= out",
-        "run(engine=...) has no None. It knows: auto, fused, seq.",
+        "run(engine=...) has no None. It knows: auto, fused, seq, stacked.",
         "run(checkpoint=...) is a int; give an object such as 'runs/a', a folder's name",
         "run(metrics=...) is a list; give an object such as {'top3': function}",
         "run(): on_round is 3; give a function",

@@ -713,7 +713,7 @@ def run(
         settings["faults"] = faults
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
-    block = engines.crew(world.problem.d)
+    block = engines.crew(world.problem.d, device)
     with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as bar:
 
         def watch(row: Row) -> None:
@@ -748,7 +748,7 @@ def run(
         result = loop(Path(resume) if resume is not None else None)
     if result.buffers is not None:
         world.problem.load_buffers(result.buffers)
-    world.problem.outputs(result.x.to(device), world.X[:1])  # loads x into the module
+    world.problem.outputs(result.x.to(device), world.X[:2])  # loads x into the module
     result.model = getattr(world.problem, "module", None)
     if throw and (kind := {"diverged": Diverged, "stalled": Stalled}.get(result.status.outcome)):
         raise kind(result.status.message, result)

@@ -139,9 +139,13 @@ def test_what_it_does_not_know_it_leaves_to_the_reference(module: nn.Module):
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)])
 def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
     fed = federation("deep", optimizer="adam")
-    result = md.run(md.FedAvg(), fed, rounds=2, progress=False, transport=transport, checkpoint=tmp_path)
+    result = md.run(
+        md.FedAvg(), fed, rounds=2, progress=False, engine="fused", transport=transport, checkpoint=tmp_path
+    )
     assert result.settings["engine"] == "seq"
-    result = md.run(md.FedAvg(), fed, rounds=2, progress=False, transport=transport, resume=tmp_path)  # nothing to do
+    result = md.run(
+        md.FedAvg(), fed, rounds=2, progress=False, engine="fused", transport=transport, resume=tmp_path
+    )  # nothing to do
     assert result.settings["engine"] == "seq"
 
 

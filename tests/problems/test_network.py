@@ -354,3 +354,15 @@ def test_integer_rows_stay_integers():
     clients = [(torch.randint(6, (8, 5), generator=g), torch.randint(2, (8,), generator=g)) for _ in range(2)]
     r = md.run(md.FedAvg(), md.Federation(Network(Bag()), clients=clients), 3)
     assert r["loss"][-1] < r["loss"][0]
+
+
+def test_a_module_used_twice_is_left_as_it_was():
+    twice, out = nn.Linear(2, 2), nn.Linear(2, 2)
+    out.weight = twice.weight
+    X, y = torch.randn(4, 2, dtype=F64), torch.arange(4) % 2
+    f = Network(nn.Sequential(twice, nn.Tanh(), twice, out)).ready(X, y, 2, F64, "cpu").bind(X, y)
+    x, v = torch.randn(f.d, dtype=F64), torch.randn(f.d, dtype=F64)
+    along = (f.grad(x + 1e-6 * v) - f.grad(x - 1e-6 * v)) / 2e-6
+    assert float((f.hvp(x, v) - along).norm() / along.norm()) < 1e-8
+    assert torch.equal(f.problem.flat, x - 1e-6 * v)
+    assert f.grad(x).norm() > 0

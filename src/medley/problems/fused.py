@@ -15,7 +15,7 @@ wants. The outputs' classes are dimension 1 of both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.client import Client, Window
+from ..core.client import Client, Engine, Window
 from ..core.pace import Optimizer
 from ..core.problem import Correction, LocalLoss, Problem
 from ..core.sparse import Sparse
@@ -32,7 +32,7 @@ from ..core.types import Num, Vec
 from .linear import LinearProblem, Softmax
 from .network import NetworkProblem
 from .seq import Seq
-from .walk import Crew, Mat, Walker, faded, groups, steps
+from .walk import Crew, Mat, Walker, faded, groups, steps, strengths
 
 Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
@@ -238,13 +238,14 @@ class Fused:
     """``layers`` and the loss' ``slope``, as `layers_of` finds them; ``ridge`` is the problem's own weight decay.
 
     What is not affine in the gradient (momentum, clipping, Adam, a loss or a correction of the method's own) is left to
-    `Seq`, and so are sparse rows.
+    ``rest``, and so are sparse rows.
     """
 
     problem: Problem
     layers: tuple[Layer, ...]
     slope: Slope
     ridge: Vec | float = 0.0
+    rest: Engine = field(default_factory=Seq)
     name: str = "fused"
 
     @property
@@ -274,7 +275,7 @@ class Fused:
             or any(getattr(c.problem, "w", None) is not None for c in members)  # weights of rows
             or any(isinstance(getattr(c.problem, "X", None), Sparse) for c in members)
         ):
-            return Seq().descend(
+            return self.rest.descend(
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
             )
         k = len(members)
@@ -300,13 +301,8 @@ class Fused:
             self.walk(crew, part, *(None if t is None else t[some] for t in terms))
             X[some] = part
         step, taken = X.sub_(x), [w.steps for w in walkers]
-        # A pull of strength mu lets steps fade: FedNova's S ← (1 − lr·mu)S + 1.
-        strength = [0.0] * k
-        if isinstance(mu, float | int):
-            strength = [float(mu)] * k
-        elif mu.shape == (k, 1) and k > 1:
-            strength = mu[:, 0].tolist()
-        T = [p.lr * faded(s, p.lr * m) for s, p, m in zip(taken, paces, strength, strict=True)]
+        # A pull of strength mu lets steps fade.
+        T = [p.lr * faded(s, p.lr * m) for s, p, m in zip(taken, paces, strengths(mu, k), strict=True)]
         if k == 1:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)

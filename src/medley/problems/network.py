@@ -24,7 +24,7 @@ from ..core.errors import BadData, RecipeError, Unsupported
 from ..core.problem import LocalLoss, State
 from ..core.sparse import Sparse
 from ..core.types import Data, Rows, Vec, Weights
-from .linear import class_labels
+from .linear import class_labels, cross_entropies
 from .meter import Meter, count
 
 ROW_GRADIENTS = 1 << 24
@@ -41,6 +41,9 @@ class Network:
     ``loss`` is "cross_entropy" (integer labels), "mse" (targets in the outputs' shape), or a function (outputs, y) ->
     0-d mean loss of the batch. ``start="draw"`` draws x₀ anew for every seed by the layers' own initialisation,
     ``start="module"`` begins at the weights the module has.
+
+    Modules that are not torch's own are tried once, on two rows, in training mode: those that draw random numbers draw
+    them from streams of each client's own.
     """
 
     module: nn.Module
@@ -62,7 +65,8 @@ class Network:
         p = NetworkProblem(self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
         try:
-            out = p.outputs(p.flat, p.inputs(X[:2]))
+            rows = p.inputs(X[:2])
+            out = p.outputs(p.flat, rows)
         except Exception as e:
             whole = "" if X.is_floating_point() else " of integers (convert them to floats if it does not embed them)"
             raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}{whole}: {e}") from e
@@ -78,6 +82,9 @@ class Network:
                 f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}: the mean "
                 "squared error of the two would be of all pairs; reshape y"
             )
+        if "noise" in p.gives and not p.draws(rows):
+            p.gives -= {"noise"}
+        p.seen = rows, self.targets(y[:2], classes).to(device)
         return p
 
     def canonical(self, y: Data, classes: int | None) -> Data:
@@ -110,8 +117,15 @@ class NetworkProblem:
     def __init__(self, family: Network, classes: int | None, dtype: torch.dtype, device: str) -> None:
         self.family, self.classes, self.dtype, self.device = family, classes, dtype, device
         self.module = copying.deepcopy(family.module).to(device=device, dtype=dtype)
-        self.names = [n for n, p in self.module.named_parameters() if p.requires_grad]
         params = [p for p in self.module.parameters() if p.requires_grad]
+        which = {p: i for i, p in enumerate(params)}
+        self.places = [
+            (f"{path}.{name}".lstrip("."), which[p])
+            for path, m in self.module.named_modules()
+            for name, p in m._parameters.items()
+            if p is not None and p.requires_grad
+        ]
+        """Where every parameter is used, once in modules that are used several times."""
         self.shapes = [p.shape for p in params]
         self.sizes = [p.numel() for p in params]
         self.d = sum(self.sizes)
@@ -131,12 +145,15 @@ class NetworkProblem:
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.row: torch.Size | None = None
         """The shape of one row, once data is known."""
+        self.seen: tuple[Data, Data] | None = None
+        """Two rows and their labels."""
         self._training = True
         self.module.train()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
-        return NetworkProblem, (self.family, self.classes, self.dtype, self.device)
+        state = {"gives": self.gives, "row": self.row}
+        return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def split(self, x: Vec) -> list[Tensor]:
         """Views of x in the parameters' shapes."""
@@ -188,6 +205,27 @@ class NetworkProblem:
         with torch.no_grad():
             return cast(Tensor, self.module(X))
 
+    def call(self, x: Vec, X: Data) -> Tensor:
+        """What the network says, differentiable by x, in the mode that it is in."""
+        parts = self.split(x)
+        params = {path: parts[i] for path, i in self.places}
+        # Tied by torch, a module at two paths would be left with what it was given.
+        return cast(Tensor, functional_call(self.module, params, (X,), tie_weights=False))
+
+    def draws(self, X: Data) -> bool:
+        """Whether these rows' forward pass in training mode draws random numbers. Buffers stay as they are."""
+        cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
+        kept = {name: b.clone() for name, b in self.module.named_buffers()}
+        self.mode(True)
+        with torch.random.fork_rng(cuda), torch.no_grad():
+            before = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
+            try:
+                functional_call(self.module, kept, (X,), tie_weights=False)
+            except Exception:  # BatchNorm's, of one row: nobody knows
+                return True
+            after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
+            return not all(map(torch.equal, before, after))
+
     def restrict(self, allowed: Bool[Tensor, "c c"] | None) -> None:
         """Which outputs a row of each label is compared with. Raises RecipeError for other losses."""
         if allowed is not None and "classes" not in self.gives:
@@ -213,7 +251,7 @@ class NetworkProblem:
         if callable(self.family.loss):
             return None
         if self.family.loss == "cross_entropy":
-            return F.cross_entropy(self._compared(outputs, y), y, reduction="none")
+            return cross_entropies(self._compared(outputs, y), y)
         return F.mse_loss(outputs, y, reduction="none").reshape(len(y), -1).mean(1)
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
@@ -312,11 +350,7 @@ class NetworkObjective:
         X, y = self._rows(rows)
         p.mode(False)  # a Hessian is that of the function that is evaluated
 
-        def f(v: Vec) -> Tensor:
-            params = dict(zip(p.names, p.split(v), strict=True))
-            return p.mean_loss(functional_call(p.module, params, (X,)), y)
-
-        return f
+        return lambda v: p.mean_loss(p.call(v, X), y)
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x) v by double backward, in evaluation mode."""
@@ -356,10 +390,7 @@ class NetworkObjective:
         self.meter.rows += len(y)
         p.mode(False)
 
-        def f(v: Vec, a: Tensor, b: Tensor) -> Tensor:
-            params = dict(zip(p.names, p.split(v), strict=True))
-            return p.mean_loss(functional_call(p.module, params, (a[None],)), b[None])
-
+        f = lambda v, a, b: p.mean_loss(p.call(v, a[None]), b[None])
         by_row, block = vmap(grad(f), in_dims=(None, 0, 0)), max(1, ROW_GRADIENTS // self.d)
         total = torch.zeros_like(x)
         for a, b in zip(torch.split(X, block), torch.split(y, block), strict=True):

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core.client import Client
+from ..core.types import Num, Vec
 
 Mat = Float[Tensor, "k d"]
 
@@ -84,12 +85,20 @@ def steps(crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | fl
         yield active, h[:active, at], y[:active, at], share
 
 
-def faded(steps: int, lr_mu: float) -> float:
-    """S after as many steps of S ← (1 − lr_mu)S + 1: what a pull leaves of them (FedNova)."""
-    total = 0.0
-    for _ in range(steps if lr_mu else 0):
-        total = (1 - lr_mu) * total + 1
-    return total if lr_mu else float(steps)
+def faded(steps: int, lr_mu: float, momentum: float = 0.0) -> float:
+    """S after as many steps of c ← ρc + 1, S ← (1 − lr_mu)S + c: what a pull leaves of steps (FedNova)."""
+    total = c = 0.0
+    for _ in range(steps if lr_mu or momentum else 0):
+        c = momentum * c + 1
+        total = (1 - lr_mu) * total + c
+    return total if lr_mu or momentum else float(steps)
+
+
+def strengths(mu: Num | Vec, k: int) -> list[float]:
+    """Every client's strength of a pull; 0, as without one, where that is a vector."""
+    if isinstance(mu, Tensor):
+        return mu[:, 0].tolist() if mu.shape == (k, 1) and k > 1 else [0.0] * k
+    return [float(mu)] * k
 
 
 def _even(crew: Crew) -> tuple[Tensor, None]:
