@@ -223,19 +223,21 @@ class FedECADO(Algorithm[Server, Memory]):
         """Algorithm 2, steps 9-16."""
         h = self.sense(s, clients)
         kept = self.flows == "server"
-        own = {i: Flow(s.J.get(i, torch.zeros_like(s.x)) if kept else None) for i in clients.ids}
+        none = torch.zeros_like(s.x)
+        own = {i: Flow(s.J.get(i, none) if kept else None) for i in clients.ids}
         center = Center(s.x, self.unit(clients.population))
         got = clients.ask(self.simulate, center, own, late="deliver" if kept else "drop").each()  # steps 9-11
         if not got:
             return
         S, J = s.S.clone(), []
         for i, w in got.items():  # what the limiter takes from a flow leaves the sum
-            J_i, cut = s.J.get(i, torch.zeros_like(s.x)) if kept else None, w.cut
-            if J_i is not None:
-                J.append(w.s * J_i)
-                cut = J_i - J[-1] if w.s < 1 else None
-            if cut is not None:
-                S -= (clients.p[i] if self.form == "J" else 1.0) * cut
+            weight = clients.p[i] if self.form == "J" else 1.0
+            if kept:
+                J.append(float(w.s) * s.J.get(i, none))
+                if w.s < 1 and i in s.J:
+                    S.sub_(s.J[i], alpha=weight * (1 - float(w.s)))
+            elif w.cut is not None:
+                S.sub_(w.cut, alpha=weight)
         D, h_active = [w.delta for w in got.values()], self.stacked(h, got)
         T, p = s.x.new_tensor([[w.T, clients.p[i]] for i, w in got.items()], dtype=torch.float64).T
         if self.form == "J" and self.delta is None:
@@ -254,21 +256,22 @@ class FedECADO(Algorithm[Server, Memory]):
     @on_client(crew=True)
     def simulate(self, me: Client[Memory], got: Center, own: Flow) -> Window:
         """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i), (43): local descent with the flow as a constant shift."""
-        m, zero = me.memory, torch.zeros_like(got.x)
-        J = own.J if own.J is not None else zero if m.J is None else m.J
+        m = me.memory
+        J = own.J if own.J is not None else torch.zeros_like(got.x) if m.J is None else m.J
         w_i = 1.0 if got.unit is None else got.unit * me.p
         s: Num = 1.0
         if self.kappa is not None:
             # Weight decay is part of the local gradient, and so of the flow that balances it at the fixed point.
             resists = me.problem.grad(got.x, me.first_batch) + me.pace.weight_decay * got.x
-            s = number(passivity(w_i * resists, J, float(self.kappa)))
+            s = number(passivity(resists, J, float(self.kappa) * w_i))
         literal = self.form == "paper"
         start = m.x if literal and m.x is not None else got.x
-        w = me.descend(start, scale=w_i, shift=-s * J)
+        kept = s * J
+        w = me.descend(start, scale=w_i, shift=-kept)
         cut = None
         if self.flows == "client":
-            m.J, m.delta, m.T = s * J, w.step, w.T
-            cut = None if self.kappa is None else J - m.J
+            m.J, m.delta, m.T = kept, w.step, w.T
+            cut = None if self.kappa is None else J - kept
         if literal:
             m.x = start + w.step
         return Window(w.step, w.T, s, cut, start - got.x if literal else None)
@@ -281,7 +284,7 @@ class FedECADO(Algorithm[Server, Memory]):
         """Tell the clients where x_c went, so that each brings its flow up to date."""
         done = clients.ask(self.settle, Move(dx, Tw), ids=tuple(got)).each()
         for i in sorted(got.keys() - done.keys()):  # its flow stays what it was, and so must its part of the sum
-            s.S = s.S - clients.p[i] * self.change(dx, Tw, got[i].delta, got[i].T, h.get(i))
+            s.S = s.S - clients.p[i] * self.moved(0.0, dx, Tw, got[i].delta, got[i].T, h.get(i))
 
     @on_client(crew=True)
     def settle(self, me: Client[Memory], got: Move) -> Settled:
@@ -289,12 +292,12 @@ class FedECADO(Algorithm[Server, Memory]):
         m = me.memory
         assert m.J is not None
         assert m.delta is not None
-        m.J, m.delta = m.J + self.change(got.dx, got.Tw, m.delta, m.T, m.h), None
+        m.J, m.delta = self.moved(m.J, got.dx, got.Tw, m.delta, m.T, m.h), None
         return Settled()
 
-    def change(self, dx: Vec, Tw: float, D: Vec, T: Num, h: Num | Vec | None) -> Vec:
-        """β_i (x_c − Γ_i), with the Γ operator (28) at the window's end."""
-        return flow(torch.zeros_like(D), D, dx, Tw / T, conductance(T, Tw, float(self.lam), float(self.q), h))
+    def moved(self, J: Vec | float, dx: Vec, Tw: float, D: Vec, T: Num, h: Num | Vec | None) -> Vec:
+        """J_i + β_i (x_c − Γ_i), with the Γ operator (28) at the window's end."""
+        return flow(J, D, dx, Tw / T, conductance(T, Tw, float(self.lam), float(self.q), h))
 
     # Aggregate sensitivity
 

@@ -84,7 +84,7 @@ def conductance(
     return 1 / (lam * Tw + 1 / sensitivity(T, Tw, q, h, cap))
 
 
-def passivity(gradient: Vec, J: Vec, kappa: float = 1.0) -> Float[Tensor, "*k 1"]:
+def passivity(gradient: Vec, J: Vec, kappa: Factor = 1.0) -> Float[Tensor, "*k 1"]:
     """s = min(1, kappa |gradient|/|J|): a flow may not push harder than the client's own gradient resists.
 
     [d] gives [1], a crew's [k, d] gives [k, 1]; the client then runs with s J, and S changes by sum p_i (s_i - 1) J_i.
@@ -156,12 +156,12 @@ class CentralStep:
     J: Stack | None = None
 
 
-def flow(J: Vec, D: Vec, dx: Float[Tensor, " d"], rho: Factor, beta: Factor) -> Vec:
-    """J + beta (dx - rho D): a client's own update of its flow once it knows how far x_c went.
+def flow(J: Vec | float, D: Vec, dx: Float[Tensor, " d"], rho: Factor, beta: Factor) -> Vec:
+    """J + beta (dx - rho D): a client's own update of its flow once it knows how far x_c went; of J = 0 its change.
 
     One client: J, D [d], rho and beta numbers; a crew: [k, d] and [k, 1]. beta may be diagonal.
     """
-    return J + beta * (dx - rho * D)
+    return (D * -rho).add_(dx).mul_(beta).add_(J)
 
 
 def central_step(
