@@ -78,8 +78,9 @@ class Split:
         _check_tasks(self, self.tasks)
         if self.mode not in ("task", "class"):
             raise RecipeError.unknown(str(self.mode), ("task", "class"), "Split(mode=...)")
-        if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Sequence)):
-            what = type(self.classes).__name__
+        given: object = self.classes
+        if given is not None and (isinstance(given, str) or not isinstance(given, Sequence)):
+            what = type(given).__name__
             raise RecipeError(f"Split(classes=...): a {what}; give a list of classes, or of lists of them", "classes")
         groups = self._groups()
         if groups is not None and len(groups) != self.tasks:
@@ -240,7 +241,7 @@ class Tasks:
                     raise BadData(
                         f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
                     )
-            came = torch.unique(y if self.mode == "task" or not parts else torch.cat([came, y]))
+            came = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
             if self.mode == "task" and len(came) < 2:
                 raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
             if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, came)]):
