@@ -259,6 +259,13 @@ def test_tasks_of_ones_own():
         assert len(run(md.FineTune(), fed, evaluate_on="validation").summary["matrix"]) == 2
 
 
+def test_labels_may_be_of_any_whole_type():
+    X, y = torch.eye(2), torch.tensor([0, 1])
+    for kind in (torch.bool, torch.uint8, torch.uint16, torch.int32):
+        own = S.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
+        assert all(torch.equal(part[k], y) for part in own.parts() for k in (1, 3))
+
+
 def test_methods_that_need_a_stream_are_refused_without():
     data = rows()
     plain = md.Federation(md.problems.Softmax(), data=data, partition=S.IID(3))

@@ -235,12 +235,13 @@ class Tasks:
                         f"Tasks: task {s} has {what} X of shape {list(rows.shape)} and y of {list(labels.shape)}; "
                         "want [n, ...] and [n]"
                     )
-                if labels.is_floating_point() or bool((labels < 0).any()):
+                if labels.is_floating_point() or bool((labels.long() < 0).any()):
                     raise BadData(f"Tasks: task {s} has {what} labels that are no whole numbers 0, 1, ...")
                 if rows.shape[1:] != (first := parts[0][0] if parts else X).shape[1:]:
                     raise BadData(
                         f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
                     )
+            y, y_test = y.long(), y_test.long()
             came = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
             if self.mode == "task" and len(came) < 2:
                 raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
@@ -253,7 +254,7 @@ class Tasks:
             if self.mode == "task":
                 y, y_test = (torch.searchsorted(came, labels) + offset for labels in (y, y_test))
                 offset += len(came)
-            parts.append((X, y.long(), X_test, y_test.long()))
+            parts.append((X, y, X_test, y_test))
         return parts
 
 
