@@ -17,6 +17,7 @@ MODELS = ("linear8", "softmax", "mlp", "cnn")
 CLASSES, SAMPLES, BATCH, LR = 10, 100, 20, 0.05
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "linear8": [(10, 8), (10,)],
+    "norm": [(32, 64), (32,), (10, 32), (10,)],
     "softmax": [(10, 784), (10,)],
     "mlp": [(256, 784), (256,), (128, 256), (128,), (10, 128), (10,)],
     "cnn": [(16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (128, 512), (128,), (10, 128), (10,)],
@@ -40,7 +41,7 @@ class Job:
     @cached_property
     def row(self) -> tuple[int, ...]:
         """The shape of one row."""
-        return {"linear8": (8,), "cnn": (1, 28, 28)}.get(self.model, (784,))
+        return {"linear8": (8,), "norm": (64,), "cnn": (1, 28, 28)}.get(self.model, (784,))
 
     @cached_property
     def prototypes(self) -> np.ndarray:
