@@ -22,6 +22,11 @@ Mat = Float[Tensor, "k d"]
 GATHERED = 1 << 18
 """Numbers of a crew's data that are fetched at a time: a step's worth, or what fits in a cache."""
 
+# glibc hands what is freed at the heap's end back to the system, to ask for it again page by page in the next step: a
+# third of a round's time where crews are large. The largest block that it has seen come and go, up to 32 MiB, tells it
+# how much to keep; this one is never written to.
+torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
+
 
 class Walker(NamedTuple):
     """A client on its way."""
