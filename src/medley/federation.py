@@ -685,7 +685,8 @@ def run(
     down = codec if codec is not None and not isinstance(codec, Uplink) else Plain()
     client = lambda i, t: world.client(i, t, local, lr)
     memories = Memories(Store(tree.dataclasses_in(algorithm.memory), device=device))
-    site = Site(algorithm, world.problem, client, seed, down, memories, device=device, uplink=up)
+    crew = engines.crew(world.problem.d, device)
+    site = Site(algorithm, world.problem, client, seed, down, memories, device=device, uplink=up, crew=crew)
     wanted = dict(target or {})
     if "gap" in wanted and fed.f_star is None:
         raise RecipeError("run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target")
@@ -713,7 +714,6 @@ def run(
         settings["faults"] = faults
     folder = resume if checkpoint is None else checkpoint
     total = rounds if fed.stream is None else rounds * len(world.steps)
-    block = engines.crew(world.problem.d, device)
     with contextlib.closing((transport or Local()).open(site)) as link, _bar(progress, algorithm.name, total) as bar:
 
         def watch(row: Row) -> None:
@@ -735,7 +735,7 @@ def run(
             eval_every=eval_every,
             target=wanted,
             codec=down,
-            block=block,
+            block=crew,
             device=cache(lambda i: fed.devices.of(seed, i)),
             checkpoint=Path(folder) if folder is not None else None,
             checkpoint_every=checkpoint_every,

@@ -283,7 +283,9 @@ class Cohort:
         return got
 
     def _blocks(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        return tuple(ids[k : k + self.block] for k in range(0, len(ids), self.block))
+        # More than a crew in a large cohort, so that fewer sums travel; and at least 16 blocks for workers to share.
+        size = max(self.block, min(32, len(ids) // 20))
+        return tuple(ids[k : k + size] for k in range(0, len(ids), size))
 
     def _entry(self, exchange: Exchange, i: int, down: int, answer: Receipt | Late | None) -> Entry:
         up, overhead = (answer.up, answer.overhead) if answer else (0, 0)

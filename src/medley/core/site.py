@@ -106,6 +106,8 @@ class Site:
     device: str = "cpu"
     uplink: Uplink | None = None
     """What replies go through; ``codec``, unless there is one."""
+    crew: int = 1 << 30
+    """At most so many clients are served in one call."""
 
     @property
     def remembers(self) -> bool:
@@ -175,10 +177,11 @@ class Site:
         work = self.algorithm.works[exchange.method]
         if apart or not work.crew:
             return ((i,) for i in held)
-        if not self.algorithm.remembers and work.each is None:
-            return [tuple(held)]
-        nothing = Nothing()
-        return crews.alike({i: (held[i] or nothing, own.get(i, nothing)) for i in held})
+        found: Iterable[tuple[int, ...]] = [tuple(held)]
+        if self.algorithm.remembers or work.each is not None:
+            nothing = Nothing()
+            found = crews.alike({i: (held[i] or nothing, own.get(i, nothing)) for i in held})
+        return (ids[k : k + self.crew] for ids in found for k in range(0, len(ids), self.crew))
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
         """Raise WireError unless client i's answer is what its method declares: before anything is made of it."""

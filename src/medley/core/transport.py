@@ -20,9 +20,9 @@ Tag = tuple[int, int]
 class Exchange:
     """What the server wants of a cohort: one call of one client method.
 
-    ``blocks`` are consecutive ids of the cohort; their size depends on the problem only, so that a sum over clients has
-    the same bits however many workers share the blocks. With ``weights`` a block comes back as one weighted sum,
-    without as its replies.
+    ``blocks`` are consecutive ids of the cohort; their size depends on the problem and on the cohort's size only, so
+    that a sum over clients has the same bits however many workers share the blocks. With ``weights`` a block comes back
+    as one weighted sum, without as its replies.
     """
 
     round: int
