@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,9 @@ from medley.core.algorithm import Algorithm, on_client
 from medley.core.client import Client
 from medley.core.cohort import Cohort
 from medley.core.message import Message
+from medley.core.transport import BlockReply, Exchange, Link
 from medley.core.types import Num, Vec
+from medley.testing import Rewired
 from toys import federation
 
 like = torch.zeros(0, dtype=torch.float64)
@@ -115,3 +118,20 @@ def test_of_a_crew_that_fails_the_client_is_named_or_the_crew():
         md.run(Looking(third), federation(), rounds=1, progress=False)
     with pytest.raises(md.MedleyError, match=r"clients 0..4 one by one, but not as a crew .*has no attribute 'id'"):
         md.run(Looking(lambda me: me.id), federation(), rounds=1, progress=False)
+
+
+def test_a_block_of_a_large_cohort_is_several_crews(monkeypatch):
+    """One sum for five clients of a hundred, who are served two at a time; of a few clients every crew is a block."""
+    monkeypatch.setattr(md.problems.engines, "crew", lambda d, device="cpu": 2)
+    served, blocks = list[int](), list[int]()
+
+    def deliver(link: Link, exchange: Exchange) -> Iterator[BlockReply]:
+        blocks.extend(map(len, exchange.blocks))
+        yield from link.exchange(exchange)
+
+    for clients in (100, 7):
+        there = Rewired(md.transports.Local(), deliver)
+        look = Looking(lambda me: served.append(len(me.members)))
+        md.run(look, federation(clients), rounds=1, progress=False, transport=there)
+    assert blocks == [5] * 20 + [2, 2, 2, 1]
+    assert served == [2, 2, 1] * 20 + [2, 2, 2, 1]
