@@ -7,9 +7,9 @@ every operation, as long as they have steps left: they are sorted by their numbe
 contiguous rows X[:K_t].
 
 A crew's dense activations are [k, features, rows]: the operands of batched products lie as they are stored, and the
-softmax runs over a dimension that is not the last, both several times as fast. A client by itself (large models, and
-those with convolutions) has [rows, features], and [rows, channels, height, width] in channels_last, which max-pooling
-wants. The outputs' classes are dimension 1 of both.
+softmax runs over a dimension that is not the last, both several times as fast. Large models, and those with
+convolutions, go client by client on [rows, features], and on [rows, channels, height, width] in channels_last, which
+max-pooling wants. The outputs' classes are dimension 1 of both.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
 Slope = Callable[[Tensor, Tensor], Tensor]
 """(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]; of one client without the k,
 [b, o]."""
+
+ALONE = 1 << 17
+"""Parameters beyond which a model fills a core's cache by itself."""
 
 ONEDNN = 1 << 21
 """Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
@@ -250,8 +253,12 @@ class Fused:
 
     @property
     def maps(self) -> bool:
-        """Whether there are convolutions, which go client by client."""
+        """Whether there are convolutions."""
         return any(isinstance(layer, Conv | Pool) for layer in self.layers)
+
+    def alone(self, x: Vec) -> bool:
+        """Whether clients walk one by one. The model decides, and not who came along: that would change the bits."""
+        return self.maps or (x.is_cpu and self.problem.d > ALONE)
 
     def descend(
         self,
@@ -292,7 +299,7 @@ class Fused:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        for some in groups(walkers, self.maps):
+        for some in groups(walkers, self.alone(x)):
             crew, terms = [walkers[i] for i in some], (lr * scale, decay, drift)
             if some == [*range(k)]:
                 self.walk(crew, X, *terms)
@@ -309,7 +316,7 @@ class Fused:
 
     def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
         """All steps of a crew, the one with most steps first, on its rows of X."""
-        alone = len(crew) == 1
+        alone = self.alone(X)
         if not alone:
             rate = rate[:, :, None]
         for active, h, y, share in steps(crew, X):
