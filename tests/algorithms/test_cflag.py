@@ -500,3 +500,18 @@ def test_lost_replies_leave_a_round_of_those_who_answered():
         went = {i: method.descend(clients[i], Target(H, 3), Share(new[i] / w[i])).delta for i in w}
         x = x + sum(w[i] * went[i] for i in w) / sum(w.values())
     assert float((got - x).norm()) < 1e-12 * float(x.norm())
+
+
+@pytest.mark.parametrize("pace", [{"weight_decay": 0.1}, {"clip": 1.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
+def test_the_table_refuses_what_it_would_ignore(pace):
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(3),
+        pace=md.scenarios.Pace(lr=0.1, batch=16, **pace),
+        stream=md.scenarios.Split(tasks=5, mode="class"),
+        replay=md.memory.Ring(capacity=20),
+    )
+    with pytest.raises(md.RecipeError, match="form='svrg'"):
+        md.run(md.CFLAG(), fed, rounds=1, progress=False)
+    assert md.run(md.CFLAG(form="svrg"), fed, rounds=1, progress=False).status.outcome == "finished"

@@ -151,3 +151,35 @@ def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
 
 def test_a_crew_fills_a_cache_and_leaves_work_for_several_processes():
     assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [128, 128, 32, 3, 1, 1]
+
+
+LAYOUTS: dict[str, Any] = {
+    "as they are": lambda t: t,
+    "transposed": lambda t: t.t().contiguous().t(),
+    "every second": lambda t: torch.stack([t, t + 1], 1).flatten(0, 1)[::2],
+    "a later part": lambda t: torch.cat([t + 1, t])[len(t) :],
+    "a column of more": lambda t: torch.stack([t + 1, t], -1)[..., 1],
+}
+
+
+@pytest.mark.parametrize("engine", ["fused", "stacked"])
+@pytest.mark.parametrize("labels", LAYOUTS)
+@pytest.mark.parametrize("rows", LAYOUTS)
+def test_rows_and_labels_may_lie_in_memory_as_they_like(rows: str, labels: str, engine: str) -> None:
+    """A partition of rows in their order hands out views of the user's own tensors."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(60, 4, generator=g, dtype=torch.float64)
+    y = (X[:, 0] > 0).long() + (X[:, 1] > 0)
+    sites = {"site": torch.arange(60).numpy() // 10}
+    data = md.datasets.Dataset(LAYOUTS[rows](X), LAYOUTS[labels](y), classes=3, keys=sites)
+    fed = md.Federation(
+        md.problems.Softmax(),
+        data=data,
+        partition=md.scenarios.ByKey("site"),
+        participation=0.5,
+        pace=md.scenarios.Pace(lr=0.3, batch=4),
+    )
+    there, here = (
+        md.run(md.FedAvg(), fed, rounds=3, engine=e, dtype="float64", progress=False).x for e in (engine, "seq")
+    )
+    assert float((there - here).abs().max()) < 1e-12

@@ -23,7 +23,8 @@ s_i = β_i/β, since lines 4–13 mix quantities with and without β. With α = 
 ``mode="joint"``, the default, is what the proof of Lemma 3 analyses: one loop over memory and current rows together,
 with the weights of (3). p_i and E are the same wherever they occur, since (22) fails otherwise: E comes down. For
 networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then ∇_b(x_k) + (H − ∇_b(x_t)), and
-what ``clip`` bounds is that bracket. Under Adam and momentum u_i is the whole displacement.
+what ``clip`` bounds is that bracket. Under Adam and momentum u_i is the whole displacement. The pace's weight_decay
+and clip belong to the gradient of current rows, whose weight they share; the table has neither.
 In ``mode="paper"`` ∇f = Σp_i∇f_i has the p_i of ∇g, as printed: clients without rows of the task have p_i = 0, are not
 asked, and what they hold counts for nothing. ``mode="joint"`` asks everybody, and weighs ∇f_i by q_i, the share of the
 rows held.
@@ -348,8 +349,12 @@ class CFLAG(Algorithm[Server, Memory]):
 
         Full batches visit all.
         """
-        if me.pace.optimizer != "sgd" or me.pace.momentum:
-            raise RecipeError("CFLAG(form='iag') is plain SGD; take form='svrg' for Adam and momentum", "form")
+        if me.pace.optimizer != "sgd" or me.pace.momentum or me.pace.weight_decay or me.pace.clip is not None:
+            raise RecipeError(
+                "CFLAG's table of gradients (form='iag', the default for convex problems) takes plain SGD steps; give "
+                "form='svrg' for Adam, momentum, weight_decay= and clip= of the pace",
+                "form",
+            )
         rng = me.rng("components")
         components: list[Callable[[Vec], Vec]] = []
         weights: list[float] = []

@@ -11,6 +11,7 @@ Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.memory.Ring`).
 
 **Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
 mean loss over the union of its two batches; they pass through the network one after the other, which BatchNorm sees.
+The pace's weight_decay and clip belong to the gradient of current rows, and share its weight in the union.
 
 **Missing replies**: a lost one is left out of the mean, which is over those who answered.
 

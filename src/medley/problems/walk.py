@@ -71,11 +71,12 @@ def steps(crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | fl
     even = alike and crew[0].n % b == 0
     index, shares = _even(crew) if even else _uneven(crew, b, X)
     held: list[Any] = [w.me.problem for w in crew]
-    rows, starts = _pool([f.X for f in held])
-    labels, _ = _pool([f.y for f in held])
-    if k > 1:
-        index += torch.tensor(starts)[:, None, None]
-    row = rows.shape[1:]
+    rows, at_rows = _pool([f.X for f in held])
+    labels, at_labels = _pool([f.y for f in held])
+    begins, lagging = (torch.tensor(at)[:, None, None] for at in (at_rows, at_labels))
+    index += begins
+    lagging -= begins
+    row, apart = rows.shape[1:], at_rows != at_labels
     count = 1 if fixed else max(1, min(most, GATHERED // (k * b * row.numel())))
     h, y = rows, labels
     for t in range(most):
@@ -83,9 +84,9 @@ def steps(crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | fl
         at = 0 if fixed else t % count
         if at == 0 and (t == 0 or not fixed):
             some = index[:active, t : t + count]
-            flat = some.reshape(-1).to(rows.device)
-            h = rows.index_select(0, flat).view(*some.shape, *row)
-            y = labels.index_select(0, flat).view(*some.shape, *labels.shape[1:])
+            h = rows.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *row)
+            some = some + lagging[:active] if apart else some
+            y = labels.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *labels.shape[1:])
         share = 1 / b if shares is None else shares[:active, 0 if fixed else t]
         yield active, h[:active, at], y[:active, at], share
 
@@ -142,10 +143,15 @@ def _uneven(crew: Crew, b: int, X: Mat) -> tuple[Tensor, Tensor]:
 
 def _pool(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     """Rows of which ``parts`` are slices, and where each begins: one fetch serves a whole crew."""
-    whole = parts[0]._base
-    if len(parts) == 1 or whole is None or whole.shape[1:] != parts[0].shape[1:] or not whole.is_contiguous():
-        whole = None
-    if whole is not None and all(part._base is whole for part in parts):
-        size = whole.shape[1:].numel()
-        return whole, [(part.storage_offset() - whole.storage_offset()) // size for part in parts]
-    return torch.cat(parts) if len(parts) > 1 else parts[0], [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
+    first, whole = parts[0], parts[0]._base
+    if (
+        len(parts) > 1
+        and whole is not None
+        and whole.is_contiguous()
+        and whole.shape[1:] == first.shape[1:]
+        # Not every second row, nor a transposed matrix.
+        and all(part._base is whole and part.stride() == whole.stride() for part in parts)
+    ):
+        size, begin = whole.shape[1:].numel(), whole.storage_offset()
+        return whole, [(part.storage_offset() - begin) // size for part in parts]
+    return torch.cat(parts) if len(parts) > 1 else first, [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
