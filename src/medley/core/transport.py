@@ -78,7 +78,9 @@ def apart(exchange: Exchange, ids: Iterable[int]) -> Exchange:
 
 
 def gather(exchange: Exchange, block: int, singles: Mapping[int, BlockReply]) -> BlockReply:
-    """A block of those who answered `apart`, with the bits that it has where clients are served in blocks."""
+    """A block of those who answered `apart`, summed as where clients are served in blocks. Its bits are the same up to
+    those of the answers, since a client's steps by itself may round otherwise than in a crew.
+    """
     whole = BlockReply(block)
     for i in exchange.blocks[block]:
         one = singles.get(i, whole)

@@ -74,6 +74,11 @@ class Dataset:
             raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
 
     def _check(self, X: Tensor, y: Tensor, part: str) -> None:
+        given: tuple[tuple[str, object], ...] = (("X", X), ("y", y))
+        for which, values in given:
+            if not isinstance(values, Tensor):
+                kind = type(values).__name__
+                raise BadData(f"{self.name}: {part} {which} is a {kind}; give a tensor, torch.as_tensor({which}).")
         if len(X) != len(y) or not len(X):
             raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
         if X.ndim < 2:
