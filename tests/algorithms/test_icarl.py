@@ -156,7 +156,15 @@ def test_a_budget_of_its_own_or_the_replay_memorys() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for settings in ({"capacity": -1}, {"lam": -1.0}, {"T": 0.0}, {"predict": "mean"}):
+    for settings in (
+        {"capacity": -1},
+        {"capacity": True},
+        {"lam": -1.0},
+        {"lam": "a"},
+        {"T": 0.0},
+        {"T": "2"},
+        {"predict": "mean"},
+    ):
         with unchecked(), pytest.raises(RecipeError, match="ICaRL") as e:
             md.ICaRL(**settings)  # type: ignore[arg-type]
         assert e.value.key in (next(iter(settings)), "mean", None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from continual import client, go, rows, stream
+from oracles import unchecked
 from torch import Tensor
 
 import medley as md
@@ -156,5 +157,7 @@ def test_nccl_beyond_the_bounds_rate_takes_nothing_of_the_task_where_both_agree(
     f = torch.tensor([1.0, 0.0])
     assert md.NCCL(L=5.0).rates(0.2, f, f) == (0.2, 0.0)
     assert md.NCCL(L=5.0).rates(0.3, f, f) == (0.3, 0.0)
-    with pytest.raises(RecipeError, match=r"NCCL\(L=0.0\)"):
-        md.NCCL(L=0.0)
+    for wrong in (0.0, "5", True):
+        with unchecked(), pytest.raises(RecipeError, match=rf"NCCL\(L={wrong!r}\): must be a number") as e:
+            md.NCCL(L=wrong)  # type: ignore[arg-type]
+        assert e.value.key == "L"

@@ -79,7 +79,11 @@ def test_it_sends_rows_once_a_task_and_needs_the_clients_network() -> None:
         assert e.value.key == "generator"
     with pytest.raises(Unsupported, match="a Network"):
         go(method(), stream())
-    for settings in ({"rows": 0}, {"kd": -1.0}):
+    for wrong in ({"network": "a"}, {"generator": "b"}):
+        with unchecked(), pytest.raises(RecipeError, match=r"a str; give a torch\.nn\.Module") as e:
+            md.TARGET(**{"network": NET, "generator": MAKER} | wrong)  # type: ignore[arg-type]
+        assert e.value.key == next(iter(wrong))
+    for settings in ({"rows": 0}, {"rows": 2.5}, {"steps": 2.5}, {"batch": True}, {"kd": -1.0}, {"kd": "x"}):
         with unchecked(), pytest.raises(RecipeError, match="TARGET") as e:
             method(**settings)
         assert e.value.key == next(iter(settings))

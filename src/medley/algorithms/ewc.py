@@ -79,8 +79,9 @@ class EWC(Algorithm[Server]):
     needs: ClassVar[frozenset[str]] = frozenset({"stream"})
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lam < math.inf:
-            raise RecipeError(f"EWC(lam={self.lam}): must be 0 or more, and finite", "lam")
+        number = isinstance(self.lam, int | float) and not isinstance(self.lam, bool)
+        if not number or not 0 <= self.lam < math.inf:
+            raise RecipeError(f"EWC(lam={self.lam!r}): must be a number, 0 or more, and finite", "lam")
 
     def start(self, x: Vec) -> Server:
         """x₀, held by nothing."""

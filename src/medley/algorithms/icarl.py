@@ -41,6 +41,7 @@ True
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -122,16 +123,19 @@ class ICaRL(Algorithm[Server, Memory]):
 
     def __post_init__(self) -> None:
         least = 1 if self.predict == "means" else 0
-        if self.capacity is not None and (not isinstance(self.capacity, int) or self.capacity < least):
+        size = self.capacity
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < least):
             raise RecipeError(
                 f"ICaRL(capacity={self.capacity!r}, predict={self.predict!r}): must be a whole number, at least "
                 f"{least}, or None; without exemplars take predict='head'",
                 "capacity",
             )
-        if not 0 <= self.lam < float("inf"):
-            raise RecipeError(f"ICaRL(lam={self.lam}): must be 0 or more, and finite", "lam")
-        if not 0 < self.T < float("inf"):
-            raise RecipeError(f"ICaRL(T={self.T}): must be above 0 and finite", "T")
+        for key in ("lam", "T"):
+            value = getattr(self, key)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+            if not number or (key == "T" and value == 0):
+                lowest = "above 0" if key == "T" else "0 or more"
+                raise RecipeError(f"ICaRL({key}={value!r}): must be a number, {lowest}, and finite", key)
         if self.predict not in ("means", "head"):
             raise RecipeError.unknown(str(self.predict), ("means", "head"), "ICaRL(predict=...)")
 

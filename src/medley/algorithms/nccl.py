@@ -68,8 +68,9 @@ class NCCL(Algorithm[Server]):
     needs: ClassVar[frozenset[str]] = frozenset({"replay"})
 
     def __post_init__(self) -> None:
-        if not 0 < self.L < math.inf:
-            raise RecipeError(f"NCCL(L={self.L}): must be above 0 and finite", "L")
+        number = isinstance(self.L, int | float) and not isinstance(self.L, bool)
+        if not number or not 0 < self.L < math.inf:
+            raise RecipeError(f"NCCL(L={self.L!r}): must be a number above 0, and finite", "L")
 
     def start(self, x: Vec) -> Server:
         """x₀."""

@@ -116,12 +116,18 @@ class TARGET(Algorithm[Server, Memory]):
     needs: ClassVar[frozenset[str]] = frozenset({"stream", "classes", "network"})
 
     def __post_init__(self) -> None:
+        for key in ("network", "generator"):
+            if not isinstance(getattr(self, key), nn.Module):
+                what = type(getattr(self, key)).__name__
+                raise RecipeError(f"TARGET({key}=...): a {what}; give a torch.nn.Module", key)
         for key in ("latent", "rows", "batch", "steps"):
-            if getattr(self, key) < 1:
-                raise RecipeError(f"TARGET({key}={getattr(self, key)}): must be at least 1", key)
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise RecipeError(f"TARGET({key}={value!r}): must be a whole number, at least 1", key)
         for key in ("kd", "oh", "bn", "adv"):
-            if not 0 <= getattr(self, key) < math.inf:
-                raise RecipeError(f"TARGET({key}={getattr(self, key)}): must be 0 or more, and finite", key)
+            value = getattr(self, key)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise RecipeError(f"TARGET({key}={value!r}): must be a number, 0 or more, and finite", key)
 
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters by name, networks in words."""

@@ -87,8 +87,14 @@ class Split:
             raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")
 
     def _groups(self) -> list[list[int]] | None:
-        """Groups as they were given."""
+        """Groups as they were given. Raises RecipeError where some classes stand outside them."""
         groups = [list(g) for g in self.classes or () if isinstance(g, Sequence)]
+        alone = [c for c in self.classes or () if not isinstance(c, Sequence)]
+        if groups and alone:
+            raise RecipeError(
+                f"Split(classes=...): {alone[0]!r} stands beside lists of classes; put it into one: [{alone[0]!r}]",
+                "classes",
+            )
         return groups or None
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
@@ -166,7 +172,8 @@ class Rotated:
 class TimeOrder:
     """Rows in the order of feature ``column``, or as they stand, cut into tasks of equally many: data that drifts.
 
-    Test rows are cut at the training rows' borders of that feature, or, as they stand, into equal pieces.
+    Test rows are cut at the training rows' borders of that feature, or, as they stand, into equal pieces. Raises
+    BadData for more tasks than rows, or than a feature of few values can be cut into.
     """
 
     tasks: int = 5
@@ -176,6 +183,12 @@ class TimeOrder:
 
     def __post_init__(self) -> None:
         _check_tasks(self, self.tasks)
+        if self.column is not None and (not isinstance(self.column, int) or isinstance(self.column, bool)):
+            raise RecipeError(
+                f"TimeOrder(column={self.column!r}): must be the whole number of a feature, or None for the rows as "
+                "they stand",
+                "column",
+            )
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """Cut the rows."""
@@ -188,6 +201,14 @@ class TimeOrder:
                 raise RecipeError(f"TimeOrder(column={self.column}): rows are {list(X.shape[1:])}", "column")
             ordered = X[:, self.column].sort().values
             borders = ordered[[len(ordered) * s // self.tasks for s in range(1, self.tasks)]]
+            sizes = torch.bucketize(ordered, borders, right=True).bincount(minlength=self.tasks).tolist()
+            if 0 in sizes:
+                few = 1 + int((ordered[1:] != ordered[:-1]).sum())
+                raise BadData(
+                    f"TimeOrder(tasks={self.tasks}, column={self.column}): {len(ordered)} rows have {few} different "
+                    f"values of that feature, and equal ones stay together: task {sizes.index(0)} would have no rows; "
+                    "take fewer tasks, another column, or column=None for the rows as they stand"
+                )
             picks = [partial(_between, self.column, borders, s) for s in range(self.tasks)]
         return [Cut(pick, None, tuple(range(classes or 0))) for pick in picks]
 
