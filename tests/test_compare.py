@@ -115,7 +115,7 @@ def test_a_diverging_run_is_a_row():
     assert np.isnan(bad["accuracy"])
 
 
-def test_rows_are_means_and_t_intervals_of_the_results():
+def test_rows_are_means_and_t_intervals_of_the_results(monkeypatch):
     board = compare([md.FedAvg(), Probe()], federation(), rounds=3, seeds=3, jobs=1, base="Probe")
     values = np.array([r["accuracy"][-1] for r in board.results if r.method == "FedAvg"])
     row = board.rows[0]
@@ -126,6 +126,12 @@ def test_rows_are_means_and_t_intervals_of_the_results():
     assert (pair.base, pair.n) == ("Probe", 3)
     assert pair.diff.mean == pytest.approx((values - still).mean())
     assert board.table().row_count == 2
+    assert repr(board) == "Board(FedAvg, Probe; seeds [0, 1, 2]; finished)"
+    monkeypatch.setenv("COLUMNS", "100")
+    head, _, *lines = str(board).splitlines()
+    assert head.split()[:2] == ["method", "accuracy"]
+    assert [line.split()[0] for line in lines[:2]] == ["FedAvg", "Probe"]
+    assert 80 < max(map(len, lines)) <= 100
 
 
 def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,20 @@ class Board:
         while len(table.columns) > 4 and Measurement.get(console, free, table).maximum > options.max_width:
             del table.columns[-2]
         yield table
+
+    def __repr__(self) -> str:
+        """Methods and seeds, in one line."""
+        groups = report.by_method(self.results)
+        return f"Board({', '.join(groups)}; seeds {sorted({r.seed for r in self.results})}; {self.status})"
+
+    def __str__(self) -> str:
+        """The table as text, as wide as the terminal."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), force_jupyter=False, color_system=None)
+        with console.capture() as got:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in got.get().splitlines()).strip("\n")
 
     def markdown(self) -> str:
         """The table in Markdown."""

@@ -299,3 +299,17 @@ def test_a_browser_draws_it_and_its_script_runs(tmp_path: Path) -> None:
     assert dom.count('class="plot"') == 6
     assert dom.count(' aria-label="accuracy over') == dom.count(' aria-label="loss over') == 3
     assert 'class="tip"' in dom
+
+
+def test_in_a_stream_it_says_which_figures_are_of_one_task_alone() -> None:
+    plain, coming = board(accuracy=False), board(accuracy=False)
+    for r in coming:
+        for row in r.history:
+            row["task"] = 0 if row["round"] < 15 else 1
+    before, text = page(plain), page(coming)
+    assert "has the lowest mean loss, last task:" in text
+    assert "loss, current task over round" in text
+    assert "says nothing of what was forgotten" in text
+    assert "What it took to reach loss" in before
+    assert "What it took to reach" not in text
+    assert not re.search("(last|current) task", before)

@@ -122,3 +122,18 @@ def test_bytes_read_back_to_three_digits(b: float) -> None:
     value, unit = nbytes(b).split()
     size = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert float(value) * size == pytest.approx(b, rel=0.0051, abs=0.5)
+
+
+def test_in_a_stream_it_says_which_figures_are_of_the_last_task_alone() -> None:
+    plain, coming = board(accuracy=False), board(accuracy=False)
+    for r in coming:
+        for row in r.history:
+            row |= {"task": 0 if row["round"] < 15 else 1, "test_loss": row["loss"]}
+    assert "last task" not in markdown(plain) + printed(plain)
+    assert markdown(coming).startswith("| method | test loss, last task | against A | loss, last task |")
+    assert "test loss, last task" in printed(coming)
+    for r in coming:
+        r.summary |= {"acc": 0.5, "learn": 0.6, "fgt": 0.1}
+    assert markdown(coming).startswith(
+        "| method | accuracy, all tasks | against A | accuracy when learnt | forgetting | loss, last task |"
+    )

@@ -435,3 +435,11 @@ def test_a_network_may_have_more_outputs_than_classes(method):
         replay=md.memory.Ring(capacity=8),
     )  # fmt: skip
     assert md.run(method, fed, 1, progress=False).status.outcome == "finished"
+
+
+def test_the_tail_of_a_loss_is_of_the_last_task_alone():
+    r = run(md.FineTune(), federation(S.TimeOrder(3, column=0), problem=md.problems.LeastSquares()), rounds=4)
+    last = [row["loss"] for row in r.history if row["task"] == 2]
+    assert len(last) == 4
+    assert r.summary["tail_loss"] == pytest.approx(sum(last) / 4, rel=1e-12)
+    assert "matrix" not in r.summary

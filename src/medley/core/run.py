@@ -300,7 +300,7 @@ def _summary(live: _Live) -> dict[str, Any]:
     if live.matrix:
         out |= {**figures(live.matrix), "matrix": live.matrix}
     for name in ("loss", "accuracy"):
-        last = [row[name] for row in live.history[-10:] if name in row]
+        last = [row[name] for row in live.history[-10:] if name in row and row.get("task") == out.get("task")]
         if last:
             out[f"tail_{name}"] = sum(last) / len(last)
     return out

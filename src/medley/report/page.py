@@ -42,7 +42,7 @@ from .numbers import (
     tailed,
     usable,
 )
-from .table import NAMES, caption, costs, difference, headline, told_apart, worth
+from .table import NAMES, caption, costs, difference, headline, named, streamed, told_apart, worth
 from .units import DASH, Real, count, duration, nbytes, number, percent
 
 
@@ -141,9 +141,9 @@ def _lede(results: Sequence[Result], base: str) -> str:
     if ran:
         sign = 1 if higher_is_better(first) else -1
         best = max(ran, key=lambda s: sign * s[first].mean)
-        which = "highest" if sign > 0 else "lowest"
+        which, name = "highest" if sign > 0 else "lowest", named(first, results)
         on = "" if len(best.used) == best.n else f", over the {len(best.used)} of {best.n} seeds that it finished"
-        text = f"has the {which} mean {NAMES[first]}:" if len(sums) > 1 else f"ends at {NAMES[first]}"
+        text = f"has the {which} mean {name}:" if len(sums) > 1 else f"ends at {name}"
         told.append(f"{best.method} {text} {worth(best[first], first)}{on}.")
         told += [_against(p) for p in paired(results, base, first) if p.method == best.method and p.n]
         alike = [m for m in groups if m in told_apart(results, first) - {best.method, base}]
@@ -176,7 +176,7 @@ def _results(results: Sequence[Result], base: str, slots: Mapping[str, int]) -> 
     ends = [0.0, *(v for d in diffs for v in (d.low, d.mean, d.high) if math.isfinite(v))]
     low, high = max(min(ends), -far), min(max(ends), far)
     room = 0.05 * (high - low) or 1.0
-    head = ["method", *(NAMES.get(m, m) for m in names), "bytes sent", "virtual time", "ended"]
+    head = ["method", *(named(m, results) for m in names), "bytes sent", "virtual time", "ended"]
     if pairs:
         head[2:2] = [f"against {base}", "", "better on"]
     rows = []
@@ -200,9 +200,7 @@ def _results(results: Sequence[Result], base: str, slots: Mapping[str, int]) -> 
         rows.append(row)
     note = caption(results)
     if bold:
-        note += (
-            f" Bold: the best mean {NAMES.get(names[0], names[0])}, and what paired differences cannot tell from it."
-        )
+        note += f" Bold: the best mean {named(names[0], results)}, and what paired differences cannot tell from it."
     return _table(head, rows, note, "said")
 
 
@@ -225,9 +223,10 @@ def _curves(results: Sequence[Result], slots: Mapping[str, int]) -> str:
         figures = []
         for x, xlabel, xkind in axes:
             series = _series(results, slots, x, metric, log)
-            name = f"{NAMES[metric]} over {xlabel}"
+            ylabel = named(metric, results, "current")
+            name = f"{ylabel} over {xlabel}"
             figures.append(
-                lines(series, title=name, xlabel=xlabel, ylabel=NAMES[metric], x=xkind, y=kind, log=log, legend=False)
+                lines(series, title=name, xlabel=xlabel, ylabel=ylabel, x=xkind, y=kind, log=log, legend=False)
             )
         parts.append(f'<div class="row">{"".join(f"<figure>{f}</figure>" for f in figures)}</div>')
     bands = (
@@ -283,8 +282,8 @@ def _spread(results: Sequence[Result], slots: Mapping[str, int]) -> str:
     if len({r.seed for r in results}) > 1:
         rows = [Dots(m, slots[m], _ends(results, first, runs)) for m, runs in by_method(results).items()]
         kind = "percent" if is_share(first) else "number"
-        name = f"Over seeds: {NAMES[first]}"
-        parts.append((name, strip(rows, title=name, xlabel=NAMES[first], x=kind)))
+        name = f"Over seeds: {named(first, results)}"
+        parts.append((name, strip(rows, title=name, xlabel=named(first, results), x=kind)))
     if not parts:
         return ""
     figures = "".join(f"<figure><figcaption>{escape(n)}</figcaption>{f}</figure>" for n, f in parts)
@@ -364,6 +363,8 @@ def _cost(results: Sequence[Result], base: str, target: Mapping[str, Real] | Non
     text = _table(head, rows, "Means over the seeds that ran to their end. Bytes are payloads; evaluation is left out.")
     first, said = primary(results), ""
     if not target:
+        if streamed(results):  # another task's row may be there before
+            return text
         goal = next(s[first] for s in aggregate(results) if s.method == base) if slots else None
         if goal is None or not goal.n or len(slots) < 2 or not any(first in row for r in results for row in r.history):
             return text
@@ -393,7 +394,7 @@ def _runs(results: Sequence[Result], slots: Mapping[str, int]) -> str:
     head = [
         "method",
         "seed",
-        *(NAMES.get(m, m) for m in names),
+        *(named(m, results) for m in names),
         "rounds",
         "exchanges",
         "up",
@@ -469,7 +470,7 @@ def _flatten(tree: Any, at: str = "") -> dict[str, str]:
 
 def _notes(results: Sequence[Result], base: str) -> str:
     first, there = primary(results), {m for s in aggregate(results) for m in s.metrics}
-    tails = [NAMES.get(m, m) for m in headline(results) if tailed(results, m)]
+    tails = [named(m, results) for m in headline(results) if tailed(results, m)]
     methods = by_method(results)
     items = [
         (
@@ -477,6 +478,12 @@ def _notes(results: Sequence[Result], base: str) -> str:
             "f(x) = Σ pᵢ fᵢ(x) over all clients on their training rows, weighted by their share of them, with the "
             "problem's own regulariser and without what a method adds.",
         ),
+        (
+            "Last task, current task",
+            "A figure so named is of one task of the stream alone, and says nothing of what was forgotten of others.",
+        )
+        if streamed(results)
+        else None,
         ("Gap", "Loss minus the least possible loss, on a logarithmic axis; its mean over seeds is geometric.")
         if "gap" in there
         else None,
@@ -495,8 +502,8 @@ def _notes(results: Sequence[Result], base: str) -> str:
         (
             "Paired differences",
             f"A seed fixes the partition, the cohorts, the batch order and the first model, alike for every method. So "
-            f"each method is held against {base} seed by seed, in {NAMES[first]}, over the seeds that both finished; "
-            "the interval is of their mean. With many methods, one in twenty would stand out by chance.",
+            f"each method is held against {base} seed by seed, in {named(first, results)}, over the seeds that both "
+            "finished; the interval is of their mean. With many methods, one in twenty would stand out by chance.",
         )
         if len(methods) > 1
         else None,

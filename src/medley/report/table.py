@@ -37,6 +37,17 @@ NAMES = {
 """Metrics as a reader knows them."""
 
 
+def streamed(results: Sequence[Result]) -> bool:
+    """Whether a run's rows are of a stream of tasks, each row of the task that it was made in."""
+    return any("task" in r.history[-1] for r in results if r.history)
+
+
+def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
+    """A metric as a reader knows it; in a stream, but for figures of all tasks, it says of ``which`` task it is."""
+    name = NAMES.get(metric, metric)
+    return f"{name}, {which} task" if streamed(results) and metric not in ("acc", "learn", "fgt") else name
+
+
 def headline(results: Sequence[Result]) -> list[str]:
     """The metrics a table shows, the one that runs are compared by first."""
     there = {m for s in aggregate(results) for m, stat in s.metrics.items() if stat.n}
@@ -125,7 +136,7 @@ def markdown(results: Sequence[Result], base: str | None = None) -> str:
 
 def caption(results: Sequence[Result]) -> str:
     """What ± means here, and over how many seeds."""
-    tails = [NAMES.get(m, m) for m in headline(results) if tailed(results, m)]
+    tails = [named(m, results) for m in headline(results) if tailed(results, m)]
     tail = f" {' and '.join(tails).capitalize()}: mean of a run's last evaluations." if tails else ""
     n = {len(s.used) for s in aggregate(results) if s.used}
     most = max(n, default=0)
@@ -144,7 +155,7 @@ def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list
     base = base_of(by_method(results), base)
     pairs = {p.method: p for p in paired(results, base, names[0])}
     compared = len(by_method(results)) > 1
-    head = ["method", *(NAMES.get(m, m) for m in names), "up", "down", "virtual time", "wall", "status"]
+    head = ["method", *(named(m, results) for m in names), "up", "down", "virtual time", "wall", "status"]
     if compared:
         head.insert(2, f"against {base}")
     lines = []
