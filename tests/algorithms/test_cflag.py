@@ -245,6 +245,18 @@ def test_as_published_nobody_without_rows_of_the_task_counts_in_the_memory_and_j
     assert joint.history[-1]["memory_weight"] == 0.5
 
 
+@pytest.mark.parametrize("sample", [None, 3])
+def test_without_rows_of_the_task_the_memory_is_walked_in_the_paces_batches(sample):
+    q, x = Quadratics(steps=7, batch=2), point()
+    method = md.CFLAG(form="svrg", correct=False)
+    for i in q.p:
+        me = q.me(i)
+        me.replay = replace(me.replay, sample=sample)
+        method.snapshot(me, Model(x))
+        step = method.descend(me, Target(None, 7), Share(0.0)).delta
+        assert torch.equal(step, replace(q.me(i), problem=q.problem.bind(*q.past[i])).descend(x).step)
+
+
 def test_h_is_the_clients_weighted_mean():
     q = Quadratics()
     w = {i: 0.5 * p + 0.5 * p for i, p in q.p.items()}

@@ -15,7 +15,7 @@ from .ring import check_sizes
 class Reservoir:
     """``capacity`` rows in all, each of the rows that came equally likely to be among them (Vitter's algorithm R).
 
-    ``sample`` rows are drawn at a step, None for all that are held. Raises RecipeError for sizes below 1.
+    ``sample`` is as in `Ring`. Raises RecipeError for sizes below 1.
     """
 
     capacity: int

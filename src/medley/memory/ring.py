@@ -16,8 +16,10 @@ class Ring:
     """Up to ``capacity`` rows of every task, as equally of its classes as they last: the latest of each class.
 
     Class counts differ by at most 1, but for classes with too few rows, all of which are kept; what they leave free
-    goes to the others. ``sample`` rows are drawn at a step, None for all that are held. (Chaudhry et al., "On Tiny
-    Episodic Memories in Continual Learning", 2019.) Raises RecipeError for sizes below 1.
+    goes to the others. ``sample`` rows are drawn at a step beside those of the task, None for all that are held; a
+    client that descends on its memory alone, as `CFLAG` has it where there are no rows of the task, walks through it
+    in the pace's batches. (Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.) Raises
+    RecipeError for sizes below 1.
     """
 
     capacity: int
