@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import medley as md
 from medley.core.algorithm import Algorithm
 from medley.core.errors import RecipeError
-from medley.problems import engines
+from medley.problems import engines, fused
 
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
@@ -45,8 +45,17 @@ PACES: dict[str, dict[str, Any]] = {
 }
 
 
-def federation(name: str, **pace: Any) -> md.Federation:
-    problem, shape = PROBLEMS[name]
+wide = nn.Sequential(nn.Flatten(), nn.Linear(60, 8), nn.Tanh(), nn.Linear(8, 3))
+WIDE: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "softmax": (md.problems.Softmax(mu=0.1), (60,)),
+    "least squares": (md.problems.LeastSquares(), (60,)),
+    "network": (md.problems.Network(wide), (5, 12)),
+    "mse": (md.problems.Network(nn.Sequential(nn.Linear(60, 5), nn.ReLU(), nn.Linear(5, 2)), loss="mse"), (60,)),
+}
+
+
+def federation(name: str, problems: Any = PROBLEMS, **pace: Any) -> md.Federation:
+    problem, shape = problems[name]
     g = torch.Generator().manual_seed(0)
 
     def labels(X: Tensor) -> Tensor:
@@ -63,8 +72,8 @@ def federation(name: str, **pace: Any) -> md.Federation:
     )
 
 
-def both(method: Algorithm[Any, Any], fed: md.Federation) -> tuple[md.Result, md.Result]:
-    options: dict[str, Any] = {"rounds": 2, "dtype": "float64", "progress": False}
+def both(method: Algorithm[Any, Any], fed: md.Federation, **more: Any) -> tuple[md.Result, md.Result]:
+    options: dict[str, Any] = {"rounds": 2, "dtype": "float64", "progress": False} | more
     return md.run(method, fed, engine="seq", **options), md.run(method, fed, engine="fused", **options)
 
 
@@ -83,13 +92,70 @@ def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: s
         assert (a.settings["engine"], b.settings["engine"]) == ("seq", ran)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [md.SCAFFOLD(), md.SCAFFOLD(option="I"), md.FedExP(), md.FedECADO(), md.FedECADO(flows="client"), md.ECADO()],
-)
+TERMS = [md.SCAFFOLD(), md.SCAFFOLD(option="I"), md.FedExP(), md.FedECADO(), md.FedECADO(flows="client"), md.ECADO()]
+
+
+@pytest.mark.parametrize("method", TERMS)
 def test_every_term_of_the_update_in_a_network(method: Algorithm[Any, Any]):
     a, b = both(method, federation("deep"))
     assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-11
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows of clients whose first layer is walked in the span of their rows, by crew; small ones too."""
+    monkeypatch.setattr(fused, "ONEDNN", 1)
+    crews: list[list[int]] = []
+    whole = fused.Fused.walk
+
+    def walk(self: Any, crew: Any, x: Tensor, X: Tensor, spans: bool, *terms: Any) -> None:
+        crews.append([w.n for w in crew] if spans else [])
+        whole(self, crew, x, X, spans, *terms)
+
+    monkeypatch.setattr(fused.Fused, "walk", walk)
+    return crews
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("name", WIDE)
+def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, spans: list[list[int]]):
+    longer = {"steps": [40, 50, 30, 60, 1, 40, 50]} if "steps" in PACES[pace] else {}
+    fed = federation(name, WIDE, **({"epochs": [6, 9, 4, 8, 1, 7, 5]} | PACES[pace] | longer))
+    for method in (md.FedAvg(), md.FedDyn(alpha=0.5), md.FedNova(mu=0.2)):
+        a, b = both(method, fed)
+        assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
+    if pace == "momentum":
+        assert spans == []
+    else:  # and beside them those whose few steps, or many rows, are cheaper as they are
+        assert any(spans)
+        assert [] in spans
+    if pace == "ragged":
+        assert max(map(len, spans)) > 1
+
+
+@pytest.mark.parametrize("method", TERMS)
+def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any, Any], spans: list[list[int]]):
+    for options in ({}, {"patience": md.Patience(retries=1)}):  # which has clients served one by one
+        fed = federation("network", WIDE, epochs=8, weight_decay=0.05)
+        a, b = both(method, fed, **options)
+        assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-11
+    assert {len(crew) > 1 for crew in spans if crew} == {True, False}
+
+
+def test_the_span_of_the_rows_under_a_streams_masks(spans: list[list[int]]):
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(80) % 4
+    X = torch.randn(80, 60, generator=g, dtype=torch.float64) + y[:, None]
+    fed = md.Federation(
+        md.problems.Network(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 4))),
+        data=md.datasets.Dataset(X, y, classes=4).split(test=0.2),
+        partition=md.scenarios.IID(3),
+        pace=md.scenarios.Pace(lr=0.05, epochs=6, batch=4),
+        stream=md.scenarios.Split(tasks=2, mode="task"),
+    )
+    a, b = both(md.FedAvg(), fed)
+    assert float((a.x - b.x).norm()) < 1e-12
+    assert any(spans)
 
 
 def test_a_stream_masks_the_same_classes():
@@ -150,7 +216,7 @@ def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
 
 
 def test_a_crew_fills_a_cache_and_leaves_work_for_several_processes():
-    assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [128, 128, 32, 3, 1, 1]
+    assert [engines.crew(d) for d in (1, 90, 8192, 80_000, 235_000, 10**8)] == [128, 128, 32, 8, 8, 1]
 
 
 LAYOUTS: dict[str, Any] = {

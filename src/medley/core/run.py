@@ -20,6 +20,7 @@ from .clock import Device
 from .cohort import Books, Cohort
 from .errors import Diverged, MedleyError, RecipeError, Stalled, WireError
 from .folder import Folder
+from .message import is_finite
 from .patience import Patience
 from .problem import State
 from .result import Result, Row, Status, summarise
@@ -221,7 +222,7 @@ class Run:
             self.algorithm.end_task(live.s, cohort)
             cohort.settle()
         x = self.algorithm.model(live.s)
-        if not bool(torch.isfinite(x).all()):
+        if not is_finite(x):
             raise Diverged(
                 f"{self.algorithm.name}'s model is not finite after round {t}: the run diverges; try a smaller lr"
             )

@@ -59,4 +59,4 @@ def crew(d: int, device: str = "cpu") -> int:
     """
     if device.startswith("cuda"):
         return max(1, min(128, torch.cuda.get_device_properties(device).total_memory // (4 * 16 * 4 * d)))
-    return max(1, min(128 if d < 1024 else 32, (1 << 18) // d))
+    return max(1, min(128 if d < 1024 else 32, (1 << 18) // d), min(8, (1 << 21) // d))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -38,13 +38,14 @@ Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
 """(the slope by a layer's output, is the slope by its input wanted) -> that slope, and what moves the weights."""
 
+Forward = Callable[[Tensor], tuple[Tensor, Back]]
+"""input -> output, and the way back."""
 
-Layer = Callable[[Mat, Tensor], tuple[Tensor, Back]]
-"""(weights, input) -> output, and the way back."""
+Layer = Callable[[Mat], Forward]
+"""A layer whose weights are in these rows, for as many steps as these clients walk together."""
 
 Slope = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]; of one client without the k,
-[b, o]."""
+"""(outputs [k, o, b], labels [k, b]) -> the slope of every row's loss [k, o, b]; by rows [kb, o]."""
 
 ALONE = 1 << 17
 """Parameters beyond which a model fills a core's cache by itself."""
@@ -57,12 +58,18 @@ aten = torch.ops.aten
 
 def linear(h: Float[Tensor, "b i"], W: Float[Tensor, "o i"], b: Vec | None = None) -> Float[Tensor, "b o"]:
     """h Wᵀ + b. On CPU `torch.nn.functional.linear` asks MKL, which has no kernels for the vector units of some
-    processors (191 against 86 GFLOP/s on a Zen 4); oneDNN has."""
-    if h.numel() * len(W) >= ONEDNN and h.dtype == torch.float32 and h.is_cpu and torch._C._has_mkldnn:
+    processors (for 1,000 rows 99 against 225 GFLOP/s on a Zen 5); oneDNN has."""
+    if h.numel() * W.shape[0] >= ONEDNN and h.dtype == torch.float32 and h.is_cpu and torch._C._has_mkldnn:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(h, W, b, "none", [], "")
         return out
     z = torch.mm(h, W.mT)
     return z if b is None else z.add_(b)  # cheaper than a product that begins with copies of b
+
+
+def product(h: Float[Tensor, "kb i"], W: Float[Tensor, "k o i"]) -> Float[Tensor, "kb o"]:
+    """Each client's h Wᵀ, its b rows beneath those of the client before."""
+    k, _, i = W.shape
+    return linear(h, W[0]) if k == 1 else torch.bmm(h.view(k, -1, i), W.mT).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -75,43 +82,142 @@ class Dense:
     bias: int | None
     by_rows: bool
 
-    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
-        """Forward."""
+    def __call__(self, X: Mat) -> Forward:
+        """Of [kb, inputs], or of a crew's [k, inputs, b]."""
         i, o = self.inputs, self.outputs
+        W = X[:, self.at : self.at + o * i].view(X.shape[0], o, i)
+        b = None if self.bias is None else X[:, self.bias : self.bias + o]
+        return partial(self.forward, W, b, None if b is None else b[:, :, None])
+
+    def forward(self, W: Tensor, b: Mat | None, column: Tensor | None, h: Tensor) -> tuple[Tensor, Back]:
+        """Forward; ``column`` is b as [k, o, 1]."""
         if h.ndim == 2:
-            w = X[0, self.at : self.at + o * i].view(o, i)
-            b = None if self.bias is None else X[0, self.bias : self.bias + o]
-            return linear(h, w, b), partial(self.back_alone, w, b, h)
-        W = X[:, self.at : self.at + o * i].view(len(X), o, i)
-        if self.by_rows and o >= 32:  # the product of long rows is worth a small transposition
+            return self.forward_rows(W, b, h), partial(self.back_rows, W, b, h)
+        if self.by_rows and self.outputs >= 32:  # the product of long rows is worth a small transposition
             z = torch.bmm(h, W.mT).mT.contiguous()
         else:
             z = torch.bmm(W, h.mT if self.by_rows else h)
-        if self.bias is not None:
-            z.add_(X[:, self.bias : self.bias + o, None])
-        return z, partial(self.back, X, W, h)
+        if column is not None:
+            z.add_(column)
+        return z, partial(self.back, W, b, h)
 
-    def back(self, X: Mat, W: Tensor, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+    def back(self, W: Tensor, b: Mat | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
         """Backward; without ``wanted``, the slope by the input is anything."""
         dh = dz if not wanted else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
-        return dh, partial(self.update, X, W, h, dz)
+        return dh, partial(self.update, W, b, h, dz)
 
-    def update(self, X: Mat, W: Tensor, h: Tensor, dz: Tensor) -> None:
+    def update(self, W: Tensor, b: Mat | None, h: Tensor, dz: Tensor) -> None:
         """W ← W − dz hᵀ, b ← b − Σ dz."""
         # Into strided rows, batched accumulation is slower than two passes.
         W.sub_(torch.bmm(dz, h if self.by_rows else h.mT))
-        if self.bias is not None:
-            X[:, self.bias : self.bias + self.outputs].sub_(dz.sum(2))
-
-    def back_alone(self, W: Tensor, b: Vec | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
-        """Backward of one client."""
-        return linear(dz, W.mT) if wanted else dz, partial(self.update_alone, W, b, h, dz)
-
-    def update_alone(self, W: Tensor, b: Vec | None, h: Tensor, dz: Tensor) -> None:
-        """W ← W − dzᵀ h, b ← b − Σ dz."""
-        W.addmm_(dz.mT, h, alpha=-1)
         if b is not None:
-            b.sub_(dz.sum(0))
+            b.sub_(dz.sum(2))
+
+    def forward_rows(self, W: Tensor, b: Mat | None, h: Tensor) -> Tensor:
+        """Forward of [kb, inputs]."""
+        k = W.shape[0]
+        if k == 1:
+            return linear(h, W[0], None if b is None else b[0])
+        z = product(h, W)
+        if b is not None:
+            z.view(k, -1, self.outputs).add_(b[:, None])
+        return z
+
+    def back_rows(self, W: Tensor, b: Mat | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+        """Backward of [kb, inputs]."""
+        return product(dz, W.mT) if wanted else dz, partial(self.update_rows, W, b, h, dz)
+
+    def update_rows(self, W: Tensor, b: Mat | None, h: Tensor, dz: Tensor) -> None:
+        """W ← W − dzᵀ h, b ← b − Σ dz."""
+        k = W.shape[0]
+        if k == 1:
+            W[0].addmm_(dz.mT, h, alpha=-1)
+        else:
+            W.sub_(torch.bmm(dz.view(k, -1, self.outputs).mT, h.view(k, -1, self.inputs)))
+        if b is not None:
+            b.sub_(dz.view(k, -1, self.outputs).sum(1))
+
+
+@dataclass
+class Span:
+    """The first layer of clients that have fewer rows than there are inputs.
+
+    A step takes δᵀh off the weights, with rows h of the client's H [n, i]. So however many there are, with decay a and
+    drift D they lead from W₀ to W = αW₀ + γD + CᵀH, and C [n, o] is all that has to be walked: a batch's h Wᵀ is made
+    of its rows of HW₀ᵀ, HDᵀ and the Gram matrix HHᵀ, which are multiplied out once, at the speed of large products. An
+    epoch, 4nio operations by itself, then costs 2n²o.
+    """
+
+    layer: Dense
+    rows: list[Float[Tensor, "_ i"]]
+    table: Float[Tensor, "k n w"]
+    """Of each row: HW₀ᵀ [o], HDᵀ [o] where there is a drift, and HHᵀ [n]."""
+    C: Float[Tensor, "k n o"]
+    alpha: Float[Tensor, "k 1"]
+    gamma: Float[Tensor, "k 1"] | None
+    fading: bool = False
+    at: Tensor | None = None
+    """Where the batch's rows are in the table."""
+
+    @classmethod
+    def of(cls, layer: Dense, crew: Crew, X: Mat, drift: Mat | None) -> Span:
+        """At the crew's starting points X."""
+        k, n, i, o = len(crew), max(w.n for w in crew), layer.inputs, layer.outputs
+        held: list[Any] = [w.me.problem for w in crew]
+        rows = [f.X.flatten(1) for f in held]
+        both = [X] if drift is None else [X, drift]
+        new = X.new_empty if all(w.n == n for w in crew) else X.new_zeros
+        table = new(k, n, len(both) * o + n)
+        for h, into, *by in zip(rows, table, *both, strict=True):
+            for j, v in enumerate(by):
+                into[: len(h), j * o : (j + 1) * o] = linear(h, v[: o * i].view(o, i))
+            into[: len(h), len(both) * o :][:, : len(h)] = linear(h, h)
+        gamma = None if drift is None else X.new_zeros(k, 1)
+        return cls(layer, rows, table, X.new_zeros(k, n, o), X.new_ones(k, 1), gamma)
+
+    def __call__(self, X: Mat) -> Forward:
+        """Of rows of the table."""
+        k, bias, o = X.shape[0], self.layer.bias, self.layer.outputs
+        return partial(self.forward, self.C[:k], None if bias is None else X[:, bias : bias + o])
+
+    def forward(self, C: Tensor, b: Mat | None, h: Float[Tensor, "kb w"]) -> tuple[Tensor, Back]:
+        """Forward."""
+        k, n, o = C.shape
+        parts = h.view(k, -1, h.shape[1])
+        z = parts[:, :, :o]
+        if self.fading:
+            z = z * self.alpha[:k, :, None]
+        if self.gamma is not None:
+            z = torch.addcmul(z, parts[:, :, o : 2 * o], self.gamma[:k, :, None])
+        z = torch.baddbmm(z, parts[:, :, -n:], C)
+        if b is not None:
+            z.add_(b[:, None])
+        return z.flatten(0, 1), lambda dz, wanted: (dz, partial(self.update, b, dz))
+
+    def fade(self, k: int, decay: Float[Tensor, "k 1"] | None) -> None:
+        """W ← aW + D, of the first k clients."""
+        if decay is not None:
+            self.fading = True
+            self.alpha[:k].mul_(decay)
+            self.C[:k].mul_(decay[:, :, None])
+        if self.gamma is not None:
+            self.gamma[:k].mul_(1.0 if decay is None else decay).add_(1.0)
+
+    def update(self, b: Mat | None, dz: Tensor) -> None:
+        """W ← W − dzᵀ h, b ← b − Σ dz."""
+        assert self.at is not None
+        self.C.view(-1, self.layer.outputs).index_add_(0, self.at.flatten(), dz, alpha=-1)
+        if b is not None:
+            b.sub_(dz.view(b.shape[0], -1, b.shape[1]).sum(1))
+
+    def step(self, X: Mat, x: Mat, drift: Mat | None) -> None:
+        """Make X the displacement W − W₀."""
+        for h, C, into in zip(self.rows, self.C, X, strict=True):
+            into.view(self.layer.outputs, -1).copy_(linear(C[: len(h)].mT, h.mT))
+        if self.fading:
+            X.addcmul_(x, self.alpha - 1)
+        if self.gamma is not None and drift is not None:
+            X.addcmul_(drift, self.gamma)
 
 
 @dataclass(frozen=True)
@@ -124,11 +230,11 @@ class Conv:
     how: tuple[Any, ...]
     """stride, padding, dilation, groups."""
 
-    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
-        """Forward."""
+    def __call__(self, X: Mat) -> Forward:
+        """Of [rows, channels, height, width]."""
         W = X[0, self.at : self.at + self.shape.numel()].view(self.shape)
         b = None if self.bias is None else X[0, self.bias : self.bias + self.shape[0]]
-        return F.conv2d(h, W, b, *self.how), partial(self.back, W, b, h)
+        return lambda h: (F.conv2d(h, W, b, *self.how), partial(self.back, W, b, h))
 
     def back(self, W: Tensor, b: Tensor | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
         """Backward; without ``wanted``, the slope by the input is anything."""
@@ -146,25 +252,29 @@ class Pool:
     how: tuple[Any, ...]
     """kernel, stride, padding, dilation, ceil_mode."""
 
-    def __call__(self, X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+    def __call__(self, X: Mat) -> Forward:
+        """It has no weights."""
+        return self.forward
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Back]:
         """Forward."""
         out, index = aten.max_pool2d_with_indices(h, *self.how)
         return out, lambda dz, wanted: (aten.max_pool2d_with_indices_backward(dz, h, *self.how, index), None)
 
 
-def relu(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+def relu(h: Tensor) -> tuple[Tensor, Back]:
     """max(0, h), in place: no layer before it asks for its own output."""
     out = h.relu_()
     return out, lambda dz, wanted: (aten.threshold_backward(dz, out, 0), None)
 
 
-def tanh(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+def tanh(h: Tensor) -> tuple[Tensor, Back]:
     """tanh h."""
     out = h.tanh()
     return out, lambda dz, wanted: (aten.tanh_backward(dz, out), None)
 
 
-def flatten(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
+def flatten(h: Tensor) -> tuple[Tensor, Back]:
     """From maps [rows, channels, height, width] to a dense layer's rows."""
     like = h.shape
     return h.reshape(len(h), -1), lambda dz, wanted: (
@@ -173,10 +283,26 @@ def flatten(X: Mat, h: Tensor) -> tuple[Tensor, Back]:
     )
 
 
+@dataclass(frozen=True)
+class Plain:
+    """A layer without weights."""
+
+    forward: Forward
+
+    def __call__(self, X: Mat) -> Forward:
+        """The same whatever they are."""
+        return self.forward
+
+
+@cache
+def _minus_one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), -1.0, dtype=dtype, device=device)
+
+
 def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     """softmax(z) − e_y."""
     p, at = torch.softmax(z, 1), y[:, None]
-    return p.scatter_add_(1, at, p.new_full((), -1.0).expand(at.shape))
+    return p.scatter_add_(1, at, _minus_one(p.dtype, p.device).expand(at.shape))
 
 
 def squared(z: Tensor, y: Tensor) -> Tensor:
@@ -205,16 +331,16 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
             layers.append(Dense(at, m.in_features, m.out_features, bias, not any(isinstance(o, Dense) for o in layers)))
             maps = False
         elif type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
-            layers += [flatten] if layers and maps else []
+            layers += [Plain(flatten)] if layers and maps else []
             maps, rows = False, True
         elif type(m) is nn.Conv2d and maps and m.padding_mode == "zeros" and not isinstance(m.padding, str):
             layers.append(Conv(at, m.weight.shape, bias, (m.stride, m.padding, m.dilation, m.groups)))
         elif type(m) is nn.MaxPool2d and maps and not m.return_indices:
             how = (*(_pair(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)), m.ceil_mode)
             # The largest of the positive parts is the positive part of the largest, and a quarter of the work.
-            layers.insert(len(layers) - (layers[-1:] == [relu]), Pool(how))
+            layers.insert(len(layers) - (layers[-1:] == [Plain(relu)]), Pool(how))
         elif type(m) in (nn.ReLU, nn.Tanh) and layers:
-            layers.append(relu if type(m) is nn.ReLU else tanh)
+            layers.append(Plain(relu if type(m) is nn.ReLU else tanh))
         elif type(m) is not nn.Identity:
             return None
         at += sum(sizes)
@@ -286,7 +412,6 @@ class Fused:
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
             )
         k = len(members)
-        X = x.expand(k, -1).clone()
         column: Callable[[list[Any]], Tensor] = lambda values: x.new_tensor(values)[:, None]
         lr = column([p.lr for p in paces])
         mu, anchor = (0.0, x) if pull is None else pull
@@ -299,54 +424,93 @@ class Fused:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        for some in groups(walkers, self.alone(x)):
+        plain = x.is_cpu and (decay is None or decay.shape[1] == 1)
+        spans = [plain and self.spans(w, x.dtype, drift is not None) for w in walkers]
+        alone = self.alone(x)
+        kinds = [w.n.bit_length() if spans[i] else -i if alone else 0 for i, w in enumerate(walkers)]
+        starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
+        for some in groups(walkers, kinds):
             crew, terms = [walkers[i] for i in some], (lr * scale, decay, drift)
             if some == [*range(k)]:
-                self.walk(crew, X, *terms)
+                self.walk(crew, starts, step, spans[0], *terms)
                 continue
-            part = X[some]
-            self.walk(crew, part, *(None if t is None else t[some] for t in terms))
-            X[some] = part
-        step, taken = X.sub_(x), [w.steps for w in walkers]
+            part = x.new_empty(len(some), x.shape[-1])
+            at = starts[some] if x.ndim == 2 else starts[: len(some)]
+            self.walk(crew, at, part, spans[some[0]], *(None if t is None else t[some] for t in terms))
+            step[some] = part
+        taken = [w.steps for w in walkers]
         # A pull of strength mu lets steps fade.
         T = [p.lr * faded(s, p.lr * m) for s, p, m in zip(taken, paces, strengths(mu, k), strict=True)]
         if k == 1:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)
 
-    def walk(self, crew: Crew, X: Mat, rate: Any, decay: Tensor | None, drift: Tensor | None) -> None:
-        """All steps of a crew, the one with most steps first, on its rows of X."""
-        alone = self.alone(X)
-        if not alone:
-            rate = rate[:, :, None]
-        for active, h, y, share in steps(crew, X):
-            if alone:
-                h, y = (_channels_last(h[0]) if self.maps else h[0].flatten(1)), y[0]
+    def spans(self, w: Walker, dtype: torch.dtype, drift: bool) -> bool:
+        """Whether a client's first layer is walked in the span of its rows: the operations of both ways, those that
+        oneDNN does at twice the speed for half.
+        """
+        first = self.layers[0]
+        if not isinstance(first, Dense) or w.n * first.inputs * first.outputs < ONEDNN:
+            return False
+        n, i, o = w.n, first.inputs, first.outputs
+        once = n * i * ((3 if drift else 2) * o + n)
+        quick = dtype == torch.float32 and torch._C._has_mkldnn
+        return once * (0.6 if quick else 1) + w.steps * w.size * n * o < 2 * w.steps * w.size * i * o
+
+    def walk(
+        self, crew: Crew, x: Mat, X: Mat, spans: bool, rate: Any, decay: Tensor | None, drift: Tensor | None
+    ) -> None:
+        """All steps of a crew, the one with most steps first, from its rows of x; X becomes the displacement."""
+        layers, table, done, faded = self.layers, None, 0, drift
+        if spans:
+            span = Span.of(cast(Dense, layers[0]), crew, x, drift)
+            layers, table, done = (span, *layers[1:]), span.table, span.layer.inputs * span.layer.outputs
+            faded = None if drift is None else drift[:, done:]
+        walked = X[:, done:]
+        walked.copy_(x[:, done:])
+        by_rows, last, weight = spans or self.alone(X), 0, None
+        allowed: Tensor | None = getattr(self.problem, "allowed", None)
+        for active, h, y, share, at in steps(crew, X, table):
+            if active != last:
+                forwards, last = [layer(X[:active]) for layer in layers], active
+                fading, drifts = (None if t is None else t[:active] for t in (decay, faded))
+                moving = walked[:active]
+            if weight is None or isinstance(share, Tensor):  # of every row's slope
+                weight = (share * rate[:active]).expand(at.shape)
+                weight = weight.reshape(-1, 1) if by_rows else weight[:, None]
+            if self.maps:
+                h, y = _channels_last(h[0]), y[0]
+            elif by_rows:
+                h, y = h.reshape(at.numel(), -1), y.flatten(0, 1)
             else:
                 h = h.flatten(2)
-            if isinstance(share, Tensor):
-                share = share.mT if alone else share[:, None]
-            part = X if active == len(X) else X[:active]
+            if spans:
+                span.at = at
             ways: list[Back] = []
-            for layer in self.layers:
-                h, back = layer(part, h)
+            for forward in forwards:
+                h, back = forward(h)
                 ways.append(back)
-            if (allowed := getattr(self.problem, "allowed", None)) is not None:
+            if allowed is not None:
                 h[:, len(allowed) :] = -torch.inf
                 never = ~allowed[y]
-                h[:, : len(allowed)].masked_fill_(never if alone else never.mT, -torch.inf)
-            slope = self.slope(h, y).mul_(share * rate[:active])
+                h[:, : len(allowed)].masked_fill_(never if by_rows else never.mT, -torch.inf)
+            slope = self.slope(h, y).mul_(weight)
             updates = []
             for turn in range(len(ways) - 1, -1, -1):
                 slope, update = ways[turn](slope, turn > 0)
                 if update is not None:
                     updates.append(update)
-            if decay is not None:
-                part.mul_(decay[:active])
-            if drift is not None:
-                part.add_(drift[:active])
+            if spans:
+                span.fade(active, fading)
+            if fading is not None:
+                moving.mul_(fading)
+            if drifts is not None:
+                moving.add_(drifts)
             for update in updates:
                 update()
+        walked.sub_(x[:, done:])
+        if spans:
+            span.step(X[:, :done], x[:, :done], None if drift is None else drift[:, :done])
 
 
 def _channels_last(h: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ class Stacked:
         b1, b2 = Seq.betas
         kept = [torch.zeros_like(X) for _ in range(2 if optimizer == "adam" else whole.momentum is not None)]
         fades, terms = bool(whole.fading.any()), whole
-        for t, (active, h, y, share) in enumerate(steps(crew, X), 1):
+        for t, (active, h, y, share, _) in enumerate(steps(crew, X), 1):
             if active < len(terms.lr):
                 terms = whole.of(slice(active))
             at = X[:active]

@@ -7,7 +7,7 @@ any left.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -49,19 +49,23 @@ class Walker(NamedTuple):
 Crew = list[Walker]
 
 
-def groups(walkers: Crew, alone: bool = False) -> Iterator[list[int]]:
-    """Who walks together: alike in batch size, to a factor of two, and the most steps first; or everybody ``alone``."""
+def groups(walkers: Crew, kinds: Sequence[Any] | None = None) -> Iterator[list[int]]:
+    """Who walks together: of one kind, alike in batch size, to a factor of two, and the most steps first."""
     alike: dict[Any, list[int]] = {}
     for i, w in enumerate(walkers):
-        alike.setdefault(i if alone else (w.full, w.size.bit_length()), []).append(i)
+        alike.setdefault((kinds[i] if kinds else None, w.full, w.size.bit_length()), []).append(i)
     for some in alike.values():
         yield sorted(some, key=lambda i: -walkers[i].steps)
 
 
-def steps(crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float]]:
-    """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...] and rows' shares in the mean.
+def steps(
+    crew: Crew, X: Mat, table: Float[Tensor, "k n w"] | None = None
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor | float, Tensor]]:
+    """For every step: how many still walk, their rows [k, b, ...], labels [k, b, ...], rows' shares in the mean, and
+    where the rows are in what they were fetched from, [k, b].
 
-    Shares are 1/b, or [k, b] where batches are of unequal size: these are filled up with rows of no weight.
+    Shares are 1/b, or [k, b] where batches are of unequal size: these are filled up with rows of no weight. What a
+    ``table`` says of each client's rows is fetched in their place.
     """
     k, most, fixed = len(crew), crew[0].steps, crew[0].full
     for w in crew:
@@ -71,24 +75,34 @@ def steps(crew: Crew, X: Mat) -> Iterator[tuple[int, Tensor, Tensor, Tensor | fl
     even = alike and crew[0].n % b == 0
     index, shares = _even(crew) if even else _uneven(crew, b, X)
     held: list[Any] = [w.me.problem for w in crew]
-    rows, at_rows = _pool([f.X for f in held])
+    if table is None:
+        rows, at_rows = _pool([f.X for f in held])
+    else:
+        rows, at_rows = table.flatten(0, 1), [*range(0, k * table.shape[1], table.shape[1])]
     labels, at_labels = _pool([f.y for f in held])
     begins, lagging = (torch.tensor(at)[:, None, None] for at in (at_rows, at_labels))
     index += begins
     lagging -= begins
     row, apart = rows.shape[1:], at_rows != at_labels
-    count = 1 if fixed else max(1, min(most, GATHERED // (k * b * row.numel())))
-    h, y = rows, labels
+    # A table is in the cache already.
+    count = 1 if fixed or table is not None else max(1, min(most, GATHERED // (k * b * row.numel())))
+    wheres = index.unbind(1)
+    hs: Sequence[Tensor] = ()
+    ys: Sequence[Tensor] = ()
     for t in range(most):
         active = k if alike else sum(w.steps > t for w in crew)
         at = 0 if fixed else t % count
         if at == 0 and (t == 0 or not fixed):
             some = index[:active, t : t + count]
-            h = rows.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *row)
+            hs = rows.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *row).unbind(1)
             some = some + lagging[:active] if apart else some
-            y = labels.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *labels.shape[1:])
-        share = 1 / b if shares is None else shares[:active, 0 if fixed else t]
-        yield active, h[:active, at], y[:active, at], share
+            ys = labels.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *labels.shape[1:]).unbind(1)
+        now = 0 if fixed else t
+        share = 1 / b if shares is None else shares[:active, now]
+        if active == hs[at].shape[0]:
+            yield active, hs[at], ys[at], share, wheres[now][:active]
+        else:
+            yield active, hs[at][:active], ys[at][:active], share, wheres[now][:active]
 
 
 def faded(steps: int, lr_mu: float, momentum: float = 0.0) -> float:
