@@ -2,7 +2,7 @@
 
 python benchmarks/startup.py [--repeats 7]
 
-Every repeat is a fresh process. CPU seconds and wall seconds; the import of torch is a part of the import of medley.
+Every repeat is two fresh processes, one of which imports torch alone. CPU seconds and wall seconds.
 """
 
 from __future__ import annotations
@@ -13,28 +13,37 @@ import statistics
 import subprocess
 import sys
 
-SCRIPT = """
+TIMED = """
 import json, time
 c, w = [time.process_time()], [time.perf_counter()]
 def tick(): c.append(time.process_time()); w.append(time.perf_counter())
-import torch; tick()
+"""
+TORCH = "import torch; tick()\n"
+MEDLEY = """
 import medley as md; tick()
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10)), data=md.datasets.digits(), partition=md.scenarios.IID(10)
 )
 md.run(md.FedAvg(), fed, rounds=1, progress=False); tick()
-print(json.dumps([[b - a for a, b in zip(t, t[1:])] for t in (c, w)]))
 """
-PARTS = ("import torch", "import medley after it", "first round of md.run on digits")
+SAID = "print(json.dumps([[b - a for a, b in zip(t, t[1:])] for t in (c, w)]))"
+PARTS = ("import torch", "import medley, torch included", "first round of md.run on digits")
+
+
+def once() -> list[list[float]]:
+    """CPU and wall seconds of all parts."""
+    out: list[list[float]] = [[], []]
+    for script in (TORCH, MEDLEY):
+        said = subprocess.run([sys.executable, "-c", TIMED + script + SAID], check=True, stdout=subprocess.PIPE).stdout
+        for into, seconds in zip(out, json.loads(said), strict=True):
+            into += seconds
+    return out
 
 
 def measure(repeats: int) -> dict[str, dict[str, float]]:
     """Medians and extremes of CPU seconds, and the median of wall seconds, by part."""
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True, stdout=subprocess.PIPE)  # compiles what is not yet
-    found = [
-        json.loads(subprocess.run([sys.executable, "-c", SCRIPT], check=True, stdout=subprocess.PIPE).stdout)
-        for _ in range(repeats)
-    ]
+    once()  # compiles what is not yet
+    found = [once() for _ in range(repeats)]
     out = {}
     for k, part in enumerate(PARTS):
         cpu = [f[0][k] for f in found]

@@ -6,10 +6,11 @@ import subprocess
 import sys
 
 SCRIPT = """
-import sys
+import gc, sys
 import torch
 torchs = set(sys.modules)
 import medley as md
+assert gc.isenabled() and not hasattr(md, "gc")
 print(*sorted({*sys.modules} - torchs))
 fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
 md.run(md.FedAvg(), fed, rounds=1, progress=False)
