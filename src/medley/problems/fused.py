@@ -53,6 +53,9 @@ ALONE = 1 << 17
 ONEDNN = 1 << 21
 """Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
 
+PASS = 10
+"""Multiplications in the time in which a weight is read and written."""
+
 aten = torch.ops.aten
 
 
@@ -425,7 +428,8 @@ class Fused:
         elif shift is not None:
             drift = -lr * shift
         plain = x.is_cpu and (decay is None or decay.shape[1] == 1)
-        spans = [plain and self.spans(w, x.dtype, drift is not None) for w in walkers]
+        passes = decay is not None or drift is not None
+        spans = [plain and self.spans(w, x.dtype, passes, drift is not None) for w in walkers]
         alone = self.alone(x)
         kinds = [w.n.bit_length() if spans[i] else -i if alone else 0 for i, w in enumerate(walkers)]
         starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
@@ -445,9 +449,9 @@ class Fused:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)
 
-    def spans(self, w: Walker, dtype: torch.dtype, drift: bool) -> bool:
-        """Whether a client's first layer is walked in the span of its rows: the operations of both ways, those that
-        oneDNN does at twice the speed for half.
+    def spans(self, w: Walker, dtype: torch.dtype, passes: bool, drift: bool) -> bool:
+        """Whether a client's first layer is walked in the span of its rows: both ways' multiplications, of which oneDNN
+        does large products' at twice the speed, and what the time of ``passes`` over all weights in every step comes to.
         """
         first = self.layers[0]
         if not isinstance(first, Dense) or w.n * first.inputs * first.outputs < ONEDNN:
@@ -455,7 +459,8 @@ class Fused:
         n, i, o = w.n, first.inputs, first.outputs
         once = n * i * ((3 if drift else 2) * o + n)
         quick = dtype == torch.float32 and torch._C._has_mkldnn
-        return once * (0.6 if quick else 1) + w.steps * w.size * n * o < 2 * w.steps * w.size * i * o
+        plain = 2 * w.size * i * o + (PASS * i * o if passes else 0)
+        return once * (0.6 if quick else 1) + w.steps * w.size * n * o < w.steps * plain
 
     def walk(
         self, crew: Crew, x: Mat, X: Mat, spans: bool, rate: Any, decay: Tensor | None, drift: Tensor | None
