@@ -283,9 +283,11 @@ class Cohort:
         return got
 
     def _blocks(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        # More than a crew in a large cohort, so that fewer sums travel; and at least 16 blocks for workers to share.
-        size = max(self.block, min(32, len(ids) // 20))
-        return tuple(ids[k : k + size] for k in range(0, len(ids), size))
+        # More than a crew in a large cohort, so that fewer sums travel. Several are of one size, and as many for each
+        # of two workers: whoever has the last one keeps the others waiting.
+        n, size = len(ids), max(self.block, min(32, len(ids) // 20))
+        count = -(-n // size) if n <= size else 2 * -(-n // (2 * size))
+        return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))
 
     def _entry(self, exchange: Exchange, i: int, down: int, answer: Receipt | Late | None) -> Entry:
         up, overhead = (answer.up, answer.overhead) if answer else (0, 0)

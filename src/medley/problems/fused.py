@@ -451,7 +451,7 @@ class Fused:
 
     def spans(self, w: Walker, dtype: torch.dtype, passes: bool, drift: bool) -> bool:
         """Whether a client's first layer is walked in the span of its rows: both ways' multiplications, of which oneDNN
-        does large products' at twice the speed, and what the time of ``passes`` over all weights in every step comes to.
+        does large products' at twice the speed, and the time of ``passes`` over all weights in every step.
         """
         first = self.layers[0]
         if not isinstance(first, Dense) or w.n * first.inputs * first.outputs < ONEDNN:
