@@ -200,8 +200,9 @@ def test_blocks_are_consecutive_ids_of_the_cohort():
     def link(site: Any) -> Watching:
         return Watching(site)
 
-    cohort(toy, 8, ids=(0, 2, 3, 5, 7), block=2, link=link).ask(toy.echo, Say(x)).mean()
-    assert seen[0].blocks == ((0, 2), (3, 5), (7,))
+    for block, blocks in ((8, ((0, 2, 3, 5, 7),)), (3, ((0, 2), (3, 5, 7))), (1, ((0,), (2,), (3,), (5,), (7,)))):
+        cohort(toy, 8, ids=(0, 2, 3, 5, 7), block=block, link=link).ask(toy.echo, Say(x)).mean()
+        assert seen[-1].blocks == blocks
 
 
 def test_the_ledger_has_every_delivery():

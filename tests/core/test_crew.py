@@ -133,5 +133,5 @@ def test_a_block_of_a_large_cohort_is_several_crews(monkeypatch):
         there = Rewired(md.transports.Local(), deliver)
         look = Looking(lambda me: served.append(len(me.members)))
         md.run(look, federation(clients), rounds=1, progress=False, transport=there)
-    assert blocks == [5] * 20 + [2, 2, 2, 1]
-    assert served == [2, 2, 1] * 20 + [2, 2, 2, 1]
+    assert blocks == [5] * 20 + [1, 2, 2, 2]
+    assert served == [2, 2, 1] * 20 + [1, 2, 2, 2]

@@ -133,6 +133,13 @@ def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, sp
         assert max(map(len, spans)) > 1
 
 
+def test_a_gram_matrix_that_is_too_large_is_not_made(spans: list[list[int]], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fused, "TABLE", 12 * (12 + 8))  # rows, and rows and outputs
+    a, b = both(md.FedAvg(), federation("network", WIDE, epochs=9))
+    assert float((a.x - b.x).norm()) < 1e-12
+    assert sorted({n for crew in spans for n in crew}) == [4, 5, 6, 7, 12]
+
+
 @pytest.mark.parametrize("method", TERMS)
 def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any, Any], spans: list[list[int]]):
     for options in ({}, {"patience": md.Patience(retries=1)}):  # which has clients served one by one

@@ -286,7 +286,7 @@ class Cohort:
         # More than a crew in a large cohort, so that fewer sums travel. Several are of one size, and as many for each
         # of two workers: whoever has the last one keeps the others waiting.
         n, size = len(ids), max(self.block, min(32, len(ids) // 20))
-        count = -(-n // size) if n <= size else 2 * -(-n // (2 * size))
+        count = min(n, 1 if n <= size else 2 * -(-n // (2 * size)))
         return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))
 
     def _entry(self, exchange: Exchange, i: int, down: int, answer: Receipt | Late | None) -> Entry:

@@ -249,7 +249,7 @@ def _solve(
     S1 = S if inplace else S.clone()
     J1: Stack | None = J
     if J is not None and not inplace:
-        J1 = J.clone() if isinstance(J, Tensor) else [row.clone() for row in J]
+        J1 = torch.empty_like(J) if isinstance(J, Tensor) else [*map(torch.empty_like, J)]
     if not len(p):
         return CentralStep(dx.zero_(), S1, rho, column, Tw, J1)
     c0 = C_c / Tw
@@ -260,9 +260,9 @@ def _solve(
             W = p.to(S)[:, None] * B
             torch.div(torch.linalg.vecdot(W, Dc, dim=0).sub_(S1[c]), W.sum(0).add_(c0), out=u)
             torch.mul(u, -c0, out=S1[c])
-            if J1 is not None:
+            if J is not None and J1 is not None:
                 for i in range(len(p)):
-                    J1[i][c].add_(B[i] * (u - Dc[i]))
+                    torch.addcmul(J[i][c], B[i], u - Dc[i], out=J1[i][c])
         return CentralStep(dx, S1, rho, column, Tw, J1)
 
     b, r, w = beta[:, 0].tolist(), rho[:, 0].tolist(), p.tolist()
@@ -280,11 +280,11 @@ def _solve(
             for row, alpha in zip(D, pull, strict=True):
                 u.add_(row[c], alpha=alpha)
         torch.mul(u, -c0, out=s)  # Kirchhoff: exactly the sum of all flows after the step
-        if isinstance(J1, Tensor) and isinstance(D, Tensor):
-            J1[:, c].addr_(beta[:, 0].to(S), u).addcmul_(D[:, c], back)
-        elif J1 is not None:
+        if isinstance(J, Tensor) and isinstance(J1, Tensor) and isinstance(D, Tensor):
+            torch.addr(J[:, c], beta[:, 0].to(S), u, out=J1[:, c]).addcmul_(D[:, c], back)
+        elif J is not None and J1 is not None:
             for i, (bi, ri) in enumerate(zip(b, r, strict=True)):
-                J1[i][c].add_(u, alpha=bi).add_(D[i][c], alpha=-bi * ri)
+                torch.add(J[i][c], u, alpha=bi, out=J1[i][c]).add_(D[i][c], alpha=-bi * ri)
     return CentralStep(dx, S1, rho, column, Tw, J1)
 
 

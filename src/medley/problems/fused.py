@@ -53,6 +53,9 @@ ALONE = 1 << 17
 ONEDNN = 1 << 21
 """Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
 
+TABLE = 1 << 22
+"""Numbers of a client's Gram matrix and what stands beside it: 16 MB in float32."""
+
 PASS = 10
 """Multiplications in the time in which a weight is read and written."""
 
@@ -453,10 +456,12 @@ class Fused:
         """Whether a client's first layer is walked in the span of its rows: both ways' multiplications, of which oneDNN
         does large products' at twice the speed, and the time of ``passes`` over all weights in every step.
         """
-        first = self.layers[0]
-        if not isinstance(first, Dense) or w.n * first.inputs * first.outputs < ONEDNN:
+        first, n = self.layers[0], w.n
+        if not isinstance(first, Dense) or n * first.inputs * first.outputs < ONEDNN:
             return False
-        n, i, o = w.n, first.inputs, first.outputs
+        i, o = first.inputs, first.outputs
+        if n * (n + (2 if drift else 1) * o) > TABLE:
+            return False
         once = n * i * ((3 if drift else 2) * o + n)
         quick = dtype == torch.float32 and torch._C._has_mkldnn
         plain = 2 * w.size * i * o + (PASS * i * o if passes else 0)

@@ -1,0 +1,90 @@
+"""What a method's server adds to a round: FedAvg's, SCAFFOLD's, FedDyn's and FedECADO's rounds in parts.
+
+    python benchmarks/server.py [--jobs mlp:10 cnn:10] [--repeats 7]
+
+Wall milliseconds a round on one thread, medians; methods take turns. "server" is the server's step with the sums of
+replies, and "adds" what it takes beyond FedAvg's, in percent of this method's round. "bound" is what the vectors that
+FedECADO's step reads and writes once (a cohort's displacements and flows, x and the sum) take at the speed of a plain
+copy, in percent of the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from job import Job
+from rounds import ByMedley
+
+import medley as md
+from medley.core.stopwatch import Stopwatch
+
+METHODS = {
+    "FedAvg": md.FedAvg(),
+    "SCAFFOLD": md.SCAFFOLD(),
+    "FedDyn": md.FedDyn(),
+    "FedECADO, flows at server": md.FedECADO(flows="server"),
+    "FedECADO, flows at clients": md.FedECADO(flows="client"),
+}
+VECTORS = {"FedECADO, flows at server": (3, 4), "FedECADO, flows at clients": (1, 4)}
+"""Per client, and once: d floats each that cross the bus."""
+
+
+def copied() -> float:
+    """Bytes a second in and out of a plain copy."""
+    a, b, best = torch.ones(1 << 23), torch.ones(1 << 23), 0.0
+    for _ in range(7):
+        began = time.perf_counter()
+        b.copy_(a)
+        best = max(best, 2 * a.nbytes / (time.perf_counter() - began))
+    return best
+
+
+def parts(method: Any, way: ByMedley, rounds: int) -> dict[str, float]:
+    """Milliseconds a round by what was done; evaluation is left out."""
+    with Stopwatch() as watch:
+        md.run(method, way.fed, rounds, init=way.start, eval_every=rounds, progress=False)
+    took = {k: 1e3 * v / rounds for k, v in watch.seconds.items() if k not in ("evaluation", "files")}
+    server = took.pop("server", 0.0) + took.pop("aggregation", 0.0)
+    steps = took.pop("local steps", 0.0)
+    return {"server": server, "steps": steps, "rest": sum(took.values()), "round": server + steps + sum(took.values())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", nargs="+", default=["mlp:10", "cnn:10"], metavar="MODEL:K")
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    speed = copied()
+    print(f"a plain copy moves {speed / 1e9:.1f} GB/s; load {os.getloadavg()[0]:.1f}")
+    print(f"{'job':10}{'method':28}{'round ms':>9}{'steps':>8}{'server':>8}{'rest':>8}{'adds':>8}{'bound':>8}")
+    for name in args.jobs:
+        model, active = name.split(":")
+        job = Job(model, int(active), max(100, int(active)))
+        way, rounds = ByMedley(job, "auto"), 12 if model == "mlp" else 4
+        for method in METHODS.values():
+            parts(method, way, 3)
+        found: dict[str, list[dict[str, float]]] = {who: [] for who in METHODS}
+        for _ in range(args.repeats):
+            for who, method in METHODS.items():
+                found[who].append(parts(method, way, rounds))
+        middle = {who: {k: statistics.median(f[k] for f in all_) for k in all_[0]} for who, all_ in found.items()}
+        for who, m in middle.items():
+            adds = 100 * (m["server"] - middle["FedAvg"]["server"]) / m["round"]
+            each, once = VECTORS.get(who, (0, 0))
+            bound = 1e5 * 4 * way.start.numel() * (each * job.active + once) / speed / m["round"]
+            said = f"{bound:7.1f}%" if each else ""
+            print(
+                f"{name:10}{who:28}{m['round']:9.2f}{m['steps']:8.2f}{m['server']:8.2f}{m['rest']:8.2f}{adds:7.1f}%{said}"
+            )
+
+
+if __name__ == "__main__":
+    main()
