@@ -126,9 +126,9 @@ def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, sp
         assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
     if pace == "momentum":
         assert spans == []
-    else:  # and beside them those whose few steps, or many rows, are cheaper as they are
+    else:  # and beside them those whose few steps are cheaper as they are; not where every step fades all weights
         assert any(spans)
-        assert [] in spans
+        assert [] in spans or name == "softmax"
     if pace == "ragged":
         assert max(map(len, spans)) > 1
 
