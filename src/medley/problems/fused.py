@@ -27,12 +27,11 @@ from torch.nn import functional as F
 from ..core.client import Client, Engine, Window
 from ..core.pace import Optimizer
 from ..core.problem import Correction, LocalLoss, Problem
-from ..core.sparse import Sparse
 from ..core.types import Num, Vec
 from .linear import LinearProblem, Softmax
 from .network import NetworkProblem
 from .seq import Seq
-from .walk import Crew, Mat, Walker, faded, groups, steps, strengths
+from .walk import Crew, Mat, Walker, can, faded, groups, steps, strengths
 
 Update = Callable[[], object]
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
@@ -407,13 +406,8 @@ class Fused:
         """See `medley.core.client.Client.descend`."""
         members, paces = me.members, [c.pace for c in me.members]
         walkers = [Walker.of(c) for c in members]
-        if (
-            optimizer != "sgd"
-            or not (loss is None and correct is None)
-            or any(p.momentum or p.clip is not None for p in paces)
-            or any(getattr(c.problem, "w", None) is not None for c in members)  # weights of rows
-            or any(isinstance(getattr(c.problem, "X", None), Sparse) for c in members)
-        ):
+        affine = optimizer == "sgd" and not any(p.momentum or p.clip is not None for p in paces)
+        if not affine or not can(me, loss, correct):
             return self.rest.descend(
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
             )

@@ -25,12 +25,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..core.client import Client, Window
 from ..core.pace import Optimizer
 from ..core.problem import Correction, LocalLoss, Problem
-from ..core.sparse import Sparse
 from ..core.types import Data, Num, Vec
 from .linear import LinearProblem
 from .network import NetworkProblem
 from .seq import Seq
-from .walk import Crew, Mat, Walker, faded, groups, steps, strengths
+from .walk import Crew, Mat, Walker, can, faded, groups, steps, strengths
 
 Known = NetworkProblem | LinearProblem
 
@@ -95,12 +94,7 @@ class Stacked:
         """See `medley.core.client.Client.descend`; momentum, clipping and Adam as in `Seq.descend`."""
         members, paces = me.members, [c.pace for c in me.members]
         k = len(members)
-        if (
-            k < self.least
-            or not (loss is None and correct is None)
-            or any(getattr(c.problem, "w", None) is not None for c in members)
-            or any(isinstance(getattr(c.problem, "X", None), Sparse) for c in members)
-        ):
+        if k < self.least or not can(me, loss, correct):
             return Seq().descend(
                 me, x, scale=scale, pull=pull, shift=shift, loss=loss, correct=correct, optimizer=optimizer
             )

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core.client import Client
+from ..core.problem import Correction, LocalLoss
+from ..core.sparse import Sparse
 from ..core.types import Num, Vec
 
 Mat = Float[Tensor, "k d"]
@@ -47,6 +49,14 @@ class Walker(NamedTuple):
 
 
 Crew = list[Walker]
+
+
+def can(me: Client[Any], loss: LocalLoss | None, correct: Correction | None) -> bool:
+    """Whether a crew can walk: on dense rows without weights, by the problem's own loss and its gradient as it is."""
+    held = [c.problem for c in me.members]
+    weighed = any(getattr(f, "w", None) is not None for f in held)
+    sparse = any(isinstance(getattr(f, "X", None), Sparse) for f in held)
+    return loss is None and correct is None and not weighed and not sparse
 
 
 def groups(walkers: Crew, kinds: Sequence[Any] | None = None) -> Iterator[list[int]]:
