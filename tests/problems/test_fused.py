@@ -140,6 +140,31 @@ def test_a_gram_matrix_that_is_too_large_is_not_made(spans: list[list[int]], mon
     assert sorted({n for crew in spans for n in crew}) == [4, 5, 6, 7, 12]
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_weak_pull_is_not_rounded_away_in_float32(wide: bool, spans: list[list[int]]):
+    """1 − lr·mu is 1 − 10⁻⁶ here, whose rounding is a twentieth of the pull."""
+    problems = WIDE if wide else PROBLEMS
+    fed = federation("mse", problems, lr=1e-4, epochs=1, steps=1000)
+    method = md.FedProx(mu=0.01)
+    exact = md.run(method, fed, 2, dtype="float64", engine="seq", progress=False).x
+    start = md.run(method, fed, 0, dtype="float64", progress=False).x
+    # The engine adds pull and gradient to the weights one after the other, and rounds twice.
+    for engine, error in (("seq", 2e-5), ("fused", 1.2e-4)):
+        there = md.run(method, fed, 2, dtype="float32", engine=engine, progress=False).x.double()
+        assert float((there - exact).norm() / (exact - start).norm()) < error
+    assert any(spans) == wide
+
+
+def test_a_linear_model_in_float32_walks_as_it_is(spans: list[list[int]]):
+    X, y = torch.randn(40, 100, generator=torch.Generator().manual_seed(0)) + 100, torch.arange(40) % 2
+    fed = md.Federation(md.problems.Softmax(), clients=[(X, y)], pace=md.scenarios.Pace(lr=1e-7, steps=300, batch=None))
+    exact, single = (
+        md.run(md.FedAvg(), fed, 1, dtype=d, engine="fused", progress=False).x for d in ("float64", "float32")
+    )
+    assert float((single - exact).norm() / exact.norm()) < 2e-5
+    assert [bool(crew) for crew in spans] == [True, False]
+
+
 @pytest.mark.parametrize("method", TERMS)
 def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any, Any], spans: list[list[int]]):
     for options in ({}, {"patience": md.Patience(retries=1)}):  # which has clients served one by one

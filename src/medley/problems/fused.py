@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -55,7 +55,7 @@ ONEDNN = 1 << 21
 TABLE = 1 << 22
 """Numbers of a client's Gram matrix and what stands beside it: 16 MB in float32."""
 
-PASS = 10
+PASS = 4
 """Multiplications in the time in which a weight is read and written."""
 
 aten = torch.ops.aten
@@ -147,7 +147,7 @@ class Dense:
 class Span:
     """The first layer of clients that have fewer rows than there are inputs.
 
-    A step takes δᵀh off the weights, with rows h of the client's H [n, i]. So however many there are, with decay a and
+    A step takes δᵀh off the weights, with rows h of the client's H [n, i]. So however many there are, with fading c and
     drift D they lead from W₀ to W = αW₀ + γD + CᵀH, and C [n, o] is all that has to be walked: a batch's h Wᵀ is made
     of its rows of HW₀ᵀ, HDᵀ and the Gram matrix HHᵀ, which are multiplied out once, at the speed of large products. An
     epoch, 4nio operations by itself, then costs 2n²o.
@@ -158,9 +158,9 @@ class Span:
     table: Float[Tensor, "k n w"]
     """Of each row: HW₀ᵀ [o], HDᵀ [o] where there is a drift, and HHᵀ [n]."""
     C: Float[Tensor, "k n o"]
-    alpha: Float[Tensor, "k 1"]
-    gamma: Float[Tensor, "k 1"] | None
-    fading: bool = False
+    alpha: Float64[Tensor, "k 1"]
+    gamma: Float64[Tensor, "k 1"] | None
+    faded: bool = False
     at: Tensor | None = None
     """Where the batch's rows are in the table."""
 
@@ -177,8 +177,8 @@ class Span:
             for j, v in enumerate(by):
                 into[: len(h), j * o : (j + 1) * o] = linear(h, v[: o * i].view(o, i))
             into[: len(h), len(both) * o :][:, : len(h)] = linear(h, h)
-        gamma = None if drift is None else X.new_zeros(k, 1)
-        return cls(layer, rows, table, X.new_zeros(k, n, o), X.new_ones(k, 1), gamma)
+        alpha = torch.ones(k, 1, dtype=torch.float64)
+        return cls(layer, rows, table, X.new_zeros(k, n, o), alpha, None if drift is None else 0 * alpha)
 
     def __call__(self, X: Mat) -> Forward:
         """Of rows of the table."""
@@ -190,23 +190,25 @@ class Span:
         k, n, o = C.shape
         parts = h.view(k, -1, h.shape[1])
         z = parts[:, :, :o]
-        if self.fading:
-            z = z * self.alpha[:k, :, None]
+        if self.faded:
+            z = z * self.alpha[:k, :, None].to(z)
         if self.gamma is not None:
-            z = torch.addcmul(z, parts[:, :, o : 2 * o], self.gamma[:k, :, None])
+            z = torch.addcmul(z, parts[:, :, o : 2 * o], self.gamma[:k, :, None].to(z))
         z = torch.baddbmm(z, parts[:, :, -n:], C)
         if b is not None:
             z.add_(b[:, None])
         return z.flatten(0, 1), lambda dz, wanted: (dz, partial(self.update, b, dz))
 
-    def fade(self, k: int, decay: Float[Tensor, "k 1"] | None) -> None:
-        """W ← aW + D, of the first k clients."""
-        if decay is not None:
-            self.fading = True
-            self.alpha[:k].mul_(decay)
-            self.C[:k].mul_(decay[:, :, None])
+    def fade(self, k: int, fading: Float[Tensor, "k 1"] | None) -> None:
+        """W ← W − cW + D, of the first k clients."""
+        if fading is not None:
+            self.faded = True
+            for v in (self.alpha, self.gamma):
+                if v is not None:
+                    v[:k].addcmul_(v[:k], fading.to(v), value=-1)
+            self.C[:k].addcmul_(self.C[:k], fading[:, :, None], value=-1)
         if self.gamma is not None:
-            self.gamma[:k].mul_(1.0 if decay is None else decay).add_(1.0)
+            self.gamma[:k].add_(1.0)
 
     def update(self, b: Mat | None, dz: Tensor) -> None:
         """W ← W − dzᵀ h, b ← b − Σ dz."""
@@ -219,10 +221,10 @@ class Span:
         """Make X the displacement W − W₀."""
         for h, C, into in zip(self.rows, self.C, X, strict=True):
             into.view(self.layer.outputs, -1).copy_(linear(C[: len(h)].mT, h.mT))
-        if self.fading:
-            X.addcmul_(x, self.alpha - 1)
+        if self.faded:
+            X.addcmul_(x, (self.alpha - 1).to(x))
         if self.gamma is not None and drift is not None:
-            X.addcmul_(drift, self.gamma)
+            X.addcmul_(drift, self.gamma.to(x))
 
 
 @dataclass(frozen=True)
@@ -388,7 +390,7 @@ class Fused:
         return any(isinstance(layer, Conv | Pool) for layer in self.layers)
 
     def alone(self, x: Vec) -> bool:
-        """Whether clients walk one by one. The model decides, and not who came along: that would change the bits."""
+        """Whether clients walk one by one, unless in the span of their rows: the model decides."""
         return self.maps or (x.is_cpu and self.problem.d > ALONE)
 
     def descend(
@@ -415,23 +417,22 @@ class Fused:
         column: Callable[[list[Any]], Tensor] = lambda values: x.new_tensor(values)[:, None]
         lr = column([p.lr for p in paces])
         mu, anchor = (0.0, x) if pull is None else pull
-        decay: Tensor | None = None
-        fading = self.ridge + column([p.weight_decay for p in paces])
-        if pull is not None or bool(fading.any()):
-            decay = (1 - lr * (mu + scale * fading)).expand(k, -1)
+        fading: Tensor | None = None
+        decay = self.ridge + column([p.weight_decay for p in paces])
+        if pull is not None or bool(decay.any()):
+            fading = (lr * (mu + scale * decay)).expand(k, -1)
         drift: Tensor | None = None
         if pull is not None:
             drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
         elif shift is not None:
             drift = -lr * shift
-        plain = x.is_cpu and (decay is None or decay.shape[1] == 1)
-        passes = decay is not None or drift is not None
-        spans = [plain and self.spans(w, x.dtype, passes, drift is not None) for w in walkers]
+        plain = x.is_cpu and (fading is None or fading.shape[1] == 1)
+        spans = [plain and self.spans(w, x.dtype, fading is not None, drift is not None) for w in walkers]
         alone = self.alone(x)
         kinds = [w.n.bit_length() if spans[i] else -i if alone else 0 for i, w in enumerate(walkers)]
         starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
         for some in groups(walkers, kinds):
-            crew, terms = [walkers[i] for i in some], (lr * scale, decay, drift)
+            crew, terms = [walkers[i] for i in some], (lr * scale, fading, drift)
             if some == [*range(k)]:
                 self.walk(crew, starts, step, spans[0], *terms)
                 continue
@@ -446,30 +447,33 @@ class Fused:
             return Window(step[0], T[0], taken[0], self.name)
         return Window(step, column(T), column(taken), self.name)
 
-    def spans(self, w: Walker, dtype: torch.dtype, passes: bool, drift: bool) -> bool:
-        """Whether a client's first layer is walked in the span of its rows: both ways' multiplications, of which oneDNN
-        does large products' at twice the speed, and the time of ``passes`` over all weights in every step.
+    def spans(self, w: Walker, dtype: torch.dtype, fading: bool, drift: bool) -> bool:
+        """Whether a client's first layer is walked in the span of its rows: if both ways' multiplications say so, of
+        which oneDNN does large products' at twice the speed, and the time of passes over all weights in every step.
+
+        Not a linear model in float32. Over all rows its slopes may add up to nothing, and with them the products of
+        rows that are all far off on one side; their rounding errors don't.
         """
-        first, n = self.layers[0], w.n
-        if not isinstance(first, Dense) or n * first.inputs * first.outputs < ONEDNN:
+        first, n, quick = self.layers[0], w.n, dtype == torch.float32 and torch._C._has_mkldnn
+        if not isinstance(first, Dense) or (len(self.layers) == 1 and dtype == torch.float32):
             return False
         i, o = first.inputs, first.outputs
-        if n * (n + (2 if drift else 1) * o) > TABLE:
+        if n > i or n * i * o < ONEDNN or n * (n + (2 if drift else 1) * o) > TABLE:
             return False
         once = n * i * ((3 if drift else 2) * o + n)
-        quick = dtype == torch.float32 and torch._C._has_mkldnn
-        plain = 2 * w.size * i * o + (PASS * i * o if passes else 0)
-        return once * (0.6 if quick else 1) + w.steps * w.size * n * o < w.steps * plain
+        spanned = w.size * n * o + (PASS * n * o if fading else 0)
+        plain = 2 * w.size * i * o + (PASS * i * o if fading or drift else 0)
+        return once * (0.6 if quick else 1) + w.steps * spanned < w.steps * plain
 
     def walk(
-        self, crew: Crew, x: Mat, X: Mat, spans: bool, rate: Any, decay: Tensor | None, drift: Tensor | None
+        self, crew: Crew, x: Mat, X: Mat, spans: bool, rate: Any, fading: Tensor | None, drift: Tensor | None
     ) -> None:
         """All steps of a crew, the one with most steps first, from its rows of x; X becomes the displacement."""
-        layers, table, done, faded = self.layers, None, 0, drift
+        layers, table, done, drifting = self.layers, None, 0, drift
         if spans:
             span = Span.of(cast(Dense, layers[0]), crew, x, drift)
             layers, table, done = (span, *layers[1:]), span.table, span.layer.inputs * span.layer.outputs
-            faded = None if drift is None else drift[:, done:]
+            drifting = None if drift is None else drift[:, done:]
         walked = X[:, done:]
         walked.copy_(x[:, done:])
         by_rows, last, weight = spans or self.alone(X), 0, None
@@ -477,7 +481,7 @@ class Fused:
         for active, h, y, share, at in steps(crew, X, table):
             if active != last:
                 forwards, last = [layer(X[:active]) for layer in layers], active
-                fading, drifts = (None if t is None else t[:active] for t in (decay, faded))
+                fades, drifts = (None if t is None else t[:active] for t in (fading, drifting))
                 moving = walked[:active]
             if weight is None or isinstance(share, Tensor):  # of every row's slope
                 weight = (share * rate[:active]).expand(at.shape)
@@ -505,10 +509,13 @@ class Fused:
                 if update is not None:
                     updates.append(update)
             if spans:
-                span.fade(active, fading)
-            if fading is not None:
-                moving.mul_(fading)
-            if drifts is not None:
+                span.fade(active, fades)
+            # A weak pull is small beside the weights: their difference comes first, lest rounding take it.
+            if fades is not None and drifts is not None:
+                moving.add_(torch.addcmul(drifts, moving, fades, value=-1))
+            elif fades is not None:
+                moving.addcmul_(moving, fades, value=-1)
+            elif drifts is not None:
                 moving.add_(drifts)
             for update in updates:
                 update()
