@@ -152,7 +152,7 @@ def test_a_weak_pull_is_not_rounded_away_in_float32(wide: bool, spans: list[list
     for engine, error in (("seq", 2e-5), ("fused", 1.2e-4)):
         there = md.run(method, fed, 2, dtype="float32", engine=engine, progress=False).x.double()
         assert float((there - exact).norm() / (exact - start).norm()) < error
-    assert any(spans) == wide
+    assert any(spans) or not wide
 
 
 def test_a_linear_model_in_float32_walks_as_it_is(spans: list[list[int]]):
