@@ -34,6 +34,7 @@ class Job:
     samples: int = SAMPLES
     batch: int = BATCH
     lr: float = LR
+    epochs: int = 1
 
     def __str__(self) -> str:
         return f"{self.model} K={self.active}"
@@ -86,7 +87,9 @@ class Job:
 
     @cached_property
     def flops(self) -> int:
-        """Of one client's epoch: forward, slope by weights, slope by inputs (which the first layer does without)."""
+        """Of one client's round, taken step by step: forward, slope by weights, slope by inputs (which the first layer
+        does without).
+        """
         first = SHAPES[self.model][0]
         once = int(np.prod(first)) * (24 * 24 if len(first) == 4 else 1)
-        return 2 * self.samples * (3 * self.macs - once)
+        return 2 * self.epochs * self.samples * (3 * self.macs - once)

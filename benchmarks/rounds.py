@@ -1,6 +1,6 @@
 """What a round costs: Medley's engines beside the loop that one would write by hand, on one job.
 
-    python benchmarks/rounds.py [--jobs linear8:100 mlp:10 ...] [--repeats 7] [--out rounds.json]
+    python benchmarks/rounds.py [--jobs linear8:100 mlp:10 ...] [--epochs 1] [--repeats 7] [--out rounds.json]
 
 Every job runs in a process of its own with one thread; in it all ways take turns, and every one of them goes through
 the same batches: the loop gets its rows in the order that Medley draws, and is not charged for that. ‖x_end − x_0‖ must
@@ -69,7 +69,7 @@ class ByMedley:
         self.fed = md.Federation(
             md.problems.Network(module(job.model)),
             clients=[job.data(i) for i in range(job.clients)],
-            pace=md.scenarios.Pace(lr=job.lr, epochs=1, batch=job.batch),
+            pace=md.scenarios.Pace(lr=job.lr, epochs=job.epochs, batch=job.batch),
             participation=self.cohorts,
         )
         self.start = torch.cat([torch.from_numpy(p).reshape(-1) for p in job.start()])
@@ -112,16 +112,17 @@ class ByHand:
                     opt.zero_grad()
                     self.loss(model(x[at : at + job.batch]), y[at : at + job.batch]).backward()
                     opt.step()
-                total += len(x)
+                total += job.samples
                 for k, v in model.state_dict().items():
-                    acc[k] += len(x) * v
+                    acc[k] += job.samples * v
             glob = {k: v / total for k, v in acc.items()}
             took.append((time.process_time() - cpu, time.perf_counter() - wall))
         return took[:rounds], [v.numpy() for v in glob.values()]
 
     def _ordered(self, i: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = self.data[i]
-        order = torch.randperm(len(x), generator=streams.generator(0, i, t, "batches"))
+        g = streams.generator(0, i, t, "batches")
+        order = torch.cat([torch.randperm(len(x), generator=g) for _ in range(self.job.epochs)])
         return x[order], y[order]
 
 
@@ -188,13 +189,14 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), metavar="MODEL:K")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--engines", nargs="+", default=["seq", "fused"])
+    parser.add_argument("--epochs", type=int, default=1, help="passes of a client in a round")
     parser.add_argument("--rounds", type=int, default=0, help="how many; by default as many as take 0.6 s")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         model, active = args.one.split(":")
-        job = Job(model, int(active), max(100, int(active)))
+        job = Job(model, int(active), max(100, int(active)), epochs=args.epochs)
         print(json.dumps(measure(job, args.repeats, args.engines, args.rounds)))
         return
     found = []
@@ -208,6 +210,8 @@ def main() -> None:
             str(args.repeats),
             "--rounds",
             str(args.rounds),
+            "--epochs",
+            str(args.epochs),
             "--engines",
             *args.engines,
         ]

@@ -65,8 +65,8 @@ class Profile:
         if self.seconds.get("local steps") and self.flops:
             speed, best = 1e-9 * self.flops / self.seconds["local steps"], self.limits.gemm
             lines.append(
-                f"local steps: {1e-9 * self.flops:.3g} GFLOP at {speed:.3g} GFLOP/s, {speed / best:.0%} of the "
-                f"{best:.0f} GFLOP/s of a matrix product of 1024×1024 here"
+                f"local steps: {1e-9 * self.flops:.3g} GFLOP, counted as plain steps take them, at {speed:.3g} GFLOP/s, "
+                f"{speed / best:.0%} of the {best:.0f} GFLOP/s of a matrix product of 1024×1024 here"
             )
         if self.summed:
             # A sum reads the reply, and reads and writes the total.
