@@ -5,7 +5,8 @@
 All cases of one length run in the same process, interleaved, on one thread; the ratios are medians of the ratios within
 a repeat. "moved" is what must cross the memory bus once, "of copy" the speed at which it did against a plain copy's.
 Replies come stacked, [a, d], or as a list of a vectors, as a federation hands them over. Nothing is allocated inside
-the timed part except in the case that says so; the peak is the process's, each case in a process of its own.
+the timed part except in the cases that say so, which are what `medley.FedECADO` does: a round that fails is undone. The
+peak is the process's, each case in a process of its own.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def cases(a: int, d: int, only: str | None = None) -> dict[str, tuple[Callable[[
         "flows at the clients, list, fresh memory": (lambda: step(rows, None, fresh=True), a + 6),
         "flows at the server, stacked": (lambda: step(stacked, flows), 3 * a + 6),
         "flows at the server, list": (lambda: step(rows, J), 3 * a + 6),
+        "flows at the server, list, fresh memory": (lambda: step(rows, J, fresh=True), 3 * a + 6),
     }
     return table if only is None else {only: table[only]}
 

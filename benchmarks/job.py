@@ -24,6 +24,17 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 }
 
 
+def named(text: str) -> str:
+    """The same, a MODEL:K of an argument. Raises ValueError for others."""
+    model, active = text.split(":")
+    if model not in SHAPES or int(active) < 1:
+        raise ValueError(text)
+    return text
+
+
+named.__name__ = "MODEL:K of " + ", ".join(SHAPES)  # what argparse says
+
+
 @dataclass(frozen=True)
 class Job:
     """``active`` of ``clients`` clients a round."""

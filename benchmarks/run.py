@@ -17,6 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from job import named
+
 HERE = Path(__file__).parent
 JOBS = ("linear8:10", "linear8:100", "linear8:1000", "softmax:10", "softmax:100", "mlp:10", "mlp:100", "cnn:10")
 COLOURS = {"loop": "#9a9a9a", "seq": "#7fa7d6", "fused": "#1f5fa8"}
@@ -58,7 +60,7 @@ def picture(jobs: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--jobs", nargs="+", default=list(JOBS), metavar="MODEL:K")
+    parser.add_argument("--jobs", nargs="+", type=named, default=list(JOBS), metavar="MODEL:K")
     parser.add_argument("--to", type=Path, default=Path("build/benchmarks"))
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)

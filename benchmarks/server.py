@@ -2,10 +2,11 @@
 
     python benchmarks/server.py [--jobs mlp:10 cnn:10] [--repeats 7]
 
-Wall milliseconds a round on one thread, medians; methods take turns. "server" is the server's step with the sums of
-replies, and "adds" what it takes beyond FedAvg's, in percent of this method's round. "bound" is what the vectors that
-FedECADO's step reads and writes once (a cohort's displacements and flows, x and the sum) take at the speed of a plain
-copy, in percent of the same.
+Wall milliseconds a round on one thread, medians; methods take turns. "steps" are local steps, "server" is the server's
+step with the sums of replies, "rest" what clients do beside their steps and what exchanges cost. "adds" is what the
+server takes beyond FedAvg's, in percent of FedAvg's round, by repeat: the median, the least and the most. "bound" is
+what the vectors that FedECADO's step reads and writes once (a cohort's displacements and flows, x and the sum) take at
+the speed of a plain copy, in percent of the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from job import Job
+from job import Job, named
 from rounds import ByMedley
 
 import medley as md
@@ -58,13 +59,14 @@ def parts(method: Any, way: ByMedley, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", nargs="+", default=["mlp:10", "cnn:10"], metavar="MODEL:K")
+    parser.add_argument("--jobs", nargs="+", type=named, default=["mlp:10", "cnn:10"], metavar="MODEL:K")
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
     torch.set_num_threads(1)
     speed = copied()
     print(f"a plain copy moves {speed / 1e9:.1f} GB/s; load {os.getloadavg()[0]:.1f}")
-    print(f"{'job':10}{'method':28}{'round ms':>9}{'steps':>8}{'server':>8}{'rest':>8}{'adds':>8}{'bound':>8}")
+    columns = "".join(f"{c:>{w}}" for c, w in zip(("round ms", "steps", "server", "rest"), (9, 8, 8, 8), strict=True))
+    print(f"{'job':10}{'method':28}{columns}{'x FedAvg':>10}{'adds':>20}{'bound':>8}")
     for name in args.jobs:
         model, active = name.split(":")
         job = Job(model, int(active), max(100, int(active)))
@@ -76,14 +78,16 @@ def main() -> None:
             for who, method in METHODS.items():
                 found[who].append(parts(method, way, rounds))
         middle = {who: {k: statistics.median(f[k] for f in all_) for k in all_[0]} for who, all_ in found.items()}
+        base = middle["FedAvg"]["round"]
         for who, m in middle.items():
-            adds = 100 * (m["server"] - middle["FedAvg"]["server"]) / m["round"]
+            pairs = zip(found[who], found["FedAvg"], strict=True)
+            adds = sorted(100 * (one["server"] - its["server"]) / its["round"] for one, its in pairs)
             each, once = VECTORS.get(who, (0, 0))
-            bound = 1e5 * 4 * way.start.numel() * (each * job.active + once) / speed / m["round"]
-            said = f"{bound:7.1f}%" if each else ""
-            print(
-                f"{name:10}{who:28}{m['round']:9.2f}{m['steps']:8.2f}{m['server']:8.2f}{m['rest']:8.2f}{adds:7.1f}%{said}"
-            )
+            bound = 1e5 * 4 * way.start.numel() * (each * job.active + once) / speed / base
+            said = f"{statistics.median(adds):.1f}% ({adds[0]:.1f}-{adds[-1]:.1f})"
+            parts_ = "".join(f"{m[k]:8.2f}" for k in ("steps", "server", "rest"))
+            more = f"{bound:7.1f}%" if each else ""
+            print(f"{name:10}{who:28}{m['round']:9.2f}{parts_}{m['round'] / base:10.2f}{said:>20}{more}")
 
 
 if __name__ == "__main__":

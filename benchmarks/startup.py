@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def once() -> list[list[float]]:
     """CPU and wall seconds of all parts."""
     out: list[list[float]] = [[], []]
     for script in (TORCH, MEDLEY):
-        said = subprocess.run([sys.executable, "-c", TIMED + script + SAID], check=True, stdout=subprocess.PIPE).stdout
+        command, env = [sys.executable, "-c", TIMED + script + SAID], {**os.environ, "OMP_NUM_THREADS": "1"}
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env).stdout
         for into, seconds in zip(out, json.loads(said), strict=True):
             into += seconds
     return out

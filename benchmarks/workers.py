@@ -75,6 +75,8 @@ def at_once(fed: md.Federation, rounds: int) -> float:
         process.start()
     for process in both:
         process.join()
+        if process.exitcode:
+            raise SystemExit(f"a run ended with {process.exitcode}")
     return max(took.get(), took.get()) / 2
 
 
@@ -102,11 +104,11 @@ def main() -> None:
             took["two at once"].append(at_once(fed, args.rounds))
     print(f"{args.model}, {args.rounds} rounds, {args.repeats} repeats; wall seconds, 2 workers")
     for name, walls in took.items():
-        ratio = statistics.median(a / b for a, b in zip(walls, took["processes"], strict=True))
+        ratio = statistics.median(a / b for a, b in zip(took["local"], walls, strict=True))
         same = name not in ends or torch.equal(ends[name], ends["processes"])
         print(
             f"{name:12s} {statistics.median(walls):6.2f} s ({min(walls):.2f}-{max(walls):.2f})   "
-            f"{ratio:.2f} x processes   {'' if name not in ends else 'the same bits' if same else 'OTHER BITS'}"
+            f"{ratio:.2f} x as fast as local   {'' if name not in ends else 'the same bits' if same else 'OTHER BITS'}"
         )
 
 

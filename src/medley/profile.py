@@ -14,6 +14,7 @@ from .core.result import Result
 from .core.stopwatch import Stopwatch
 from .core.tuned import Tuned
 from .federation import Federation, run
+from .problems.fused import linear
 
 PARTS = {
     "local steps": "descents on clients' rows",
@@ -29,7 +30,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run of torch's own kernels reaches here: GFLOP/s of matrix products, GB/s of a copy (read and write)."""
+    """What torch's own kernels reach here: GFLOP/s of matrix products, GB/s of a copy (read and write)."""
 
     gemm: float
     copy: float
@@ -41,7 +42,8 @@ class Limits:
         v = torch.randn(1 << 24, dtype=dtype)
         w = torch.empty_like(v)
         copied = 2 * v.numel() * v.element_size()
-        return cls(2e-9 * 1024**3 / _best(lambda: a @ b), 1e-9 * copied / _best(lambda: w.copy_(v)))
+        product = min(_best(lambda: a @ b), _best(lambda: linear(a, b)))
+        return cls(2e-9 * 1024**3 / product, 1e-9 * copied / _best(lambda: w.copy_(v)))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Profile:
         if self.seconds.get("local steps") and self.flops:
             speed, best = 1e-9 * self.flops / self.seconds["local steps"], self.limits.gemm
             lines.append(
-                f"local steps: {1e-9 * self.flops:.3g} GFLOP, counted as plain steps take them, at {speed:.3g} GFLOP/s, "
+                f"local steps: {1e-9 * self.flops:.3g} GFLOP, as plain steps take them, at {speed:.3g} GFLOP/s, "
                 f"{speed / best:.0%} of the {best:.0f} GFLOP/s of a matrix product of 1024×1024 here"
             )
         if self.summed:

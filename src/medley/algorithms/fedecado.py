@@ -229,16 +229,17 @@ class FedECADO(Algorithm[Server, Memory]):
         got = clients.ask(self.simulate, center, own, late="deliver" if kept else "drop").each()  # steps 9-11
         if not got:
             return
-        S, J = s.S, list[Vec]()
+        limited = any(w.s < 1 or w.cut is not None for w in got.values())
+        S, J = s.S.clone() if limited else s.S, list[Vec]()
         for i, w in got.items():  # what the limiter takes from a flow leaves the sum
             weight = clients.p[i] if self.form == "J" else 1.0
             if kept:
                 J_i = s.J.get(i, none)
                 J.append(J_i if w.s == 1 else float(w.s) * J_i)
                 if w.s < 1 and i in s.J:
-                    S = S.sub(J_i, alpha=weight * (1 - float(w.s)))
+                    S.sub_(J_i, alpha=weight * (1 - float(w.s)))
             elif w.cut is not None:
-                S = S.sub(w.cut, alpha=weight)
+                S.sub_(w.cut, alpha=weight)
         D, h_active = [w.delta for w in got.values()], self.stacked(h, got)
         T, p = s.x.new_tensor([[w.T, clients.p[i]] for i, w in got.items()], dtype=torch.float64).T
         if self.form == "J" and self.delta is None:
@@ -246,7 +247,7 @@ class FedECADO(Algorithm[Server, Memory]):
             step = central_step(S, D, T, p, lam=lam, q=q, C_c=C_c, h=h_active, J=J or None)
             dx, S, Tw, J = step.dx, step.S, step.Tw, [*(step.J or [])]
         else:  # steps 12-16
-            dx, S, Tw = self.substeps(s, clients, got, S, T, p, h_active, J)
+            dx, S, Tw, J = self.substeps(s, clients, got, S, T, p, h_active, J)
         s.x, s.S = s.x + dx, S
         if kept:
             s.J = s.J | dict(zip(got, J, strict=True))
@@ -359,8 +360,8 @@ class FedECADO(Algorithm[Server, Memory]):
         p: Tensor,
         h: Tensor | None,
         J: list[Vec],
-    ) -> tuple[Vec, Vec, float]:
-        """Algorithm 1 through the window, in any of the forms; puts the new flows in the place of those in ``J``."""
+    ) -> tuple[Vec, Vec, float, list[Vec]]:
+        """Algorithm 1 through the window, in any of the forms: dx, S, Tw and the flows ``J`` after it."""
         Tw, lam, start = float(T.max()), float(self.lam), None
         s.T_ref = max(s.T_ref, Tw)
         if self.form == "J":
@@ -380,8 +381,6 @@ class FedECADO(Algorithm[Server, Memory]):
             circuit = Circuit.i_form(G, L)
         D = [w.delta for w in got.values()]
         sol = integrate(circuit, S, D, T, start=start, controller=Controller(self.delta or 1e-2), h=s.step)
-        if J:
-            J[:] = [j + k for j, k in zip(J, sol.K, strict=True)]
         s.step = sol.h
         clients.note(substeps=sol.steps)
-        return sol.dx, sol.S, Tw
+        return sol.dx, sol.S, Tw, [j + k for j, k in zip(J, sol.K, strict=False)]

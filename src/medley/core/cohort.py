@@ -283,8 +283,8 @@ class Cohort:
         return got
 
     def _blocks(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        # More than a crew in a large cohort, so that fewer sums travel. Several are of one size, and as many for each
-        # of two workers: whoever has the last one keeps the others waiting.
+        # More than a crew in a large cohort, so that fewer sums travel. Several are of one size, and if it can be as
+        # many for each of two workers: whoever has the last one keeps the others waiting.
         n, size = len(ids), max(self.block, min(32, len(ids) // 20))
         count = min(n, 1 if n <= size else 2 * -(-n // (2 * size)))
         return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))

@@ -53,7 +53,8 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
 
 def crew(d: int, device: str = "cpu") -> int:
     """How many clients are served together: 1 MiB of float32, which stays in one core's cache, and at most 32, so that
-    there is work for several processes; 128 where the work is too little for that. On CUDA, up to 128 that fit a
+    there is work for several processes; 128 where the work is too little for that; up to 8 of larger models, where
+    fewer and larger operations outweigh the cache, within 8 MiB. On CUDA, up to 128 that fit a
     quarter of its memory with 16 vectors each. It depends on the problem and the device only, so that a sum over
     clients has the same bits whoever serves them.
     """

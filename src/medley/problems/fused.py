@@ -448,8 +448,8 @@ class Fused:
         return Window(step, column(T), column(taken), self.name)
 
     def spans(self, w: Walker, dtype: torch.dtype, fading: bool, drift: bool) -> bool:
-        """Whether a client's first layer is walked in the span of its rows: if both ways' multiplications say so, of
-        which oneDNN does large products' at twice the speed, and the time of passes over all weights in every step.
+        """Whether a client's first layer is walked in the span of its rows: where that takes fewer multiplications.
+        Those of large products count for less, which oneDNN does at twice the speed, and passes over all weights count.
 
         Not a linear model in float32. Over all rows its slopes may add up to nothing, and with them the products of
         rows that are all far off on one side; their rounding errors don't.
@@ -470,7 +470,7 @@ class Fused:
     ) -> None:
         """All steps of a crew, the one with most steps first, from its rows of x; X becomes the displacement."""
         layers, table, done, drifting = self.layers, None, 0, drift
-        if spans:
+        if spans:  # the first layer with weights, so that they are the first of x
             span = Span.of(cast(Dense, layers[0]), crew, x, drift)
             layers, table, done = (span, *layers[1:]), span.table, span.layer.inputs * span.layer.outputs
             drifting = None if drift is None else drift[:, done:]
