@@ -151,8 +151,13 @@ def test_a_lock_ends_with_its_process_and_not_with_its_children(tmp_path: Path):
 
     began = time.monotonic()
     assert forked(work) == -signal.SIGKILL
-    with files.locked(tmp_path):
-        assert time.monotonic() - began < 4
+    while True:  # on a busy machine the child may not have begun yet
+        try:
+            with files.locked(tmp_path):
+                return
+        except RecipeError:
+            assert time.monotonic() - began < 4
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ["history.jsonl", "ledger.csv", "checkpoint.safetensors", "run.json"])
