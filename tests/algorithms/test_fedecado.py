@@ -47,10 +47,10 @@ def kirchhoff(rig: Rig) -> torch.Tensor:
     return sum((rig.sim.p[i] * J for i, J in flows(rig).items()), torch.zeros_like(rig.s.x))
 
 
-def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0) -> list[torch.Tensor]:
+def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=3.0) -> list[torch.Tensor]:
     """x after every round, as the card has it, where no reply is late."""
     H, b, p = quadratic_parts(toy)
-    J, xs, n = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H)
+    J, xs, n, e = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H), 0.0
     for A in cohorts:
         S, T = p @ J, [lr[i] * steps[i] for i in A]
         D = [walk(H[i], b[i], x, lr[i], steps[i], shift=S - J[i]) for i in A]
@@ -61,7 +61,8 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0) -> list[torch.
         mean = sum(p[i] * t * t for i, t in zip(A, T, strict=True)) / sum(p[i] * t for i, t in zip(A, T, strict=True))
         w = {i: mean ** (1 - q) * t**q for i, t in zip(A, T, strict=True)}
         Te = sum(p[i] * w[i] for i in A) / share
-        f, steady = len(A) / n, 1 - float((new - S).norm() / new.norm())
+        f = len(A) / n
+        steady = (1 + e) * min(2.0, f * float(new.norm() / (new - S).norm())) - 1
         e = min(reach, max(min(1.0, 1 / f - 1), steady, 0.0))
         x = x - Te * S - sum(p[i] * w[i] * (after[i] - J[i]) for i in A) / share - e * Te * new
         J = after
@@ -72,7 +73,7 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0) -> list[torch.
 @pytest.mark.parametrize("where", WHERE)
 @given(
     q=st.floats(0, 1),
-    reach=st.floats(0, 1),
+    reach=st.floats(0, 4),
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
 )
@@ -303,13 +304,20 @@ def test_with_a_conductance_the_step_never_overshoots(h, T, e):
     assert 0.5 - 1e-12 <= float(moved) < 1
 
 
-def test_the_extension_is_the_share_or_one_less_the_truncation_error():
+def test_the_extension_follows_the_share_and_the_truncation_error():
     a, b = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.25])
-    assert extension(0.1, a, b) == 1.0
+    assert extension(0.1, a, b) == 1.0  # the share's lead
     assert extension(0.8, a, -a) == pytest.approx(0.25)
-    assert extension(1.0, a, -a) == 0.0
-    assert extension(1.0, a, a) == 1.0
-    assert extension(1.0, a, b) == pytest.approx(1 - 0.25 / math.sqrt(1.0625))
+    assert extension(1.0, a, -a) == 0.0  # S changed by twice its size
+    assert extension(1.0, 0.5 * a, a) == pytest.approx(1.0)  # and here by half of it
+    assert extension(1.0, a / 4, a / 2, last=0.5) == pytest.approx(2.0)
+    assert extension(1.0, a, a) == 1.0  # at most twice as long as the last
+    assert extension(1.0, a, b, last=1.0) == 3.0
+    assert extension(1.0, a, b, last=3.0) == 3.0
+    assert extension(1.0, a, b, last=3.0, most=9.0) == 7.0
+    assert extension(1.0, a, 0.5 * a, last=3.0) == pytest.approx(3.0)  # S halved in four windows: four more
+    assert extension(1.0, a, -a, last=3.0) == pytest.approx(1.0)
+    assert extension(0.25, a, 0.5 * a, last=3.0, most=9.0) == 1.0  # a quarter answered: all change four times as much
     assert extension(1.0, a, 0 * a) == 0.0
 
 
@@ -387,7 +395,7 @@ def test_adam_at_the_clients_is_refused_with_a_remedy():
         ({"lam": 1.0}, "add form='J'"),
         ({"kappa": None}, "no kappa"),
         ({"sensitivity": "scalar"}, "add form='J'"),
-        ({"reach": 1.5}, r"in \[0, 1\]"),
+        ({"reach": -0.5}, "at least 0"),
         ({"reach": 0.5, "form": "J"}, "has no reach"),
         ({"flows": "client", "form": "I"}, "default form or the J form"),
     ],

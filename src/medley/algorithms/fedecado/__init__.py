@@ -32,11 +32,12 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
-    e = max( min(1, 1/f − 1), 1 − |S⁺ − S|/|S⁺|, 0 )
+    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S|, 2 (1 + e⁻) ) − 1, 0 ), at most 3
     x⁺ = x − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
 
 The last line is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
-one step of backward Euler. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is
+one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the last
+step, of 1 + e⁻ windows; it at most doubles. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is
 measured by secants, and n_i belongs to the request. The evaluated model is a moving average of x with weight √f.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
@@ -112,7 +113,7 @@ class FedECADO(Inductive):
             replies only.
         weights: the I form's w_i in w_i f_i: N·p_i, p_i, or 1, which has the optimum of the plain mean of f_i.
         probes: Hutchinson samples of a curvature.
-        reach: the longest extension of a window, in windows; 0 for none.
+        reach: the longest extension of a window, in windows; 0 for none. Default 3.
 
     In the forms I and paper C_c is 1, q means nothing, and None for ``delta`` is 0.01; the I form's λ is in units of
     max(1, N/8)·T², T the longest window so far. The source of the defaults is this library's own trials; the paper
@@ -213,10 +214,10 @@ class FedECADO(Inductive):
             h: conductance of the whole star.
         """
         f = replies / clients.population
-        e = min(self.reach, extension(f, *S))
+        e = extension(f, *S, s.extended, float(self.reach))
         x = advance(s.x, Te, S, ahead, e, h)
         read = s.x if s.read is None else s.read
-        s.x, s.read = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f))
+        s.x, s.read, s.extended = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f)), e
         clients.note(Te=Te, extended=e, late=s.late)
 
     # Flows at the clients

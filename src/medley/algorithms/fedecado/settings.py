@@ -10,7 +10,7 @@ import torch
 from ...contract.algorithm import Algorithm
 from ...contract.errors import RecipeError
 from ...contract.needs import Need
-from ...contract.settings import at_least, in_range, positive
+from ...contract.settings import at_least, positive
 from ...contract.types import Vec
 from .messages import Memory, Server
 
@@ -35,7 +35,7 @@ class Settings(Algorithm[Server, Memory]):
     flows: Literal["client", "server"] = "server"
     weights: Literal["mean1", "p", "uniform"] = "mean1"
     probes: Annotated[int, at_least(1)] = 8
-    reach: Annotated[float, in_range(0, 1)] = 1.0
+    reach: Annotated[float, at_least(0)] = 3.0
 
     def __post_init__(self) -> None:
         """Beside the declared settings: each form has its own."""
@@ -49,7 +49,7 @@ class Settings(Algorithm[Server, Memory]):
                         f" {key} out",
                         key,
                     )
-        elif self.reach != 1:
+        elif self.reach != type(self).reach:
             raise RecipeError(f"FedECADO(reach={self.reach}): form={self.form!r} has no reach; leave it out", "reach")
         if self.flows == "client" and (self.form in ("I", "paper") or self.delta is not None):
             raise RecipeError(

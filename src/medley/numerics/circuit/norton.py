@@ -93,19 +93,24 @@ def refresh(
     return Refreshed(after, sums, ahead)
 
 
-def extension(f: float, before: Vec, after: Vec) -> float:
+def extension(f: float, before: Vec, after: Vec, last: float = 0.0, most: float = 3.0) -> float:
     """e: the time by which the window goes on after the clients stop, in units of the window.
 
-    e = max( min(1, 1/f − 1), 1 − |S⁺ − S|/|S⁺| ), at least 0. The first is the lead that cures the lag of the clients
-    that sit out. The second is 1 less the relative local truncation error of S over the window.
+    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S|, 2 (1 + e⁻) ) − 1, 0 ), at most ``most``.
+
+    The first is the lead that cures the lag of the clients that sit out. The second controls the step by the local
+    truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻ windows. The next step lasts until S
+    would have changed by its own size, and at most twice as long as the last.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
         before, after: S and S⁺ [d].
+        last: e⁻, the extension of the last window; default 0.
+        most: the longest extension; default 3.
     """
-    size = float(after.norm())
-    steady = 1 - float((after - before).norm()) / size if size > 0 else 0.0
-    return max(min(1.0, 1 / f - 1), steady, 0.0)
+    change = float((after - before).norm())
+    steady = (1 + last) * min(f * float(after.norm()) / change if change > 0 else 2.0, 2.0) - 1
+    return min(max(min(1.0, 1 / f - 1), steady, 0.0), most)
 
 
 def advance(x: Vec, Te: float, S: tuple[Vec, Vec], ahead: Vec, e: float, h: float = 0.0) -> Vec:
