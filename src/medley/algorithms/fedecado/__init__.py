@@ -36,9 +36,10 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     x⁺ = x − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
 
 The last line is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
-one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the last
-step, of 1 + e⁻ windows; it at most doubles. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is
-measured by secants, and n_i belongs to the request. The evaluated model is a moving average of x with weight √f.
+one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
+last step, of 1 + e⁻ windows; it at most doubles. Where no reply is late, m = 0. Where replies are d rounds under way,
+m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
+x with weight √f.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
