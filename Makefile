@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test slow check bench soak docs test-deploy constraints hooks release bounds coverage
+.PHONY: demo test slow check bench soak soak-deploy docs test-deploy constraints hooks release bounds coverage
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -46,6 +46,10 @@ soak: .venv/.ready
 	$(BIN)/python benchmarks/fuzz.py --what all --count 100000
 	$(BIN)/python benchmarks/soak.py memory --on processes --minutes 30
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --minutes 30; fi
+
+# A node, the server's app or the SuperLink of a deployment killed at 30 random moments: half an hour.
+soak-deploy: .venv-deploy/.ready
+	.venv-deploy/bin/python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
 
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.
 test-deploy: .venv-deploy/.ready

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -128,23 +129,38 @@ def test_a_node_that_was_killed_answers_when_it_starts_again(there: Deployment) 
     same(md.Result.load(there.folder / "killed_run"), r)
 
 
-def test_the_trial_leaves_a_result_and_no_process(tmp_path: Path) -> None:
-    folder, port = tmp_path / "trial", ports()
-    deploy.init(folder)
-    begun = time.monotonic()
-    out = f'save="{tmp_path / "out"}"'
-    with started(["./trial.sh", "--run-config", out], folder, {**environment(tmp_path), "PORT": str(port)}) as (p, log):
+def test_the_trial_shows_what_it_does_and_leaves_a_result_and_no_process(tmp_path: Path) -> None:
+    """From `medley deploy init` to the result in 60 s, on idle cores."""
+    folder, port, begun = tmp_path / "trial", ports(), time.monotonic()
+    env = {**environment(tmp_path), "PORT": str(port)}
+    subprocess.run(["medley", "deploy", "init", str(folder)], env=env, check=True, stdout=subprocess.DEVNULL)
+    with started(["./trial.sh", "--save", str(tmp_path / "out")], folder, env) as (p, log):
         assert p.wait(600) == 0, log.read_text()
-        print(f"the trial took {time.monotonic() - begun:.0f} s at a load of {os.getloadavg()[0]:.1f}")
+        took, load = time.monotonic() - begun, os.getloadavg()[0]
+        print(f"the trial took {took:.0f} s at a load of {load:.1f}")
+        assert took < 60 * max(1, load / 2)
         with pytest.raises(ProcessLookupError):
             os.killpg(p.pid, 0)
     same(md.Result.load(tmp_path / "out"), recipe.load(folder / "app" / "recipe.toml"))
-    for step in ("starts the server", "starts 3 nodes", "registers the nodes' keys", "runs the app", "ended"):
+    for step in ("starts the server", "starts 3 nodes", "registers the nodes' keys", "runs the app", "round 3: 3 of 3"):
         assert step in log.read_text()
+    assert log.read_text().splitlines()[-2:] == [f"finished; saved in {tmp_path / 'out'}", "ended: server and nodes"]
     open_ = [f for f in folder.rglob("*") if f.is_file() and f.stat().st_mode & 0o077]
     assert {f.parent.name for f in open_} <= {"trial", "app", "node"}, open_  # the files that deploy init wrote
     assert not Deployment.answers(port)
     assert not Deployment.answers(port + 1)
+
+
+def test_a_trial_that_fails_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    """One client, and a key of the recipe that is none."""
+    folder, port = tmp_path / "trial", ports()
+    deploy.init(folder, clients=1)
+    words = ["./trial.sh", "--save", str(tmp_path / "out"), "--set", "run.rounds=-1"]
+    with started(words, folder, {**environment(tmp_path), "PORT": str(port)}) as (p, log):
+        assert p.wait(600) == 2, log.read_text()
+    assert "rounds" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert log.read_text().splitlines()[-1] == "ended: server and nodes"
 
 
 def test_flowers_own_supernodes_do_the_same(there: Deployment) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.flower import flwr_api
+from medley.flower import flwr_api, resident
 from medley.flower.flwr_api import FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, checked_version
 from medley.flower.polling import FASTEST, SLOWEST, pause
 from medley.flower.resident import Resident, data_function
@@ -37,15 +37,21 @@ class Scripted(FleetNode):
 
     def __init__(self, *looks: Any) -> None:
         self.looks, self.sent, self.active, self.refuse = list(looks), {}, 0, []
+        self.said: list[str] = []
         self.known = {m.metadata.message_id: m for m in looks if isinstance(m, Message)}
         self.node: Resident | None = None
 
-    def activate(self) -> int:
+    def activate(self, known: int | None = None) -> int:
+        self.said.append(f"activate {known}")
         self.active += 1
         return 7
 
     def deactivate(self) -> None:
+        self.said.append("deactivate")
         self.active = 0
+
+    def close(self) -> None:
+        self.said.append("close")
 
     def heartbeat(self) -> bool:
         return True
@@ -133,6 +139,28 @@ def test_a_message_in_hand_outlives_the_process(tmp_path: Path) -> None:
     served(fleet, echo, tmp_path)
     assert fleet.sent["m5"].content["n"]["bytes"] == b"\5"
     assert not (tmp_path / "message").exists()
+
+
+def test_a_node_whose_process_was_killed_leaves_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id outlives the process; with a message in hand nothing is lost, and it goes on at once."""
+    monkeypatch.setattr(resident, "ABSENCE", 0.01)
+    whole = Scripted(message(1))
+    served(whole, echo, tmp_path)
+    assert whole.said == ["activate None", "deactivate", "close"]
+    assert not (tmp_path / "node").exists()
+
+    (tmp_path / "node").write_text("7")
+    killed = Scripted(message(2))
+    served(killed, echo, tmp_path)
+    assert killed.said == ["activate 7", "deactivate", "activate None", "deactivate", "close"]
+
+    (tmp_path / "node").write_text("7")
+    (tmp_path / "message").write_bytes(b"m3")
+    busy = Scripted()
+    busy.known = {"m3": message(3)}
+    served(busy, echo, tmp_path)
+    assert busy.said == ["activate 7", "deactivate", "close"]
+    assert "m3" in busy.sent
 
 
 def test_sigterm_ends_a_node_after_its_answer_and_at_the_second_time_at_once(tmp_path: Path) -> None:

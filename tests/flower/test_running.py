@@ -121,6 +121,18 @@ def test_the_command_ends_with_a_code_and_one_sentence(tmp_path: Path, monkeypat
     assert "--readmit belongs to --resume" in got.output
 
 
+def test_init_writes_a_recipe_that_runs_with_so_many_clients_or_refuses(tmp_path: Path) -> None:
+    for n in (1, 2, 5):
+        deploy.init(tmp_path / str(n), clients=n)
+        r = md.recipe.load(tmp_path / str(n) / "app" / "recipe.toml")
+        ran = r.federation().run(r.methods()[0], 1, seed=0)
+        assert ran.ledger.text().count("\n") == 1 + n
+    r = md.recipe.load(tmp_path / "5" / "app" / "recipe.toml")
+    with pytest.raises(RecipeError, match="lists 5 values for 2 clients"):
+        deploy.init(tmp_path / "new", r, clients=2)
+    assert not (tmp_path / "new").exists()
+
+
 def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local, _ = deployment(tmp_path / "project")
     refused = subprocess.CompletedProcess(

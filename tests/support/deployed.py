@@ -71,6 +71,11 @@ def started(
         p.wait()
 
 
+def respawning(command: list[str]) -> list[str]:
+    """A command that starts this one again a second after its end."""
+    return ["bash", "-c", 'while :; do "$@"; sleep 1; done', "again", *command]
+
+
 @dataclass
 class Deployment:
     """A server with its proxy, and keys of nodes.
@@ -87,13 +92,20 @@ class Deployment:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, folder: Path, keys: int = 3) -> Iterator[Deployment]:
-        """A server, and ``keys`` nodes that are registered."""
+    def running(cls, folder: Path, keys: int = 3, again: bool = False) -> Iterator[Deployment]:
+        """A server, and ``keys`` nodes that are registered.
+
+        Args:
+            folder: a new folder
+            keys: the number of nodes
+            again: whether a server that ends is started again
+        """
         deploy.init(folder)
         port = ports()
         self = cls(folder, port, {**environment(folder / "flwr"), "PORT": str(port), "LISTEN": "127.0.0.1"})
         subprocess.run(["./keys.sh", "127.0.0.1", str(keys)], cwd=folder, env=self.env, check=True)
-        with started(["./server.sh"], folder, self.env, "server") as (p, log):
+        server = respawning(["./server.sh"]) if again else ["./server.sh"]
+        with started(server, folder, self.env, "server") as (p, log):
             link = folder / "logs" / "superlink"
             until(lambda: link.exists() and "startup complete" in link.read_text() and self.answers(port), p, log)
             told = [self.flwr("supernode", "register", f"keys/node{k}.pub", "medley") for k in range(keys)]
@@ -113,17 +125,30 @@ class Deployment:
         """Another recipe, for the server and the nodes that are started from now on."""
         (self.folder / "app" / "recipe.toml").write_text(r.dumps())
 
+    def processes(self) -> dict[int, str]:
+        """Command lines of the processes of this deployment, by id; others have another FLWR_HOME."""
+        found = dict[int, str]()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if str(self.folder) in line or str(self.folder).encode() in (path / "environ").read_bytes():
+                    found[int(path.name)] = line
+        return found
+
     @contextlib.contextmanager
-    def node(self, k: int, *more: str, key: str = "") -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    def node(
+        self, k: int, *more: str, key: str = "", again: bool = False
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         command = ["medley", "node", f"--superlink=127.0.0.1:{self.port}", f"--key={key or f'keys/node{k}'}"]
         command += ["--ca=keys/ca.crt", "--recipe=app/recipe.toml", f"--client={k}", "--verbose", *more]
+        command = respawning(command) if again else command
         with started(command, self.folder, self.env, f"node{k}") as running:
             yield running
 
     @contextlib.contextmanager
-    def nodes(self, n: int = 3) -> Iterator[list[tuple[subprocess.Popen[bytes], Path]]]:
+    def nodes(self, n: int = 3, again: bool = False) -> Iterator[list[tuple[subprocess.Popen[bytes], Path]]]:
         with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(self.node(k)) for k in range(n)]
+            yield [stack.enter_context(self.node(k, again=again)) for k in range(n)]
 
     @contextlib.contextmanager
     def begun(self, name: str, **config: object) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:

@@ -24,8 +24,6 @@ clients = 3
 alpha = 0.5
 
 [pace]
-lr = [0.5, 0.2, 0.1]
-epochs = [1, 2, 3]
 batch = 32
 
 [run]
@@ -35,6 +33,9 @@ eval_every = 3
 [[methods]]
 kind = "FedECADO"
 """
+
+UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
+"""Paces of the clients of `RECIPE`, again from the first after the last."""
 
 PROJECT = """\
 [build-system]
@@ -101,9 +102,15 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     """Write the app and the scripts into ``folder``. Returns the paths of the files.
 
     The recipe is checked first. ``clients`` is the number of nodes, by default its
-    ``partition.clients``. Raises RecipeError where it can't be deployed, or when the folder holds something already.
+    ``partition.clients``. Raises RecipeError where it can't be deployed, as with lists in [pace] of other lengths, or
+    when the folder holds something already.
     """
-    r = loads(RECIPE) if recipe is None else recipe
+    if recipe is None:
+        r = loads(RECIPE)
+        paces = {k: [v[i % len(v)] for i in range(clients or 3)] for k, v in UNEQUAL.items()}
+        r = r.with_settings([f"pace.{k}={v}" for k, v in paces.items()])
+    else:
+        r = recipe
     if clients is not None and "partition" in r.tables:
         r = r.with_settings([f"partition.clients={clients}"])
     r.methods()
@@ -113,6 +120,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
             f"{r.source}: how many nodes there will be, --clients says, or partition.clients; it is {n!r}",
             "clients",
         )
+    r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
     scripts = resources.files(__package__) / "scripts"

@@ -11,6 +11,7 @@ import io
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -230,24 +231,34 @@ class FleetNode:
         self._client._client.event_hooks["response"] = [_bounded]
         self._node: Any = None
 
-    def activate(self) -> int:
-        """Say that this node is there. Returns Flower's id of it."""
+    def activate(self, known: int | None = None) -> int:
+        """Say that this node is there. Returns Flower's id of it.
+
+        ``known`` is the id that the node had before. A SuperLink activates no node that it takes for online; one whose
+        process was killed, or whose SuperLink was, goes on after a heartbeat.
+        """
         from flwr.proto.fleet_pb2 import ActivateNodeRequest
         from flwr.proto.node_pb2 import Node
 
+        if known is not None:
+            self._node = Node(node_id=known)
+            with suppress(NotAdmitted):  # an id of another key, or of another SuperLink
+                if self.heartbeat():
+                    return known
         asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
         self._node = Node(node_id=self._call("ActivateNode", asked).node_id)
         return int(self._node.node_id)
 
     def deactivate(self) -> None:
-        """Say that this node leaves, where it is active, and close the connection."""
+        """Say that this node leaves, where it is active."""
         from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 
-        try:
-            if self._node is not None:
-                self._call("DeactivateNode", DeactivateNodeRequest(node_id=self._node.node_id))
-        finally:
-            self._client.close()
+        if self._node is not None:
+            self._call("DeactivateNode", DeactivateNodeRequest(node_id=self._node.node_id))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
 
     def heartbeat(self) -> bool:
         """Say that this node lives. False where the SuperLink has forgotten it."""
@@ -275,9 +286,8 @@ class FleetNode:
     def _opened(self, answer: Any) -> Parcel:
         from flwr.common.serde import message_from_proto
 
-        return Parcel(
-            answer.SerializeToString(), message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
-        )
+        message = message_from_proto(answer.messages_list[0])
+        return Parcel(answer.SerializeToString(), message, answer.message_object_trees[0])
 
     def content(self, parcel: Parcel) -> Message:
         """The message with its content, from the SuperLink."""
@@ -319,19 +329,12 @@ class FleetNode:
         with inflatable.no_object_id_recompute():
             tree, objects = inflatable.get_object_tree(reply), inflatable.get_all_nested_objects(reply)
             bare = remove_content_from_message(reply) if reply.has_content() else reply
-            asked = PushMessagesRequest(
-                node=self._node,
-                messages_list=[message_to_proto(bare)],
-                message_object_trees=[tree],
-                clientapp_runtime_list=[seconds],
-            )
+            what = {"messages_list": [message_to_proto(bare)], "message_object_trees": [tree]}
+            asked = PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
             told = self._call("PushMessages", asked)
             send = lambda part: self._call("PushObject", part)
-            inflatable_utils.push_objects(
-                objects,
-                make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id),
-                object_ids_to_push=set(told.objects_to_push),
-            )
+            sent = make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id)
+            inflatable_utils.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
         done = ConfirmMessageReceivedRequest(node=self._node, run_id=parcel.run, message_object_id=parcel.id)
         self._call("ConfirmMessageReceived", done)
 

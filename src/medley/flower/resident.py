@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,9 @@ RUNS = 4
 
 GRACE = 10.0
 """Seconds that a node has for the answer in hand when it is told to end."""
+
+ABSENCE = 2.0
+"""Seconds for which a node leaves the SuperLink whose process was killed; the server looks five times a second."""
 
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
@@ -69,6 +72,11 @@ class Resident:
         """The file of the message in hand."""
         return self.folder / "message"
 
+    @property
+    def badge(self) -> Path:
+        """The file with Flower's id of the node, from its first connection until it takes its leave."""
+        return self.folder / "node"
+
     def run(self) -> None:
         """Serve until `stop` is called, or the process gets SIGTERM or SIGINT.
 
@@ -85,8 +93,10 @@ class Resident:
                 self._stop.set()
                 try:
                     self.fleet.deactivate()
+                    self.badge.unlink(missing_ok=True)
                 except MedleyError as e:
                     log.debug("could not say goodbye: %s", e)
+                self.fleet.close()
         log.info("ended")
 
     def stop(self) -> None:
@@ -94,11 +104,12 @@ class Resident:
         self._stop.set()
 
     def _serve(self) -> None:
-        came, wait, active = time.monotonic(), 0.5, False
+        came, wait, active, killed = time.monotonic(), 0.5, False, self.badge.exists()
         while not self._stop.is_set():
             try:
                 if not active or self._lost.is_set():
-                    log.info("connected to %s as node %d", self.fleet.superlink, self.fleet.activate())
+                    self._connect(killed)
+                    killed = False
                     self._lost.clear()
                     active, wait, self._said = True, 0.5, ""
                     self._resume()
@@ -114,6 +125,24 @@ class Resident:
                 self._tell(str(e))
                 self._stop.wait(wait)
                 wait = min(2 * wait, RETRY)
+
+    def _connect(self, killed: bool) -> None:
+        """Say that the node is there. ``killed`` says that the process before this one did not take its leave.
+
+        A message that was on its way to a killed process is lost, and the SuperLink does not notice. So the node leaves
+        for a moment, whereupon the server asks again.
+        """
+        known = None
+        with suppress(OSError, ValueError):
+            known = int(self.badge.read_text(encoding="utf-8"))
+        number = self.fleet.activate(known)
+        if killed and not self.inbox.exists():
+            self.fleet.deactivate()
+            self._stop.wait(ABSENCE)
+            number = self.fleet.activate()
+        with replacing(self.badge) as tmp:
+            tmp.write_text(str(number), encoding="utf-8")
+        log.info("connected to %s as node %d", self.fleet.superlink, number)
 
     def _resume(self) -> None:
         """Answer the message that was in hand when the process ended, or the connection."""

@@ -153,5 +153,8 @@ def _folder(context: Context) -> tuple[Path, str]:
     if (folder / RUN_ID).exists() and holds_run(folder):
         raise RecipeError(f"{folder} holds a run already; choose another folder, or go on with resume=", "save")
     private(folder)
-    (folder / RUN_ID).write_text(json.dumps({"run": str(context.run_id)}), encoding="utf-8")
-    return folder, str(context.run_id)
+    # Of one length: the name travels with every request, and the ledger counts the bytes of Flower's records.
+    name = f"{context.run_id:020d}"
+    with replacing(folder / RUN_ID) as tmp:
+        tmp.write_text(json.dumps({"run": name}), encoding="utf-8")
+    return folder, name

@@ -181,6 +181,11 @@ class Recipe:
             run["transport"] = self._build.call("faults", transports.Lossy, self._table("faults"))
         return run
 
+    def check_clients(self, n: int) -> None:
+        """Raise RecipeError unless lists in [pace] and [devices] have an entry for each of ``n`` clients."""
+        self._pace().check(n)
+        self._devices().check(n)
+
     def tuning(self) -> dict[str, Any]:
         """The arguments of `medley.tune`: rounds, seeds and metric of [tune], and the options of a run.
 

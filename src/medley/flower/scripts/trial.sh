@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./trial.sh [ARGUMENTS OF flwr run]: server and clients on this machine, over TLS, nodes known by their keys.
+# ./trial.sh [ARGUMENTS OF medley deploy run]: server and clients on this machine, over TLS, nodes known by their keys.
 # NODE=supernode ./trial.sh takes Flower's SuperNodes in the place of medley node.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -52,4 +52,4 @@ if [ "$node" != medley ]; then
   done
 fi
 echo "runs the app"
-flwr run app medley --stream "$@"
+medley deploy run . --superlink medley "$@"

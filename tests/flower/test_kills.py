@@ -1,0 +1,35 @@
+"""Each process of a deployment is killed once with SIGKILL. `make soak-deploy` kills more, of more methods."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from support.killed import VICTIMS, deployment, ended
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("deployed"),
+    pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen"),
+]
+
+
+def test_a_run_that_is_hit_has_the_digest_of_one_that_is_not(tmp_path: Path) -> None:
+    rng = random.Random()
+    with deployment(tmp_path / "server", "SCAFFOLD") as there:
+        whole = ended(there, "whole")
+        assert whole.restarts == 0
+        for k, victim in enumerate(VICTIMS):
+            end = ended(there, f"hit{k}", victim, after := rng.uniform(0, 0.8 * whole.seconds))
+            assert end.killed == 1, f"{victim} was not there after {after:.1f} s\n{end.log}"
+            assert end.digest == whole.digest, f"{victim} after {after:.1f} s\n{end.log}\n{whole.log}"
+            if victim == "node":
+                assert end.restarts == 0, end.log
+            else:
+                assert f"goes on after the last checkpoint, {3 - end.restarts} restarts left" in end.log

@@ -1,0 +1,108 @@
+"""Kills in a deployment: a node, the server's app or the SuperLink, at a moment of a run that goes on afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import medley as md
+from medley import recipe
+from medley.storage import events
+
+from .deployed import Deployment, started, until
+
+VICTIMS = {"node": "medley node", "server's app": "flwr-serverapp", "SuperLink": "flower-superlink"}
+"""A process that is killed -> a word of its command line."""
+
+METHODS = ("SCAFFOLD", "FedECADO", "CFLAG", "SHED")
+
+
+def table(kind: str, rounds: int = 4) -> recipe.Recipe:
+    """A method on three clients' shares of the digits, evaluated every second round."""
+    return recipe.Recipe(
+        {
+            "problem": {"kind": "Softmax", "mu": 0.01},
+            "data": {"name": "digits", "flatten": True, "train": 300},
+            "partition": {"kind": "IID", "clients": 3},
+            "pace": {"lr": 0.1, "batch": "full"},
+            "run": {"rounds": rounds, "eval_every": 2},
+            "methods": [{"kind": kind}],
+        }
+    )
+
+
+@contextlib.contextmanager
+def deployment(folder: Path, kind: str) -> Iterator[Deployment]:
+    """A server and three nodes. Each is started again a second after its end, as systemd does."""
+    with Deployment.running(folder, again=True) as there:
+        there.app(table(kind))
+        with there.nodes(again=True):
+            yield there
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a run.
+
+    Attributes:
+        digest: of its result
+        seconds: from the start of the server's app
+        killed: the number of processes that were killed
+        restarts: the number of times that the server's app was started again
+        log: the lines of ``medley deploy run``
+    """
+
+    digest: str
+    seconds: float
+    killed: int
+    restarts: int
+    log: str
+
+
+def ended(
+    there: Deployment, name: str, victim: str = "", after: float = 0.0, rng: random.Random | None = None
+) -> Ended:
+    """A run to its end.
+
+    Args:
+        there: the deployment
+        name: of the run's folder
+        victim: a key of `VICTIMS`; empty for a run that nothing happens to
+        after: seconds from the start of the server's app to the kill
+        rng: chooses among several such processes; default the first
+    """
+    folder = there.folder / name
+    command = [
+        "medley",
+        "deploy",
+        "run",
+        ".",
+        "--superlink=medley",
+        f"--save={folder}",
+        "--restarts=3",
+        "--timeout=300",
+    ]
+    with started(command, there.folder, there.env, name) as (p, log):
+        until(lambda: _apps(folder), p, log)
+        began, killed = time.monotonic(), 0
+        if victim:
+            time.sleep(after)
+            all_ = there.processes().items()
+            found = sorted(i for i, line in all_ if VICTIMS[victim] in line and not line.startswith("bash"))
+            if found and p.poll() is None:
+                os.kill((rng or random.Random(0)).choice(found), signal.SIGKILL)
+                killed = 1
+        code, took = p.wait(600), time.monotonic() - began
+        assert code == 0, f"{log.read_text()}\n{there.logs()}"
+    return Ended(md.Result.load(folder).digest, took, killed, _apps(folder) - 1, log.read_text())
+
+
+def _apps(folder: Path) -> int:
+    """The number of starts of the server's app."""
+    return sum(e.get("event") == "app" for e in events.read(folder))
