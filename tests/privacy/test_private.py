@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
@@ -20,6 +22,7 @@ from medley.contract.messages import Model, Step
 from medley.contract.types import Vec
 from medley.privacy import Banded, Quantile, epsilon
 from medley.privacy.accountant import release
+from medley.runtime import streams
 
 pytest.importorskip("dp_accounting")
 
@@ -210,6 +213,94 @@ def test_quantile_accounts_for_its_count() -> None:
         md.run(md.Private(Says(), noise=5.0, clip=clip), federation([0.0] * 10), rounds=1, progress=False)
 
 
+def test_quantile_counts_both_sides() -> None:
+    """A client within the bound raises Σ (b − ½) by ½, another lowers it by ½: S moves by e^(∓η/2m) at most.
+
+    The noise of the count is σ·m. Its multiplier 2σm is that of a sensitivity of ½; a count of b alone has 1.
+    """
+    clip = Quantile(0.5, start=1.0, lr=0.5, count_noise=0.2)
+    rule, n, seed = md.scenarios.Bernoulli(0.5), 12, 0
+    came = rule.draw(1, np.ones(n), seed)
+    i = int(came[0])
+
+    def bound(y: float) -> float:
+        method = md.Private(Says(read="mean"), noise=0.1, clip=clip)
+        targets = [0.3] * n
+        targets[i] = y
+        seen: list[float] = []
+        kept = Quantile.after
+
+        def watched(self: Quantile, bound: float, share: float) -> float:
+            seen.append(kept(self, bound, share))
+            return seen[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Quantile, "after", watched)
+            moved(method, targets, seed=seed, participation=rule)
+        return seen[0]
+
+    within, beyond = bound(0.3), bound(9.0)
+    assert math.log(beyond / within) == pytest.approx(0.5 / (0.5 * n))
+    noise = float(torch.randn((), generator=streams.generator(seed, "server", 1, "privacy, sum 0, count")))
+    share = 0.5 + len(came) / 2 / (0.5 * n) + clip.count_noise * noise
+    assert math.log(within) == pytest.approx(-0.5 * (share - 0.5))
+
+
+@pytest.mark.parametrize("policy", [md.ReplyPolicy(replies=3), md.ReplyPolicy(quorum=0.5)], ids=["replies", "quorum"])
+def test_replies_that_displace_others(policy: md.ReplyPolicy) -> None:
+    """A quick client that makes another late would move the sum by twice its bound."""
+    method = md.Private(Says(), noise=1.0)
+    with pytest.raises(md.Unsupported, match=r"leave replies= and quorum= of ReplyPolicy out"):
+        md.run(method, federation([0.0] * 6), rounds=1, progress=False, reply_policy=policy)
+
+
+COUNTING = [
+    md.FedADMM(),
+    md.FedADMM(server_lr="share"),
+    md.FedDC(),
+    md.FedDyn(),
+    md.FedExP(),
+    md.FedExP(rule="paper"),
+    md.FedSMOO(),
+    md.FedSpeed(),
+]
+
+
+@pytest.mark.parametrize("method", [*COUNTING, md.FedECADO(flows="client"), md.SCAFFOLD()], ids=repr)
+def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
+    """With everyone there, no noise and a wide bound, x is that of the plain run up to rounding."""
+    toy = md.problems.logistic(clients=6)
+    fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
+    plain = md.run(method, fed, rounds=5, progress=False)
+    private = md.run(md.Private(method, noise=0.0, clip=1e6), fed, rounds=5, progress=False)
+    torch.testing.assert_close(private.x, plain.x, rtol=1e-9, atol=1e-12)
+    assert private.history[-1]["epsilon"] == math.inf
+
+
+def test_count_is_the_expected_one() -> None:
+    """FedDyn divides by q·n: x = total/(q·n) + h, whoever comes."""
+    rule = md.scenarios.Bernoulli(0.5)
+    seen = []
+    for seed in range(6):
+        method = md.Private(Counts(), noise=0.0, clip=1.0)
+        seen.append(float(moved(method, [0.0] * 20, seed=seed, participation=rule)[0]))
+    assert seen == [10.0] * 6
+    assert {len(rule.draw(1, np.ones(20), s)) for s in range(6)} != {10}
+
+
+def test_noise_on_the_times_of_a_circuit() -> None:
+    """FedECADO under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
+    toy = md.problems.logistic(clients=6)
+    fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
+    method = md.Private(md.FedECADO(flows="client"), noise=30.0, clip={**FLOWS, "T": 9.0, "square": 9.0, "trust": 9.0})
+    result = md.run(method, fed, rounds=12, progress=False)
+    assert bool(torch.isfinite(result.x).all())
+    assert 0 < sum("Te" not in row or row["Te"] != before.get("Te") for before, row in pairwise(result.history))
+
+
+FLOWS = {"flow": 0.1, "ahead": 0.1}
+
+
 def test_banded_noise_cancels() -> None:
     """C·n = z: the noises of eight rounds, weighed with C's diagonals, are independent again and of variance 1."""
     banded, past, z = Banded(4), list[Vec](), list[Vec]()
@@ -234,7 +325,8 @@ def test_banded_needs_turns_that_lie_apart() -> None:
 
 
 REFUSED = [
-    (md.FedDyn(), "reads which clients"),
+    (md.FedECADO(), r"reads which clients take part; give FedECADO\(flows='client'\), whose server"),
+    (md.FedNL(), "replies one by one|tells each|which clients"),
     (md.FedBuff(), "takes late replies"),
     (md.MontDec(), "replies one by one|tells each"),
     (md.FedTrack(), "chooses whom it asks"),
@@ -324,6 +416,16 @@ class Twice(Says):
     def round(self, s: Server, clients: Cohort) -> None:
         super().round(s, clients)
         super().round(s, clients)
+
+
+@dataclass(frozen=True)
+class Counts(Says):
+    """x is the number of replies."""
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        replies = clients.ask(self.say, Model(torch.zeros_like(s.x)))
+        replies.sum()
+        s.x = torch.full_like(s.x, replies.count)
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,9 @@ class FedADMM(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ + (η/|S|) Σ_S Δ_i."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population))
-        up = replies.sum(dict.fromkeys(clients.ids, 1.0))
-        eta = len(replies.ids) / clients.population if self.server_lr == "share" else self.server_lr
-        s.x = s.x + eta / len(replies.ids) * (up.delta + up.first * (s.x - s.x0))
+        up = replies.sum(dict.fromkeys(clients.p, 1.0))
+        eta = replies.count / clients.population if self.server_lr == "share" else self.server_lr
+        s.x = s.x + eta / replies.count * (up.delta + up.first * (s.x - s.x0))
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: ModelAndPull) -> Change:

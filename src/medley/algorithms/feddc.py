@@ -91,10 +91,10 @@ class FedDC(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """w ← mean of θ_i + mean of all h_i, c ← c + Σ p_i (c_i⁺ − c_i)."""
         replies = clients.ask(self.train, DriftingModel(s.x, s.c, self.alpha / clients.population))
-        total = replies.sum(dict.fromkeys(clients.ids, 1.0))
+        total = replies.sum(dict.fromkeys(clients.p, 1.0))
         s.c = s.c + total.dc
         s.h = s.h + total.delta / clients.population
-        s.x = s.x + total.delta / len(replies.ids) + s.h
+        s.x = s.x + total.delta / replies.count + s.h
         clients.note(drift=float(s.h.norm()))
 
     @on_client(vectorized=True)

@@ -80,9 +80,9 @@ class FedDyn(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """h_i ← h_i + θ_i − x for i that take part, x ← mean of their θ_i + mean of all h_i."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.alpha / clients.population))
-        total = replies.sum(dict.fromkeys(clients.ids, 1.0)).delta
+        total = replies.sum(dict.fromkeys(clients.p, 1.0)).delta
         s.h = s.h + total / clients.population
-        s.x = s.x + total / len(replies.ids) + s.h
+        s.x = s.x + total / replies.count + s.h
         clients.note(drift=float(s.h.norm()))
 
     @on_client(vectorized=True)

@@ -79,10 +79,10 @@ class FedExP(Algorithm[Server]):
         eps = self.eps * self.decay ** (2 * clients.round)
         if self.rule == "official":
             up = replies.sum()
-            weight, eps = replies.share, eps * len(replies.ids)
+            weight, eps = replies.share, eps * replies.count
         else:
-            up = replies.sum(dict.fromkeys(clients.ids, 1.0))
-            weight = len(replies.ids)
+            up = replies.sum(dict.fromkeys(clients.p, 1.0))
+            weight = replies.count
         delta = up.delta / weight
         eta = max(1.0, float(up.squared) / weight / (2 * (float(delta @ delta) + eps)))
         clients.note(server_step=eta)

@@ -100,9 +100,9 @@ class FedSMOO(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← mean of y_i + mean of all h_i, and s ← r μ̄/‖μ̄‖ with μ̄ the mean of μ_i."""
         replies = clients.ask(self.train, Model(s.x, s.s, self.prox / clients.population))
-        total = replies.sum(dict.fromkeys(clients.ids, 1.0))
+        total = replies.sum(dict.fromkeys(clients.p, 1.0))
         s.h = s.h + total.delta / clients.population
-        s.x = s.x + total.delta / len(replies.ids) + s.h
+        s.x = s.x + total.delta / replies.count + s.h
         s.s = stretched(total.mu, self.rho)
         clients.note(drift=float(s.h.norm()))
 

@@ -105,6 +105,9 @@ class Algorithm(ABC, Generic[S, M]):
 
     ``every_round`` is True for a method whose `round` is called when nobody takes part, too. Default False.
 
+    ``sums_as`` is for methods whose server reads single replies by default. It names the call whose server reads sums
+    only, which a refusal of `medley.Private` then offers. Default "".
+
     Where the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
     Several methods of one paper may share a base: an abstract subclass of this class, in their file.
     """
@@ -112,6 +115,7 @@ class Algorithm(ABC, Generic[S, M]):
     needs: ClassVar[frozenset[str]] = frozenset()
     waits_as: ClassVar[str] = ""
     every_round: ClassVar[bool] = False
+    sums_as: ClassVar[str] = ""
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}
 

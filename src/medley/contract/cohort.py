@@ -27,10 +27,12 @@ class BoundedSum(NamedTuple):
     Attributes:
         total: the sum by field; None where nobody replied
         within: number of replies whose norm was at most 1 before
+        count: number of replies
     """
 
     total: Packed | None
     within: int
+    count: int
 
 
 @runtime_checkable
@@ -40,6 +42,11 @@ class Replies(Protocol[U]):
     @property
     def ids(self) -> tuple[int, ...]:
         """Clients that replied, ascending; empty before the replies are read."""
+        ...
+
+    @property
+    def count(self) -> float:
+        """The number of clients that replied; 0 before the replies are read. In a private run the expected number."""
         ...
 
     @property

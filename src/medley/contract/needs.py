@@ -34,6 +34,11 @@ class Need(StrEnum):
         "a participation that privacy accounting knows: Everyone, Bernoulli, an unweighted Fraction, or Cyclic",
     )
 
+    INDEPENDENT = (
+        "independent",
+        "replies that are read whatever the other clients do: leave replies= and quorum= of ReplyPolicy out",
+    )
+
     def __new__(cls, word: str, wanted: str = "") -> Need:
         """A member."""
         need = str.__new__(cls, word)

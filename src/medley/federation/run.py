@@ -154,7 +154,8 @@ class PreparedRun:
             draw = fed.draw(o.seed, o.evaluate_on, o.dtype, o.device, o.rounds)
         problem = draw.problem
         algorithm = asked.suited(problem.gives)
-        refuse(algorithm, problem.gives | scenario.gives)
+        policy = o.reply_policy or ReplyPolicy()
+        refuse(algorithm, problem.gives | scenario.gives | policy.gives)
         engine = engines.choose(o.engine, problem, o.device)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None)

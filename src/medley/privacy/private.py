@@ -143,8 +143,8 @@ class Private(Algorithm[PrivateServer]):
         return dataclasses.replace(self, method=self.method.suited(gives))
 
     def requires(self) -> frozenset[str]:
-        """The method's needs, uniform weights, and a known law of participation."""
-        return self.method.requires() | {Need.UNIFORM, Need.SAMPLING}
+        """The method's needs, uniform weights, a known law of participation, and replies that displace no others."""
+        return self.method.requires() | {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
 
     def start(self, x: Vec) -> PrivateServer:
         """The method's own start, and nothing spent."""
@@ -163,7 +163,7 @@ class Private(Algorithm[PrivateServer]):
         if clients.sampling is None:
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
-        self.method.round(s.inner, PrivateCohort(clients, this, self.method.name))
+        self.method.round(s.inner, PrivateCohort(clients, this, self.method))
         if this.released:
             s.spent = this.account()
         clients.note(epsilon=self.spent(s))
@@ -219,11 +219,13 @@ class Round:
         self._check_budget(whole)
         bound = 1.0 if adaptive is None else self.s.bounds.get(exchange, adaptive.start)
         scales: Any = bound if adaptive is not None else clip
-        total, within = replies.bounded(weight, scales)
+        total, within, came = replies.bounded(weight, scales)
         self.released.append(whole)
         rng = partial(self._rng, number)
         if adaptive is not None:
-            noisy = within + adaptive.count_noise * expected * float(torch.randn((), generator=rng("count")))
+            # Σ (b_i − ½), which a client moves by ½. The count of b_i alone would move by 1.
+            noise = adaptive.count_noise * expected * float(torch.randn((), generator=rng("count")))
+            noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
         out: Packed = {}
         for name, value in (up.zeros(x) if total is None else total).items():
@@ -234,8 +236,8 @@ class Round:
             scale = float(scales[name] if isinstance(scales, Mapping) else scales)
             shape = value.shape if isinstance(value, Tensor) else ()
             fresh = torch.randn(shape, generator=rng(name), dtype=x.dtype).to(x.device)
-            noise = weight * z * scale * self._correlated(f"{exchange}.{name}", fresh)
-            out[name] = value + noise if isinstance(value, Tensor) else float(value) + float(noise)
+            added = weight * z * scale * self._correlated(f"{exchange}.{name}", fresh)
+            out[name] = value + added if isinstance(value, Tensor) else float(value) + float(added)
         return out
 
     def _rng(self, number: int, what: str) -> torch.Generator:

@@ -7,6 +7,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import torch
 
+from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import Unsupported
 from ..contract.message import Message, Packed
@@ -49,6 +50,11 @@ class PrivateReplies(Generic[U]):
         self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
 
     @property
+    def count(self) -> float:
+        """The expected number of clients in the cohort. The true one is not public."""
+        return self._clients.sampling.rate * self._clients.members
+
+    @property
     def share(self) -> float:
         """The expected Σ p_i over those that take part. The true one is not public."""
         return self._clients.fraction
@@ -65,17 +71,16 @@ class PrivateReplies(Generic[U]):
 
     def mean(self) -> U:
         """The noisy sum over the expected number of clients in the cohort."""
-        sampling = self._clients.sampling
-        return self._make(1 / (sampling.rate * self._clients.members))
+        return self._make(1 / self.count)
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
         """The noisy sum, with p_i = 1/n or one weight for all. Raises Unsupported for weights that differ."""
         weight = 1 / self._clients.members
         if weights is not None:
             different = set(weights.values())
-            if len(different) > 1:
+            if len(different) != 1 or not weights.keys() >= {i for i, p in self._clients.p.items() if p > 0}:
                 self._clients.refuse("weighs replies by figures of their own")
-            weight = different.pop() if different else 0.0
+            weight = different.pop()
         return self._make(weight)
 
     def bounded(self, weight: float, scales: Any) -> NoReturn:
@@ -99,11 +104,11 @@ class PrivateCohort:
     Args:
         clients: the round's cohort
         noisy: makes sums private
-        name: the method's name, for errors
+        method: the method, for errors
     """
 
-    def __init__(self, clients: Cohort, noisy: Noisy, name: str) -> None:
-        self._clients, self.noisy, self._name = clients, noisy, name
+    def __init__(self, clients: Cohort, noisy: Noisy, method: Algorithm[Any, Any]) -> None:
+        self._clients, self.noisy, self._method = clients, noisy, method
         self.p, self.round, self.task = clients.p, clients.round, clients.task
         self.members = sum(p > 0 for p in clients.p.values())
         if clients.buffers is not None:
@@ -113,7 +118,9 @@ class PrivateCohort:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason for which the method cannot be made private."""
-        raise Unsupported(f"{self._name} cannot be private: it {what}", method=self._name, need="sums")
+        method, other = self._method, self._method.sums_as
+        remedy = f"; give {other}, whose server reads sums only" if other else ""
+        raise Unsupported(f"{method.name} cannot be private: it {what}{remedy}", method=method.name, need="sums")
 
     @property
     def sampling(self) -> Sampling:

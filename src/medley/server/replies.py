@@ -31,6 +31,11 @@ class LiveReplies(Generic[U]):
         self.share = 0.0
         self.asked: dict[int, int] = {}
 
+    @property
+    def count(self) -> int:
+        """The number of clients that replied; 0 until the replies are read."""
+        return len(self.ids)
+
     def mean(self) -> U:
         """Every field's mean over the replies, weighted by p_i. Raises TooFewReplies if there is none."""
         total = self._total(self._cohort.p)
@@ -51,7 +56,7 @@ class LiveReplies(Generic[U]):
     def bounded(self, weight: float, scales: Mapping[str, float] | float) -> BoundedSum:
         """See `medley.contract.cohort.Replies.bounded`."""
         got = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales))
-        return BoundedSum(got.total, got.within)
+        return BoundedSum(got.total, got.within, len(got.ids))
 
     def _total(self, weights: Mapping[int, float]) -> Packed:
         got = self._read(weights)

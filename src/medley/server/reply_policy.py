@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..contract.errors import RecipeError
+from ..contract.needs import Need
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class ReplyPolicy:
     def endless(self) -> bool:
         """True if the server waits for every reply, and a fault ends the run."""
         return self == ReplyPolicy()
+
+    @property
+    def gives(self) -> frozenset[Need]:
+        """INDEPENDENT where a client's reply counts whatever the others do."""
+        return frozenset({Need.INDEPENDENT} if self.replies is None and not self.quorum else ())
 
     def enough(self, asked: int) -> int | None:
         """The number of replies that ends an exchange with ``asked`` clients; None waits for all."""
