@@ -10,7 +10,7 @@ from scipy.stats import norm
 from medley.contract.errors import RecipeError
 from medley.contract.sampling import Sampling
 from medley.privacy import noise_for
-from medley.privacy.accountant import Accountant, epsilon, release, together
+from medley.privacy.accountant import Accountant, epsilon, release, together, within
 
 pytest.importorskip("dp_accounting")
 
@@ -84,6 +84,18 @@ def test_sums_of_one_round() -> None:
     assert together([1.0, 0.0]) == 0.0
     two = noise_for(EVERYONE, 2.0, 1e-5, 5, exchanges=2)
     assert two == pytest.approx(math.sqrt(2) * noise_for(EVERYONE, 2.0, 1e-5, 5), rel=2e-4)
+
+
+def test_within_is_never_more_than_the_account() -> None:
+    """The quick bound says yes only where the account does: over lengths, partial rounds and other noise."""
+    law, z = poisson(0.05), 1.2
+    for target in (0.5, 1.0, 2.0):
+        for n in (1, 3, 8, 20, 50):
+            spent = [release(law, z, n), release(law, 2 * z)]
+            assert epsilon(spent, 1e-5) <= target or not within(spent, target, 1e-5, 51)
+    assert within([release(law, z, 20)], epsilon([release(law, z, 50)], 1e-5), 1e-5, 50)
+    assert not within([release(law, z, 20), release(EVERYONE, z)], 100.0, 1e-5, 50)
+    assert within([], 1e-9, 1e-5, None)
 
 
 def test_ends() -> None:

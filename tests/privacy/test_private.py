@@ -292,13 +292,12 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     """FedECADO under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
     toy = md.problems.logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
-    method = md.Private(md.FedECADO(flows="client"), noise=30.0, clip={**FLOWS, "T": 9.0, "square": 9.0, "trust": 9.0})
-    result = md.run(method, fed, rounds=12, progress=False)
+    bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0}
+    method = md.Private(md.FedECADO(flows="client"), noise=30.0, clip=bounds)
+    result = md.run(method, fed, rounds=40, progress=False)
     assert bool(torch.isfinite(result.x).all())
-    assert 0 < sum("Te" not in row or row["Te"] != before.get("Te") for before, row in pairwise(result.history))
-
-
-FLOWS = {"flow": 0.1, "ahead": 0.1}
+    kept = [after["loss"] == before["loss"] for before, after in pairwise(result.history)]
+    assert 0 < sum(kept) < 40
 
 
 def test_banded_noise_cancels() -> None:

@@ -199,6 +199,14 @@ class Algorithm(ABC, Generic[S, M]):
         """The model to evaluate and to return [d]; by default s.x."""
         return s.x  # type: ignore[attr-defined,no-any-return]
 
+    def figures(self, s: S) -> dict[str, float]:
+        """Figures of the server's state for a row of the history, by column; none by default.
+
+        It is called where a row is made, and suits figures that cost more than a round.
+        """
+        del s
+        return {}
+
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters by name, for the record."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ twice its bound.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,6 +88,23 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
     if any(r.noise == 0 for r in counted):
         return math.inf
     return _epsilon(_merged(counted), delta, by)
+
+
+def within(releases: Iterable[Release], target: float, delta: float, rounds: int | None) -> bool:
+    """True where a bound that is the same for many rounds says that the releases spend at most ``target``.
+
+    The bound is the ε of a longer run whose every round has the least noise. Its length is ``rounds``, or the next
+    power of 2.
+    """
+    counted = [r for r in releases if r.rounds and r.noise < math.inf]
+    if not counted:
+        return True
+    law, length = dataclasses.replace(counted[0], noise=0.0, rounds=1), sum(r.rounds for r in counted)
+    if any(dataclasses.replace(r, noise=0.0, rounds=1) != law for r in counted):
+        return False
+    worst = dataclasses.replace(law, noise=min(r.noise for r in counted))
+    longer = {1 << (length - 1).bit_length()} | ({rounds} if rounds is not None and rounds >= length else set())
+    return any(epsilon([dataclasses.replace(worst, rounds=n)], delta) <= target for n in sorted(longer))
 
 
 def _merged(releases: tuple[Release, ...]) -> tuple[Release, ...]:

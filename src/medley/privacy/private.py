@@ -166,7 +166,10 @@ class Private(Algorithm[PrivateServer]):
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
         if this.released:
             s.spent = this.account()
-        clients.note(epsilon=self.spent(s))
+
+    def figures(self, s: PrivateServer) -> dict[str, float]:
+        """ε of all sums so far, and the method's own figures."""
+        return {**self.method.figures(s.inner), "epsilon": self.spent(s)}
 
     def spent(self, s: PrivateServer) -> float:
         """The ε of all sums so far."""
@@ -254,7 +257,7 @@ class Round:
 
     def _check_budget(self, further: float) -> None:
         p = self.private
-        if p.epsilon is None:
+        if p.epsilon is None or accountant.within(self.account(further), p.epsilon, p.delta, p.rounds):
             return
         then = accountant.epsilon(self.account(further), p.delta)
         if then > p.epsilon * (1 + 1e-9):

@@ -306,6 +306,7 @@ class Loop:
             "bytes_up": b.ledger.up,
             **measured,
             **b.notes,
+            **self.algorithm.figures(state.s),
         }
         if not math.isfinite(row.get("loss", 0.0)):
             said = f"the loss is {row['loss']} after round {state.round}: the run diverges"
