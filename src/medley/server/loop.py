@@ -304,9 +304,7 @@ class Loop:
             "wall": state.wall,
             "bytes_down": b.ledger.down,
             "bytes_up": b.ledger.up,
-            **measured,
-            **b.notes,
-            **self.algorithm.figures(state.s),
+            **(measured | b.notes | self.algorithm.figures(state.s)),
         }
         if not math.isfinite(row.get("loss", 0.0)):
             said = f"the loss is {row['loss']} after round {state.round}: the run diverges"
