@@ -7,7 +7,7 @@ it (.md) and the picture (.svg) are made from the file. --only gives some method
 
 1,000 clients hold MNIST at 14×14, with labels by Dirichlet's law (α = 0.5). Each takes part in a round with probability
 0.05, for 2 to 10 steps of 10 rows. The model is a softmax regression of 1,970 parameters, and δ is 10⁻⁴.
-Each method is tuned at each ε over the same 12 settings: the learning rate, the bound and the rounds. Tuning runs have
+Each method is tuned at each ε over the same 4 settings of the bound and the rounds; the learning rate is 0.3. Tuning runs have
 a seed of their own and are measured on validation rows. It is not accounted for: its ε comes on top.
 """
 
@@ -48,8 +48,8 @@ class Setting(NamedTuple):
     rounds: int
 
 
-GRID = [Setting(*s) for s in itertools.product((0.1, 0.3), (0.1, 0.3, 1.0), (30, 100))]
-PLAIN = [Setting(lr, 0.0, 100) for lr in (0.1, 0.3)]
+GRID = [Setting(*s) for s in itertools.product((0.3,), (0.3, 1.0), (30, 100))]
+PLAIN = [Setting(0.3, 0.0, 100)]
 
 
 def circuit(s: Setting) -> Bounds:

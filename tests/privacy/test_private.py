@@ -294,7 +294,7 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0}
     method = md.Private(md.FedECADO(flows="client"), noise=3.0, clip=bounds)
-    result = md.run(method, fed, rounds=40, progress=False)
+    result = md.run(method, fed, rounds=40, progress=False, throw=False)
     assert bool(torch.isfinite(result.x).all())
     kept = [after["loss"] == before["loss"] for before, after in pairwise(result.history)]
     assert 0 < sum(kept) < 40

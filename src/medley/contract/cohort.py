@@ -27,12 +27,12 @@ class BoundedSum(NamedTuple):
     Attributes:
         total: the sum by field; None where nobody replied
         within: number of replies whose norm was at most 1 before
-        count: number of replies
+        came: number of replies
     """
 
     total: Packed | None
     within: int
-    count: int
+    came: int
 
 
 @runtime_checkable
