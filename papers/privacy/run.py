@@ -7,8 +7,8 @@ it (.md) and the picture (.svg) are made from the file. --only gives some method
 
 1,000 clients hold MNIST at 14×14, with labels by Dirichlet's law (α = 0.5). Each takes part in a round with probability
 0.05, for 2 to 10 steps of 10 rows. The model is a softmax regression of 1,970 parameters, and δ is 10⁻⁴.
-Each method is tuned at each ε over the same 4 settings of the bound and the rounds; the learning rate is 0.3. Tuning runs have
-a seed of their own and are measured on validation rows. It is not accounted for: its ε comes on top.
+Each method is tuned at each ε over the same 4 settings of the bound and the rounds; the learning rate is 0.3. Tuning
+runs have a seed of their own and are measured on validation rows. Tuning is not accounted for: its ε comes on top.
 """
 
 from __future__ import annotations
