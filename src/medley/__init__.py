@@ -19,8 +19,10 @@ with _paused_collector():
     from .algorithms.afedpd import AFedPD as AFedPD
     from .algorithms.agd import AGD as AGD
     from .algorithms.agem import AGEM as AGEM
+    from .algorithms.apfl import APFL as APFL
     from .algorithms.ca2fl import CA2FL as CA2FL
     from .algorithms.cflag import CFLAG as CFLAG
+    from .algorithms.ditto import Ditto as Ditto
     from .algorithms.done import DONE as DONE
     from .algorithms.ecado import ECADO as ECADO
     from .algorithms.erring import ERring as ERring
@@ -29,7 +31,9 @@ with _paused_collector():
     from .algorithms.fedagem import FedAGEM as FedAGEM
     from .algorithms.fedasync import FedAsync as FedAsync
     from .algorithms.fedavg import FedAvg as FedAvg
+    from .algorithms.fedavgft import FedAvgFT as FedAvgFT
     from .algorithms.fedavgm import FedAvgM as FedAvgM
+    from .algorithms.fedbn import FedBN as FedBN
     from .algorithms.fedbuff import FedBuff as FedBuff
     from .algorithms.fedcm import FedCM as FedCM
     from .algorithms.feddc import FedDC as FedDC
@@ -46,7 +50,10 @@ with _paused_collector():
     from .algorithms.fedopt import FedAdagrad as FedAdagrad
     from .algorithms.fedopt import FedAdam as FedAdam
     from .algorithms.fedopt import FedYogi as FedYogi
+    from .algorithms.fedper import FedPer as FedPer
+    from .algorithms.fedproto import FedProto as FedProto
     from .algorithms.fedprox import FedProx as FedProx
+    from .algorithms.fedrep import FedRep as FedRep
     from .algorithms.fedrs import FedRS as FedRS
     from .algorithms.fedsmoo import FedSMOO as FedSMOO
     from .algorithms.fedspeed import FedSpeed as FedSpeed
@@ -56,10 +63,12 @@ with _paused_collector():
     from .algorithms.gradientdescent import GradientDescent as GradientDescent
     from .algorithms.icarl import ICaRL as ICaRL
     from .algorithms.lbfgs import LBFGS as LBFGS
+    from .algorithms.local import Local as Local
     from .algorithms.lwf import LwF as LwF
     from .algorithms.montdec import MontDec as MontDec
     from .algorithms.nccl import NCCL as NCCL
     from .algorithms.newton import Newton as Newton
+    from .algorithms.pfedme import pFedMe as pFedMe
     from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
     from .algorithms.shed import SHED as SHED
     from .algorithms.target import TARGET as TARGET

@@ -16,6 +16,7 @@ from ..contract.client import Client
 from ..contract.errors import ClientFailed, MedleyError
 from ..contract.message import Packed
 from ..contract.needs import Need
+from ..contract.own import OwnState, PartlyShared
 from ..contract.pace import OptimizerState
 from ..contract.problem import Problem, State
 from ..runtime import streams
@@ -36,6 +37,7 @@ class Answer(NamedTuple):
         work: in row gradients
         memory: its memory after the call
         optimizer: the state of its optimizer after the call; None where states are not kept
+        own: its own part of the model after the call; None where all is shared
     """
 
     client: int
@@ -44,6 +46,7 @@ class Answer(NamedTuple):
     work: float
     memory: Any
     optimizer: OptimizerState | None
+    own: OwnState | None = None
 
 
 def answer_one(request: Request, me: Client[Any], problem: Problem, device: str) -> Answer:
@@ -60,6 +63,8 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     exchange, i = request.exchange, me.id
     if exchange.buffers is not None:
         problem.load_buffers(exchange.buffers)
+    if isinstance(problem, PartlyShared):
+        problem.load_own(request.owns[i])
     try:
         with named_noise(me, exchange, problem, device):
             packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
@@ -71,7 +76,9 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     buffers = problem.buffers() if exchange.buffers is not None else None
     if buffers is not None and exchange.buffers is not None and equal(buffers, exchange.buffers):
         buffers = None
-    return Answer(i, packed, buffers, me.work, pytree.map_tensors(me.memory, Tensor.contiguous), me.optimizer_state)
+    own = problem.own() if isinstance(problem, PartlyShared) else None
+    memory = pytree.map_tensors(me.memory, Tensor.contiguous)
+    return Answer(i, packed, buffers, me.work, memory, me.optimizer_state, own)
 
 
 def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[Answer]:

@@ -13,6 +13,7 @@ from ..contract.client import Client, Nothing
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..contract.message import Packed, nbytes
 from ..contract.needs import Need
+from ..contract.own import OwnState, PartlyShared
 from ..contract.pace import OptimizerState
 from ..contract.problem import Problem
 from ..runtime import stopwatch, streams
@@ -21,6 +22,7 @@ from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import Answer, answer_one, answer_stack
 from .memories import Memories
+from .personal import personal_models
 from .request import Request
 from .stack import ClientStack, alike
 
@@ -31,6 +33,22 @@ class RoundTrip(NamedTuple):
     decoded: Packed
     size: int
     kept: Kept
+
+
+class MemoryParts(NamedTuple):
+    """The parts of clients' memories, by client.
+
+    Attributes:
+        memories: the algorithm's
+        kept: the codec's state by client method; no entry before a client's first reply
+        optimizers: the optimizer's state; no entry before its first step
+        owns: the own part of the model; None before a client's first reply, no entry where all is shared
+    """
+
+    memories: Mapping[int, Any]
+    kept: Mapping[int, Mapping[str, Kept]]
+    optimizers: Mapping[int, OptimizerState]
+    owns: Mapping[int, OwnState | None]
 
 
 @dataclass
@@ -61,13 +79,18 @@ class ClientHost:
 
     @property
     def remembers(self) -> bool:
-        """True if anything is kept of a client between calls: memory, or the state of a codec or an optimizer."""
+        """True if anything is kept of a client between calls: memory, own parameters, states of codec or optimizer."""
         return self.algorithm.remembers or self._keeps
 
     @property
     def _keeps(self) -> bool:
-        """True if the algorithm's memory lies beside a state of the codec or of an optimizer."""
-        return self.codec.remembers or self.keeps_optimizers
+        """True if the algorithm's memory lies beside own parameters, or a state of the codec or of an optimizer."""
+        return self.codec.remembers or self.keeps_optimizers or self._owns
+
+    @property
+    def _owns(self) -> bool:
+        """True if clients have parameters of their own."""
+        return isinstance(self.problem, PartlyShared)
 
     def without_memories(self) -> ClientHost:
         """A copy that holds no memories, for workers that are sent them with every request."""
@@ -83,6 +106,8 @@ class ClientHost:
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """
+        if exchange.aside:
+            return personal_models(self, exchange, block, memories), {}
         if exchange.tolerant:
             try:
                 return self.serve_block(replace(exchange, tolerant=False), block, memories)
@@ -118,21 +143,30 @@ class ClientHost:
             own = {
                 i: types.each.unpack(codec.decode(exchange.each[i], {}, dtype), d, f"client {i}, {asked}") for i in ids
             }
-        held, kept = {i: memories.get(i) for i in ids}, dict[int, dict[str, Kept]]()
-        optimizers: dict[int, OptimizerState] = {}
+        return Request(exchange, self.algorithm, ids, common, own, *self.parts({i: memories.get(i) for i in ids}))
+
+    def parts(self, held: Mapping[int, Any]) -> MemoryParts:
+        """The parts of clients' memories; the algorithm's begins as its `remember`.
+
+        Args:
+            held: acknowledged memories by client; None before the first
+        """
+        kept, optimizers = dict[int, dict[str, Kept]](), dict[int, OptimizerState]()
+        owns = dict[int, OwnState | None]()
         if self._keeps:
             there = {i: m for i, m in held.items() if m is not None}
             kept = {i: m.get("codec", {}) for i, m in there.items()}
             optimizers = {i: s for i, m in there.items() if (s := m.get("optimizer")) is not None}
+            owns = {i: None if m is None else m.get("own") for i, m in held.items()}
             held = {i: None if m is None else m["memory"] for i, m in held.items()}
         if self.algorithm.remembers:
-            zero = torch.zeros(d, dtype=dtype, device=self.device)
+            zero = torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device)
             held = {i: self.algorithm.remember(zero) if m is None else m for i, m in held.items()}
-        return Request(exchange, self.algorithm, ids, common, own, held, kept, optimizers)
+        return MemoryParts(held, kept, optimizers, owns)
 
     def _calls(self, request: Request) -> Iterable[tuple[int, ...]]:
         """The clients of each call: one, or as many as can be stacked where method and problem allow it."""
-        one_by_one = request.exchange.buffers is not None or Need.NOISE in self.problem.gives
+        one_by_one = request.exchange.buffers is not None or self._owns or Need.NOISE in self.problem.gives
         if one_by_one or not request.types.vectorized:
             return ((i,) for i in request.ids)
         found: Iterable[tuple[int, ...]] = [request.ids]
@@ -179,7 +213,7 @@ class ClientHost:
         """Send the answers of one call through the codec and fold them. Yields (client, pending memory)."""
         exchange, size = request.exchange, -1
         kept: Kept = {}
-        for i, packed, buffers, rows, memory, optimizer in answers:
+        for i, packed, buffers, rows, memory, optimizer, own in answers:
             if not self._plain:
                 packed, size, kept = self._round_trip(request, i, packed, request.types.up.exact)
                 self.check(exchange, i, packed)
@@ -197,6 +231,8 @@ class ClientHost:
                 memory["codec"] = {**request.kept.get(i, {}), exchange.method: kept}
             if self.keeps_optimizers:
                 memory["optimizer"] = optimizer
+            if self._owns:
+                memory["own"] = own
             yield i, memory
 
     @property

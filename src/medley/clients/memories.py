@@ -47,6 +47,12 @@ class Memories:
         self.versions[client] = [*before, kept[-1]]
         return kept[-1][1]
 
+    def peek(self, client: int, acked: Tag | None) -> Any:
+        """The acknowledged memory, or None where there is none; pending versions stay as they are."""
+        peek = self.versions.peek if isinstance(self.versions, Spill) else self.versions.__getitem__
+        held = peek(client) if client in self.versions else []
+        return next((memory for tag, memory in held if tag == acked), None)
+
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """Keep a pending version beside the acknowledged one."""
         self.versions[client] = [*self.versions.get(client, []), (tag, memory)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..contract.algorithm import Algorithm, MessageTypes
 from ..contract.message import Message
+from ..contract.own import OwnState
 from ..contract.pace import OptimizerState
 from ..wire.codec import Kept
 from ..wire.exchange import Exchange
@@ -25,6 +26,7 @@ class Request:
         own: each client's own message; empty where the client method takes none
         memories: each client's memory of the algorithm; None where the algorithm keeps none
         optimizers: the state of each client's optimizer; no entry before its first step, and where states are not kept
+        owns: each client's own part of the model; None before its first call; empty where all is shared
         kept: the codec's state by client, then by client method; no entry before a client's first reply
     """
 
@@ -36,6 +38,7 @@ class Request:
     memories: Mapping[int, Any]
     kept: Mapping[int, Mapping[str, Kept]]
     optimizers: Mapping[int, OptimizerState]
+    owns: Mapping[int, OwnState | None]
 
     @property
     def types(self) -> MessageTypes:

@@ -46,6 +46,12 @@ class ClientStack(Client[M]):
         """The clients, ascending by id."""
         return self._members
 
+    def at(self, phase: str = "", epochs: int | None = None) -> ClientStack[M]:
+        """The stack for one part of its work, see `Client.at`."""
+        part = ClientStack([me.at(phase, epochs) for me in self._members], self.like)
+        part.ran = self.ran
+        return part
+
     @property
     def first_batch(self) -> Any:
         """Each client's first mini-batch, for ``problem.grad``."""

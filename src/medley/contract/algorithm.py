@@ -18,6 +18,7 @@ from .cohort import Cohort
 from .errors import Unsupported
 from .message import Message
 from .needs import Need, needs_of
+from .own import Patterns
 from .types import Vec
 
 S = TypeVar("S")
@@ -194,6 +195,28 @@ class Algorithm(ABC, Generic[S, M]):
                 method=self.name,
                 need="memory",
             )
+
+    def personal(self, me: Client[M], x: Vec) -> Vec:
+        """The model that client ``me`` uses, once it is given the server's model x [d]; by default x.
+
+        It runs where the client's data is, out of band: no message, byte or second is counted. It may read
+        ``me.memory`` and descend; nothing that it changes lasts. A client that never took part has the memory of
+        `remember`, and own parameters as the seed drew them.
+        """
+        del me
+        return x
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether clients use models of their own: `personal` is overridden."""
+        return type(self).personal is not Algorithm.personal
+
+    def shares(self) -> Patterns | None:
+        """Names of the parameters that this method shares, where the problem does not say; None, the default: all.
+
+        They are those of `medley.problems.Network`'s ``shared``.
+        """
+        return None
 
     def model(self, s: S) -> Vec:
         """The model to evaluate and to return [d]; by default s.x."""

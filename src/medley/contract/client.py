@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ class Nothing:
 
 
 M = TypeVar("M", default=Nothing)
+
+Part = Literal["both", "shared", "own"]
+"""The parameters that a local descent trains, where clients have parameters of their own."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Descent(NamedTuple):
         loss: takes the place of the problem's loss; None for the problem's own.
         correct: maps (x, gradient, rows) to the direction that replaces the gradient; None for the gradient itself.
         optimizer: "sgd", "adam", or a factory of torch's optimizers.
+        train: "both", or the one part that moves where clients have parameters of their own.
     """
 
     scale: Num = 1.0
@@ -67,6 +71,7 @@ class Descent(NamedTuple):
     loss: LocalLoss | None = None
     correct: Correction | None = None
     optimizer: Optimizer = "sgd"
+    train: Part = "both"
 
 
 @runtime_checkable
@@ -101,6 +106,7 @@ class Client(Generic[M]):
         as_received: a message -> the message after the codec's round trip, as the server aggregates it
         ran: the engines that ran in this call
         optimizer_state: the state of its own optimizer; None before its first step, and where states are not kept
+        phase: a part of its work with random streams of its own, as "own"; default ""
         memory: its memory, as the algorithm declares it; change it by assignment only
     """
 
@@ -118,6 +124,8 @@ class Client(Generic[M]):
     as_received: Callable[[Any], Any] = lambda message: message
     ran: set[str] = field(default_factory=set)
     optimizer_state: OptimizerState | None = None
+    phase: str = ""
+    _whole: Client[M] | None = field(default=None, repr=False)
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     @property
@@ -144,8 +152,18 @@ class Client(Generic[M]):
         return self.problem.work + sum(objective.work for objective in past)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A fresh stream named (seed, client, round, purpose)."""
-        return streams.generator(self.seed, self.id, self.round, purpose)
+        """A fresh stream named (seed, client, round, purpose), with the phase in front of the purpose."""
+        return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
+
+    def at(self, phase: str = "", epochs: int | None = None) -> Client[M]:
+        """This client for one part of its work: another model that it trains, or another number of epochs.
+
+        Args:
+            phase: a name; random streams and the state of an optimizer are those of this name
+            epochs: passes over the rows in place of the pace's; default None: the pace's
+        """
+        pace = self.pace if epochs is None else replace(self.pace, epochs=epochs, steps=None)
+        return replace(self, pace=pace, phase=f"{self.phase} {phase}".strip(), _whole=self)
 
     @property
     def full_batch(self) -> bool:
@@ -215,6 +233,7 @@ class Client(Generic[M]):
         loss: LocalLoss | None = None,
         correct: Correction | None = None,
         optimizer: Optimizer | None = None,
+        train: Part = "both",
     ) -> LocalUpdate:
         """Run this round's local steps from x. Returns a `LocalUpdate`.
 
@@ -228,16 +247,22 @@ class Client(Generic[M]):
             loss: a local loss in the place of the problem's; default None: the problem's
             correct: (x, gradient, rows) -> the direction used instead of the gradient; default None
             optimizer: "sgd", "adam" or a factory of torch's optimizers; default None: the pace's
+            train: the part that moves where clients have parameters of their own: "both" (default), "shared" or "own"
 
+        Where clients have parameters of their own, x and all vectors are of the shared ones [d]. Own parameters start
+        where the client has them, and stay where the descent ends; they have neither pull, shift nor correction.
         For a stack of k clients, vectors are [k, d], or [d] where all clients have the same, and numbers are floats or
         columns [k, 1]. Weight decay is part of the gradient. Clipping bounds the gradient before scale, shift and pull.
         Momentum runs over scale·∇f + shift, so that a shift of −scale·∇f stands still; the pull is added after it. Adam
         and torch's optimizers take the sum of all three.
         """
-        how = Descent(scale, pull, shift, loss, correct, optimizer or self.pace.optimizer)
+        how = Descent(scale, pull, shift, loss, correct, optimizer or self.pace.optimizer, train)
         before = sum(me.work for me in self.members) if stopwatch.running() else 0.0
         with stopwatch.doing("local steps"):
             update = self.engine.descend(self, x, how)
+        for me in self.members:
+            if me._whole is not None:
+                me._whole.optimizer_state = me.optimizer_state
         if stopwatch.running():
             stopwatch.count(sum(me.work for me in self.members) - before)
         self.ran.add(update.engine)

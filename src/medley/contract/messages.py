@@ -49,6 +49,16 @@ class TaughtModel(Message):
     teacher: Vec | None = None
 
 
+class FirstModel(Message):
+    """Down: x₀ [d] to a client without it, None to others."""
+
+    x: Vec | None = None
+
+
+class Done(Message):
+    """Up: the client has done its work; it carries nothing."""
+
+
 class Gradient(Message):
     """A gradient [d]: up that of a client, down the mean over clients."""
 
@@ -152,6 +162,8 @@ def need_all(method: str, came: Collection[int], asked: Collection[int]) -> None
 __all__ = [
     "Candidates",
     "Direction",
+    "Done",
+    "FirstModel",
     "Gradient",
     "Line",
     "Losses",

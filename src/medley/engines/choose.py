@@ -11,7 +11,9 @@ from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
+from ..problems.network.shared import SharedNetwork
 from .fused.engine import fused
+from .partly import Partly
 from .seq import Seq
 from .stacked import Stacked, stacked
 
@@ -39,6 +41,13 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     """
     if name not in NAMES:
         raise RecipeError.unknown(name, NAMES, "run(engine=...)")
+    if isinstance(problem, SharedNetwork):
+        if name == "stacked":
+            raise RecipeError("run(engine='stacked'): clients have own parameters; leave engine= out", "engine")
+        inner = Seq() if name == "seq" else fused(problem.joint)
+        if inner is None and name == "fused":
+            return choose(name, problem.joint, device)  # which says why not
+        return Partly(inner or Seq())
     if name == "seq":
         return Seq()
     cuda = device.startswith("cuda")

@@ -27,10 +27,15 @@ class OwnOptimizer:
         self.shapes = [w.shape] if shapes is None else shapes
         self.params = [nn.Parameter(v) for v in self.views(w)]
         self.optimizer = make(self.params, lr=me.pace.lr)
-        for place, value in (me.optimizer_state or {}).items():
-            number, _, name = place.partition(".")
-            kept = value.clone() if isinstance(value, Tensor) else value
-            self.optimizer.state[self.params[int(number)]][name] = kept
+        self.phase, kept = f"{me.phase}/" if me.phase else "", me.optimizer_state or {}
+        """Each phase of a client's work has a state of its own."""
+        self.others = {place: v for place, v in kept.items() if place.rpartition("/")[0] != me.phase}
+        for place, value in kept.items():
+            if place in self.others:
+                continue
+            number, _, name = place.rpartition("/")[2].partition(".")
+            own = value.clone() if isinstance(value, Tensor) else value
+            self.optimizer.state[self.params[int(number)]][name] = own
 
     def views(self, v: Vec) -> list[Tensor]:
         """Parts of a vector [d] in the parameters' shapes."""
@@ -45,7 +50,7 @@ class OwnOptimizer:
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers by the parameter's number and their name. Raises RecipeError for other state."""
-        out: dict[str, Any] = {}
+        out: dict[str, Any] = dict(self.others)
         for number, p in enumerate(self.params):
             for name, value in self.optimizer.state.get(p, {}).items():
                 if not isinstance(value, Tensor | float | int | str | None):
@@ -54,5 +59,5 @@ class OwnOptimizer:
                         f"{type(value).__name__}; only tensors and numbers are kept, so say 'fresh'",
                         "optimizer_state",
                     )
-                out[f"{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value
+                out[f"{self.phase}{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value
         return out

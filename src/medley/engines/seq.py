@@ -68,7 +68,7 @@ class Seq:
         """
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
-        scale, pull, shift, loss, correct, optimizer = how
+        scale, pull, shift, loss, correct, optimizer, _ = how
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) and optimizer == "sgd" else 0.0

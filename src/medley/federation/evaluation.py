@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError, Stalled
 from ..contract.needs import Need
+from ..contract.own import OwnState, PartlyShared, PersonalModels
 from ..contract.problem import Family, Problem, State
 from ..contract.types import Data, Vec
 from ..problems.linear import Linear
@@ -25,6 +26,9 @@ Metric = Callable[[Tensor, Tensor], float]
 
 Held = tuple[Tensor, Tensor]
 """Test or validation rows: X [n, ...] and y [n, ...], as the problem takes them."""
+
+MODELS_AT_ONCE = 1 << 24
+"""Parameters of clients' own models that are held at once for their evaluation: 64 MiB in float32."""
 
 EVALUATED_AT_ONCE = 1 << 22
 """Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
@@ -104,41 +108,52 @@ class RowEvaluator:
         """Whether clients have test rows of their own."""
         return any(data.owner is not None for data in self.steps)
 
-    def by_client(
-        self, x: Vec, buffers: State | None, round: int, models: Callable[[int], Vec] | None = None
-    ) -> list[Row]:
+    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
         """A row of figures for each client that has rows of the task of this round, by id.
 
         client, rows: its id, and the number of its training rows
         loss: f_i of its model
         test_rows: the number of its own test rows, where clients have some
         test_loss, accuracy, metrics: of its model on its own test rows, where it has some
+        server_loss, server_test_loss, ...: the same of the server's model, where clients use models of their own
 
         Args:
             x: the server's model [d]
             buffers: its buffers, None where there are none
             round: the number of the round
-            models: the model [d] of each client by id; None gives x to all
+            models: gives the models that clients use; None where all use x
         """
         s = self.clients.plan.step(round)
         data, problem = self.steps[s], self._problem(buffers, s)
-        order, held = torch.zeros(0, dtype=torch.int64), data.held
-        bounds = np.zeros(max(data.p) + 2, dtype=np.int64)
-        if data.owner is not None:
-            order = torch.argsort(data.owner, stable=True)
-            bounds = np.searchsorted(data.owner[order].numpy(), np.arange(len(bounds)))
-        out: list[Row] = []
-        for i in data.present:
-            mine = x if models is None else models(i)
-            row: Row = {"client": i, "rows": int(data.sizes[i])}
-            row["loss"] = problem.bind(*self.clients.rows.of(s, i)).loss(mine)
-            if data.owner is not None and held is not None:
-                rows = order[bounds[i] : bounds[i + 1]].to(held[1].device)
-                row["test_rows"] = len(rows)
-                if len(rows):
-                    row |= held_figures(problem, mine, (held[0][rows], held[1][rows]), self.metrics, client=i)
-            out.append(row)
+        tests = OwnTests.of(data)
+        ids, out = list(data.present), list[Row]()
+        size = max(1, MODELS_AT_ONCE // len(x))
+        for chunk in [ids] if models is None else [ids[k : k + size] for k in range(0, len(ids), size)]:
+            theirs = None if models is None else models(chunk)
+            problem = self._problem(buffers, s)  # models are made on the same problem
+            for i in chunk:
+                row: Row = {"client": i, "rows": int(data.sizes[i])}
+                if tests is not None:
+                    row["test_rows"] = len(tests.of_client(i))
+                server = self._of_client(problem, i, x, s, tests)
+                if theirs is None:
+                    out.append(row | server)
+                    continue
+                mine: Row = {}
+                if (model := theirs.get(i)) is not None:
+                    load(problem, model.buffers, model.own)
+                    mine = self._of_client(problem, i, model.x, s, tests)
+                    load(problem, buffers, None)
+                out.append(row | mine | {f"server_{name}": value for name, value in server.items()})
         return out
+
+    def _of_client(self, problem: Problem, i: int, x: Vec, s: int, tests: OwnTests | None) -> Row:
+        """Figures of a model x [d] on client i's rows: loss, and those of its own test rows."""
+        row: Row = {"loss": problem.bind(*self.clients.rows.of(s, i)).loss(x)}
+        if tests is not None and len(rows := tests.of_client(i)):
+            X, y = tests.held
+            row |= held_figures(problem, x, (X[rows], y[rows]), self.metrics, client=i)
+        return row
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
         """Test accuracy on every task, of the model after this round; empty where there are no classes."""
@@ -155,8 +170,7 @@ class RowEvaluator:
 
     def _problem(self, buffers: State | None, s: int) -> Problem:
         problem = self.clients.problem_of(s)
-        if buffers is not None:
-            problem.load_buffers(buffers)
+        load(problem, buffers, None)
         return problem
 
     def _loss(self, problem: Problem, x: Vec, s: int) -> float:
@@ -188,6 +202,42 @@ class RowEvaluator:
             owner = torch.from_numpy(np.repeat(ratio, [data.sizes[i] for i in shares])).to(y.device, x.dtype)
             w = owner if w is None else w * owner
         return problem.bind(X, y, w).grad(x)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTests:
+    """Clients' own test rows.
+
+    Attributes:
+        held: all test rows
+        order: their indices, by client
+        bounds: the first place of each client in ``order``
+    """
+
+    held: Held
+    order: Tensor
+    bounds: np.ndarray
+
+    @classmethod
+    def of(cls, data: EvaluationData) -> OwnTests | None:
+        """Those of one step; None where clients have none of their own."""
+        if data.owner is None or data.held is None:
+            return None
+        order = torch.argsort(data.owner, stable=True)
+        bounds = np.searchsorted(data.owner[order].numpy(), np.arange(max(data.p) + 2))
+        return cls(data.held, order.to(data.held[1].device), bounds)
+
+    def of_client(self, i: int) -> Tensor:
+        """The indices of client i's test rows."""
+        return self.order[self.bounds[i] : self.bounds[i + 1]]
+
+
+def load(problem: Problem, buffers: State | None, own: OwnState | None) -> None:
+    """Set a problem's shared buffers, where there are some, and its own part, where it has one."""
+    if buffers is not None:
+        problem.load_buffers(buffers)
+    if isinstance(problem, PartlyShared):
+        problem.load_own(own)
 
 
 def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,11 +13,13 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError
+from ..contract.own import Patterns
 from ..contract.problem import Family
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
 from ..datasets.sources import is_items
+from ..problems import Network
 from ..runtime import streams
 from ..scenarios import ByKey, Devices, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
@@ -115,6 +118,13 @@ class Federation:
             self.data = replace(self.data, keys={**self.data.keys, "client": owner})
         if validation and data.X_validation is None and (self.sizes is None) != (stream is not None):
             self.data = self.data.split(test=0.0, validation=validation)
+
+    def sharing(self, patterns: Patterns) -> Federation:
+        """The same federation, with a network of which clients share these parameters; see `problems.Network`."""
+        assert isinstance(self.problem, Network)
+        out = copy.copy(self)
+        out.problem = replace(self.problem, shared=patterns)
+        return out
 
     @property
     def scenario(self) -> Scenario:

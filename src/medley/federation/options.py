@@ -25,6 +25,9 @@ from .simulation import HeldOut
 COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
 COLUMNS |= {"test_loss", "accuracy", "task", "client", "rows", "test_rows"}
 COLUMNS |= {f"client_{m}_{of}" for m in ("accuracy", "test_loss") for of in ("mean", "worst", "spread")}
+PERSONAL = {"personal_loss", "personal_test_loss", "personal_accuracy"}
+PERSONAL |= {"personal_accuracy_mean", "personal_accuracy_worst"}
+COLUMNS |= PERSONAL | {"took_part"} | {f"server_{name}" for name in ("loss", "test_loss", "accuracy")}
 COLUMNS |= {"client_accuracy_mean_estimate", "client_accuracy_worst_estimate"}
 """Columns of the history beside metrics and a method's notes."""
 
@@ -51,6 +54,7 @@ class RunOptions:
     recipe: str | None = None
     eval_every: int = 1
     clients_every: int | None = None
+    client_models: bool | None = None
     evaluate_on: HeldOut = "test"
     target: Mapping[str, float] | None = None
     target_over: int = 1
@@ -83,6 +87,7 @@ class RunOptions:
             expect(folder, str | Path, f"run({key}=...)", "'runs/a', a folder's name", key)
         expect(self.recipe, str, "run(recipe=...)", "a recipe's text in TOML", "recipe")
         expect(self.throw, bool, "run(throw=...)", "True", "throw", wanted=True)
+        expect(self.client_models, bool, "run(client_models=...)", "True", "client_models")
         expect(self.progress, bool, "run(progress=...)", "True", "progress")
         expect(self.metrics, Mapping, "run(metrics=...)", "{'top3': function}", "metrics")
         functions: dict[str, object] = {"on_round": print if self.on_round is None else self.on_round}

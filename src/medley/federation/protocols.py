@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from ..contract.own import Patterns
 from ..server.protocols import ClientSource, Evaluator
 from .evaluation import Metric
 from .scenario import Scenario
@@ -71,4 +72,13 @@ class Population(Protocol):
             device: torch's name of the device
             rounds: the rounds of one task of a stream
         """
+        ...
+
+
+@runtime_checkable
+class SharingPopulation(Population, Protocol):
+    """A population whose network's shared parameters can be set here."""
+
+    def sharing(self, patterns: Patterns) -> Population:
+        """The same, with these names of shared parameters; see `medley.problems.Network`."""
         ...

@@ -19,14 +19,17 @@ from ..contract.algorithm import Algorithm
 from ..contract.client import Engine
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, Stalled, Unsupported
 from ..contract.needs import Need, needs_of
-from ..contract.problem import Problem
+from ..contract.own import PartlyShared, PersonalModel
+from ..contract.problem import Problem, State
 from ..contract.tuned import Tuned
+from ..problems import Network
 from ..problems.linear import LinearProblem
-from ..problems.network import NetworkProblem
+from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams
 from ..server.loop import Loop
 from ..server.reply_policy import ReplyPolicy
 from ..storage import pytree as tree
+from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
 from ..storage.modules import trained
 from ..storage.result import Result, Row
@@ -39,7 +42,7 @@ from .checks import expect
 from .evaluation import Metric
 from .options import RunOptions
 from .progress import Watched, progress_bar
-from .protocols import Draw, Population
+from .protocols import Draw, Population, SharingPopulation
 from .simulation import HeldOut
 from .start import start
 
@@ -66,6 +69,7 @@ def run(
     recipe: str | None = None,
     eval_every: int = 1,
     clients_every: int | None = None,
+    client_models: bool | None = None,
     evaluate_on: HeldOut = "test",
     target: Mapping[str, float] | None = None,
     target_over: int = 1,
@@ -96,7 +100,9 @@ def run(
         recipe: the TOML source, saved in the run folder
         eval_every: rounds between two rows of the history
         clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, where clients
-            have test rows of their own
+            have test rows or models of their own
+        client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default where
+            they take at most 256 MiB together
         evaluate_on: the rows that test figures are of, "test" or "validation"
         target: the figures that end the run: ``{"accuracy": 0.9}`` at least; losses, gap and grad_norm at most; metrics
             in their own direction
@@ -148,6 +154,7 @@ class PreparedRun:
         expect(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method", wanted=True)
         expect(fed, Population, "run(fed)", "Federation(problem, data=..., partition=...)", "fed", wanted=True)
         asked, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
+        fed = sharing(fed, asked)
         scenario, o = fed.scenario, options
         assert not isinstance(o.dtype, str)
         if draw is None:
@@ -243,6 +250,7 @@ class PreparedRun:
                 seed=o.seed,
                 eval_every=o.eval_every,
                 clients_every=o.clients_every,
+                client_models=o.client_models,
                 target=wanted,
                 at_least=o.at_least,
                 target_over=o.target_over,
@@ -258,9 +266,11 @@ class PreparedRun:
                 readmit=tuple(o.readmit),
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
-        result.model = _loaded(draw.problem, result, o.device)
+        result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device)
+        result.model = _loaded(draw.problem, result.x, result.buffers, o.device)
         if folder is not None:
             result.save_structure(folder)
+            save_models(Path(folder), result.personal)
         if o.throw and (kind := ENDS.get(result.status.outcome)):
             raise kind(result.status.message, result)
         return result
@@ -274,16 +284,31 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
         fed: the federation; it is drawn once for each device
         options: options of `run` for each method, by the same names
     """
-    draws: dict[str, Draw] = {}
+    draws: dict[tuple[str, object], Draw] = {}
     for name, method in methods.items():
         try:
             o = RunOptions(**options[name])
-            prepared = PreparedRun.of(method, fed, o, draws.get(o.device))
-            draws[o.device] = prepared.draw
+            key = o.device, method.method.shares() if isinstance(method, Tuned) else method.shares()
+            prepared = PreparedRun.of(method, fed, o, draws.get(key))
+            draws[key] = prepared.draw
             prepared.algorithm.start(prepared.x0)
         except MedleyError as e:
             e.args = (f"{name}: {e}", *e.args[1:])
             raise
+
+
+def sharing(fed: Population, method: Algorithm[Any, Any]) -> Population:
+    """The federation with the shared parameters that the method asks for, unless its network says which they are."""
+    patterns, problem = method.shares(), fed.scenario.problem
+    if patterns is None or not isinstance(problem, Network) or problem.shared is not None:
+        return fed
+    if not isinstance(fed, SharingPopulation):
+        raise Unsupported(
+            f"{method.name}: clients on other machines need the names of shared parameters in the recipe",
+            method=method.name,
+            need="shared",
+        )
+    return fed.sharing(patterns)
 
 
 def faults_of(options: RunOptions) -> str:
@@ -291,17 +316,45 @@ def faults_of(options: RunOptions) -> str:
     return options.transport.faults if isinstance(options.transport, FaultyTransport) else ""
 
 
-def _loaded(problem: Problem, result: Result, device: str) -> nn.Module | None:
-    """The problem's module in evaluation mode, with the result's x and buffers; None where it has none."""
-    if result.buffers is not None:
-        problem.load_buffers(result.buffers)
+def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> nn.Module | None:
+    """The problem's module in evaluation mode, with x and buffers; None where it has none.
+
+    Own parameters are those of the problem as it stands.
+    """
+    if buffers is not None:
+        problem.load_buffers(buffers)
     if isinstance(problem, LinearProblem):
-        return problem.module(result.x)
+        return problem.module(x)
+    x, owner = x.to(device), problem
+    if isinstance(owner, SharedNetwork):
+        problem, x = owner.joint, owner.whole(x)
     if not isinstance(problem, NetworkProblem):
         return None
-    problem.load(result.x.to(device))
+    problem.load(x)
     problem.mode(False)
     return trained(problem.module)
+
+
+def _own_models(
+    problem: Problem, result: Result, models: Mapping[int, PersonalModel], device: str
+) -> dict[int, dict[str, Tensor]]:
+    """The clients' own models, as a result keeps them. The problem's own part is the first one after it."""
+    out: dict[int, dict[str, Tensor]] = {}
+    if isinstance(problem, PartlyShared):
+        problem.load_own(None)
+    server = _loaded(problem, result.x, result.buffers, device)
+    if server is None:
+        return {}
+    base = {name: t.detach().cpu().clone() for name, t in server.state_dict().items()}
+    for i, own in models.items():
+        if isinstance(problem, PartlyShared):
+            problem.load_own(own.own)
+        module = _loaded(problem, own.x, own.buffers, device)
+        assert module is not None
+        out[i] = differences(module, base)
+    if isinstance(problem, PartlyShared):
+        problem.load_own(None)
+    return out
 
 
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:

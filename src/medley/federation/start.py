@@ -8,7 +8,7 @@ from torch import Tensor
 from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..contract.types import Vec
-from ..problems.network import NetworkProblem
+from ..problems.network import NetworkProblem, SharedNetwork
 from ..storage.weights import Weights
 
 FLAT = {"x", "floats", "ints"}
@@ -22,6 +22,12 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
     """
     if init is None:
         return x0
+    if (
+        isinstance(problem, SharedNetwork)
+        and not isinstance(init, Tensor)
+        and not ("x" in init and init.keys() <= FLAT)
+    ):
+        return problem.begin_at(start(problem.joint, problem.joint.flat, init))
     if isinstance(init, Tensor):
         return _finite(_vector(init, x0))
     if "x" in init and init.keys() <= FLAT:

@@ -13,6 +13,7 @@ import torch
 
 from ..contract.client import Client, Engine
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
+from ..contract.own import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
@@ -241,8 +242,9 @@ class RemoteEvaluator:
         """Whether any client has test rows."""
         return bool(self.draw.fed.census.tests.any())
 
-    def by_client(self, x: Vec, buffers: State | None, round: int) -> list[Row]:
+    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
         """Figures of x at each client that answers, on its own rows; without an exchange after `evaluate`."""
+        assert models is None, "FlowerConnection.open refuses methods whose clients use models of their own"
         draw = self.draw
         s = draw.plan.step(round)
         now = draw.plan.now(s)

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..contract.errors import MedleyError, WireError
+from ..contract.errors import MedleyError, Unsupported, WireError
 from ..contract.message import LIMIT, is_finite, nbytes
+from ..contract.own import PartlyShared
 from ..contract.problem import State
 from ..storage import pytree
 from ..wire.codec import resending
@@ -43,7 +44,14 @@ class Flower:
     known: Any = None
 
     def open(self, host: Host) -> FlowerConnection:
-        """Begin a run; nothing is sent yet."""
+        """Begin a run; nothing is sent yet. Raises Unsupported where clients use models of their own."""
+        if host.algorithm.is_personal or isinstance(host.problem, PartlyShared):
+            raise Unsupported(
+                f"{host.algorithm.name}: on Flower every client uses the server's model, and all parameters travel. "
+                "Run methods with models of their own in one process, by transports.Processes or Ray",
+                method=host.algorithm.name,
+                need="shared",
+            )
         return FlowerConnection(host, self)
 
 

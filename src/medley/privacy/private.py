@@ -39,10 +39,12 @@ import torch
 from torch import Tensor
 
 from ..contract.algorithm import Algorithm
+from ..contract.client import Client
 from ..contract.cohort import Cohort, Replies
 from ..contract.errors import BudgetSpent, RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.needs import Need
+from ..contract.own import Patterns
 from ..contract.sampling import Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
@@ -153,6 +155,19 @@ class Private(Algorithm[PrivateServer]):
     def remember(self, x: Vec) -> Any:
         """The method's own memory."""
         return self.method.remember(x)
+
+    def personal(self, me: Client[Any], x: Vec) -> Vec:
+        """The method's own; it stays with its client."""
+        return self.method.personal(me, x)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether the method's clients use models of their own."""
+        return self.method.is_personal
+
+    def shares(self) -> Patterns | None:
+        """The method's own."""
+        return self.method.shares()
 
     def model(self, s: PrivateServer) -> Vec:
         """The method's own model."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from ..contract.own import PartlyShared
+from ..contract.problem import Problem
 from ..storage.result import Row, Status
 
 LAST = 3
@@ -18,9 +20,12 @@ LEARNT, LOST = 0.2, 0.05
 than LOST of that gain is left."""
 
 
-def judged(history: Sequence[Row]) -> Status:
-    """The status of a run that made all its rounds: "finished", or "diverged" with a sentence."""
-    why = diverged(history)
+def judged(history: Sequence[Row], problem: Problem | None = None) -> Status:
+    """The status of a run that made all its rounds: "finished", or "diverged" with a sentence.
+
+    Of a partly shared ``problem`` the history's model lacks its own part, and shows no divergence.
+    """
+    why = "" if isinstance(problem, PartlyShared) else diverged(history)
     return Status("diverged", why) if why else Status("finished")
 
 
@@ -58,3 +63,21 @@ def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     pick = max if best is max else min
     return values[0], pick(values), pick(values[-LAST:])
+
+
+def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Collection[str], over: int) -> str:
+    """The sentence that says which target was reached; empty where none was.
+
+    Args:
+        history: the rows of evaluated rounds
+        target: the figures that end a run
+        at_least: those that are to be at least so large; others at most
+        over: the number of last evaluations whose mean counts
+    """
+    last = history[-over:]
+    for key, goal in target.items():
+        value = sum(row.get(key, math.nan) for row in last) / over if len(last) == over else math.nan
+        if (value >= goal) if key in at_least else (value <= goal):
+            mean = "" if over == 1 else f", the mean of the last {over} evaluations,"
+            return f"{key}{mean} {value:.6g} reached the target {goal:g} in round {int(last[-1]['round'])}"
+    return ""

@@ -30,8 +30,9 @@ from ..storage.spill import LazyMapping
 from ..wire.codec import Codec, Plain
 from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping
+from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import judged
+from .divergence import judged, reached
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
 from .run_state import RunState
@@ -54,7 +55,8 @@ class Loop:
         seed: the run's seed
         eval_every: rounds between two rows of the history
         clients_every: rounds between two tables of the clients' figures; None makes one at the end, where clients have
-            test rows of their own
+            test rows or models of their own
+        client_models: whether the result keeps the clients' own models, see `medley.server.clientwise`
         target: the figures that end the run, checked at evaluated rounds
         at_least: the figures of ``target`` that are to be at least so large; others at most
         target_over: the number of last evaluations whose mean is held against ``target``
@@ -80,6 +82,7 @@ class Loop:
     seed: int = 0
     eval_every: int = 1
     clients_every: int | None = None
+    client_models: bool | None = None
     target: Mapping[str, float] = field(default_factory=dict)
     at_least: frozenset[str] = frozenset({"accuracy"})
     target_over: int = 1
@@ -95,6 +98,12 @@ class Loop:
     readmit: tuple[int, ...] = ()
     _events: Events | None = None
     _seen: list[ExchangeEvent] = field(default_factory=list)
+    clientwise: Clientwise = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clientwise = Clientwise(
+            self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, self.client_models
+        )
 
     @property
     def _waits_as(self) -> str:
@@ -172,12 +181,13 @@ class Loop:
 
     def _run(self, state: RunState, folder: RunFolder | None) -> Result:
         """The loop. ``state`` is replaced when a round is whole, so that every exit leaves the last whole round."""
+        goal = self.target, self.at_least, self.target_over
         saved, began = -1, time.perf_counter() - state.wall
         try:
             try:
                 if not state.history:
                     self._evaluate_x0(state)
-                while state.round < self.rounds and not self._reached(state.history):
+                while state.round < self.rounds and not reached(state.history, *goal):
                     state = self._next(state, began)
                     if folder and state.round % self.checkpoint_every == 0:
                         self._save(state, folder)
@@ -186,8 +196,8 @@ class Loop:
                         with stopwatch.doing("files"):
                             folder.grow(state.history, state.bookkeeping.ledger)
                     self._tell_round(state)
-                why = self._reached(state.history)
-                status = Status("target", why) if why else judged(state.history)
+                why = reached(state.history, *goal)
+                status = Status("target", why) if why else judged(state.history, self.clients.problem)
             except KeyboardInterrupt:
                 status = self._interrupted(state)
             except BudgetSpent as e:
@@ -221,13 +231,12 @@ class Loop:
         return after
 
     def _by_client(self, state: RunState) -> None:
-        """Add the clients' figures after this round, once."""
-        if state.clients and state.clients[-1]["round"] == state.round:
-            return
+        """Add the clients' figures after this round, and those of their own models to its row."""
         with stopwatch.doing("evaluation"):
-            x = self.algorithm.model(state.s)
-            rows = self.evaluator.by_client(x, state.bookkeeping.buffers, state.round)
-        state.clients = [*state.clients, *({"round": state.round, **row} for row in rows)]
+            rows = self.clientwise.rows(state)
+        state.clients = [*state.clients, *rows]
+        if self.clientwise.personal and state.history[-1]["round"] == state.round:
+            state.history = [*state.history[:-1], {**state.history[-1], **summary(rows)}]
 
     def _evaluated(self, round: int) -> bool:
         return round % self.eval_every == 0 or round == self.rounds
@@ -312,17 +321,6 @@ class Loop:
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it
         return row
 
-    def _reached(self, history: list[Row]) -> str:
-        """The sentence that says which target was reached; empty where none was."""
-        over = self.target_over
-        last = history[-over:]
-        for key, goal in self.target.items():
-            value = sum(row.get(key, math.nan) for row in last) / over if len(last) == over else math.nan
-            if (value >= goal) if key in self.at_least else (value <= goal):
-                mean = "" if over == 1 else f", the mean of the last {over} evaluations,"
-                return f"{key}{mean} {value:.6g} reached the target {goal:g} in round {int(last[-1]['round'])}"
-        return ""
-
     def _observe(self, event: ExchangeEvent) -> None:
         self._seen.append(event)
         if self._events is not None:
@@ -380,15 +378,15 @@ class Loop:
             # The model may be finite and its loss not: then the last row is an earlier one.
             with contextlib.suppress(Diverged):
                 self._evaluate(state)
-        if self.clients_every is not None or self.evaluator.own_tests:
-            self._by_client(state)
+        if self.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:
+            state.clients = self.clientwise.last(state)
         engines, waits = state.bookkeeping.engines, self._waits_as
         return Result(
             self.algorithm.name,
             self.seed,
             self.algorithm.model(state.s).detach().cpu().clone(),
             state.history,
-            state.summary(),
+            state.summary() | summary([row for row in state.clients if row["round"] == state.round]),
             state.bookkeeping.ledger,
             status,
             self.settings

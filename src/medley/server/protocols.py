@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from ..contract.client import Client, Engine
+from ..contract.own import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
@@ -71,8 +72,15 @@ class Evaluator(Protocol):
         """Whether clients have test rows of their own."""
         ...
 
-    def by_client(self, x: Vec, buffers: State | None, round: int) -> list[Row]:
-        """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ..."""
+    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
+        """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ...
+
+        Args:
+            x: the server's model [d]
+            buffers: its buffers, None where there are none
+            round: the number of the round
+            models: gives the models that clients use; None where all use x
+        """
         ...
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:

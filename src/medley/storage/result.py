@@ -23,6 +23,7 @@ from ..contract.errors import MedleyError, RecipeError, WireError
 from ..contract.problem import State
 from ..wire.ledger import Ledger
 from . import atomic, modules
+from .client_models import ClientModels, client_model, load_models, save_models
 from .environment import environment
 from .formats import other_format
 from .html import facts
@@ -88,7 +89,10 @@ class Result:
         environment: versions and machine that made it; empty in folders that do not record them
         clients: a row for each client, at the end and every ``clients_every`` rounds: round, client, rows, loss, and,
             on the client's own test rows, test_rows, test_loss, accuracy and metrics. Empty where clients have no test
-            rows of their own and ``clients_every`` is not given
+            rows of their own and ``clients_every`` is not given. ``took_part`` is 1 for a client whose reply to any
+            request has arrived, else 0. Where clients use models of their own, the figures are those models', and
+            server_loss, server_test_loss, ... those of the server's model on the same rows
+        personal: the clients' own models at the end, as `client_models` has them; empty where they are not kept
     """
 
     method: str
@@ -103,6 +107,7 @@ class Result:
     buffers: State | None = None
     environment: dict[str, Any] = field(default_factory=environment, repr=False, compare=False)
     clients: list[Row] = field(default_factory=list)
+    personal: ClientModels = field(default_factory=dict, compare=False)
 
     def __getitem__(self, name: str) -> list[float]:
         """One column of the history, with nan for rows that lack it."""
@@ -163,6 +168,7 @@ class Result:
             "environment": self.environment,
             "clients": len(self.clients),
         }
+        save_models(folder, self.personal)
         if self.model is not None:
             self.save_structure(folder)
         with atomic.replacing(folder / "result.json") as tmp:
@@ -205,6 +211,15 @@ class Result:
         Labels are as the data had them, text where it was text. Arguments and errors are those of `outputs`.
         """
         return predicted(self.outputs(X, batch), self.settings.get("classes"), self.settings.get("labels"))
+
+    def client_model(self, client: int) -> nn.Module:
+        """The network that a client uses at the end, in evaluation mode: its own, or the server's where all use that.
+
+        Raises RecipeError without a model, for a client that is not there, and where own models were not kept.
+        """
+        if self.model is None:
+            raise RecipeError(NO_MODEL, "model")
+        return client_model(self.model, self.personal, client, self.clients)
 
     @property
     def digest(self) -> str:
@@ -258,6 +273,7 @@ class Result:
             buffers,
             head.get("environment", {}),
             clients,
+            load_models(folder),
         )
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")

@@ -11,12 +11,13 @@ from ..contract.needs import Need
 from ..federation.federation import Federation
 from ..federation.run import run
 from ..problems import Network
+from ..problems.network.names import BUT_NORMS
 from ..storage.result import Result, Row
 from ..transports import Local
 from ..wire.connection import Transport
 from .compare import expect
 from .faults import Rewired, one_by_one
-from .toys import PER_TASK, ROUNDS, Place, places
+from .toys import PER_TASK, ROUNDS, Place, normalised, places
 
 
 class Subject:
@@ -35,7 +36,10 @@ class Subject:
         """
         can: list[Place] = []
         uniform = Need.UNIFORM in self.method.requires()
+        norms = self.method.shares() == BUT_NORMS
         for place in places():
+            if norms and isinstance(place.problem, Network):
+                place = normalised(place)
             if uniform:
                 place = replace(place, weights="uniform")
             requires = self.method.suited(place.gives).requires()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..contract.needs import Need
 from ..contract.problem import Family
@@ -76,6 +76,12 @@ class Place:
             weights=self.weights,
             **past,
         )
+
+
+def normalised(place: Place) -> Place:
+    """A place of networks with a normalisation layer, for methods that treat those apart."""
+    layers = [nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, place.classes or 3)]
+    return replace(place, problem=Network(nn.Sequential(*layers)))
 
 
 def places() -> list[Place]:

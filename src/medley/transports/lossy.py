@@ -99,6 +99,9 @@ class LossyConnection:
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request, with faults. Yields the blocks with the replies that arrive."""
+        if exchange.aside:
+            yield from self.inner.exchange(exchange)
+            return
         ids = [i for block in exchange.blocks for i in block]
         if any(tag != exchange.tag for tag, _ in self.attempts):
             self.attempts.clear()

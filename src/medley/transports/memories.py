@@ -20,6 +20,8 @@ class MemoriesHere:
         if not self.host.remembers:
             return {}
         memories = self.host.memories
+        if exchange.aside:
+            return {i: memories.peek(i, exchange.acked.get(i)) for i in ids}
         return {i: memories.get(i, exchange.acked.get(i), exchange.round) for i in ids}
 
     def keep(self, exchange: Exchange, pending: Mapping[int, Any]) -> None:

@@ -25,6 +25,10 @@ class MemoryVersions(Protocol):
         """The acknowledged memory, or None before the first. Raises WireError where it is not held."""
         ...
 
+    def peek(self, client: int, acked: Tag | None) -> Any:
+        """The acknowledged memory, or None where there is none; nothing changes."""
+        ...
+
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """Keep a pending version beside the acknowledged one."""
         ...

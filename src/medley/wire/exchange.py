@@ -22,7 +22,7 @@ class Exchange:
 
     Attributes:
         round: from 1
-        number: counts the exchanges of the round, from 0
+        number: counts the exchanges of the round, from 0; −1 for a request out of band
         method: name of the client method
         blocks: the clients asked, see `in_blocks`; a block comes back as one `Fold`
         common: the message to all, encoded
@@ -47,6 +47,11 @@ class Exchange:
     buffers: State | None = None
     tolerant: bool = False
     clip: Clip | None = None
+
+    @property
+    def aside(self) -> bool:
+        """True for a request out of band: it asks for clients' personal models, and changes and counts nothing."""
+        return self.number < 0
 
     @property
     def tag(self) -> Tag:

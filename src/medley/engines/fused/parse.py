@@ -16,7 +16,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
     """The problem as layers and ∂l/∂z, or None where it has parts that `layers` does not have.
 
     A network must be an `nn.Sequential` of Linear, Conv2d, MaxPool2d, Flatten, ReLU, Tanh and Identity that ends in a
-    Linear, without hooks, buffers, frozen or shared parameters, and trained on cross_entropy or mse.
+    Linear, without hooks, buffers, frozen, or tied parameters, and trained on cross_entropy or mse.
     """
     if isinstance(problem, LinearProblem):
         family = problem.family
@@ -25,7 +25,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
         return [Dense(0, problem.features, problem.width, None, True)], slope
     if not isinstance(problem, NetworkProblem) or callable(problem.family.loss) or problem.buffers() is not None:
         return None
-    if problem.factors is not None:
+    if problem.factors is not None or not problem.in_order:
         return None
     if any(m._forward_hooks or m._forward_pre_hooks for m in problem.module.modules()):
         return None

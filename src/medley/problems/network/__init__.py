@@ -4,6 +4,8 @@ The module's trainable parameters are views of one vector, in the order of ``nam
 are views of another: loading x is one copy, reading the gradient none. Buffers (BatchNorm statistics) are not part of
 x.
 
+Where clients share some parameters only, those come first in the vector, see `shared`.
+
 `family` has the `Network` that a user writes, `model` the module on a flat vector, `objective` f_i, and `problem` the
 rest of the contract.
 """
@@ -11,3 +13,4 @@ rest of the contract.
 from .family import Network as Network
 from .objective import NetworkObjective as NetworkObjective
 from .problem import NetworkProblem as NetworkProblem
+from .shared import SharedNetwork as SharedNetwork

@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
+from ...contract.own import Patterns
+from ...contract.problem import Problem
 from ...contract.types import Data
 from ...numerics.lazy import in_memory
 from ...numerics.redrawn import redrawn
 from ...numerics.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import class_labels
+from .names import trainable
 from .problem import NetworkProblem, is_binary
+from .shared import SharedNetwork
 from .spec import Loss, Transform
 
 
@@ -40,6 +44,9 @@ class Network:
             row's loss and its accuracy are means over its other labels.
         transform: a function (rows [b, ...], generator) -> rows, of every batch that is trained on and of no other,
             such as `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
+        shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"
+            takes names away. "body" is all but the last layer, "all but norms" all but normalisation layers. The others
+            are each client's own, as are the buffers of their modules: they neither travel nor count. None shares all
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
     client draws its own, from a named stream.
@@ -54,6 +61,7 @@ class Network:
     class_weights: Sequence[float] | None = None
     ignore_index: int = -100
     transform: Transform | None = None
+    shared: Patterns | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
@@ -75,6 +83,11 @@ class Network:
             object.__setattr__(self, "class_weights", tuple(weights))
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
+        if self.shared is not None:
+            if not all(isinstance(name, str) for name in self.shared) or not self.shared:
+                raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
+            object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
+            trainable(self.module, self.shared)
         if self.start is None:
             if is_trained(self.module):
                 raise RecipeError(
@@ -86,7 +99,7 @@ class Network:
         if self.start not in ("draw", "module"):
             raise RecipeError.unknown(str(self.start), ("draw", "module"), "Network(start=...)")
 
-    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> NetworkProblem:
+    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
         """The problem for rows of this shape.
 
         Args:
@@ -121,7 +134,7 @@ class Network:
             p.gives -= {Need.NOISE}
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out)
-        return p
+        return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
         """Raise BadData where the outputs of two rows have not the shape that the labels ask of cross-entropy."""
@@ -178,8 +191,9 @@ class Network:
     def fingerprint(self) -> list[Any]:
         """All that decides a run's bits: with ``start="draw"`` weights that the seed draws don't count."""
         module = redrawn(self.module) if self.start == "draw" else self.module
-        rest = [self.class_weights, self.ignore_index, self.transform]
+        rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
         rest = [] if rest == [None, -100, None] else rest
+        rest = [*rest, self.shared] if self.shared is not None else rest
         return [module, self.loss, self.start, *rest]
 
     def settings(self) -> dict[str, Any]:
@@ -191,5 +205,6 @@ class Network:
             "start": self.start,
             **({} if self.class_weights is None else {"class weights": list(self.class_weights)}),
             **({} if self.transform is None else {"transform": getattr(self.transform, "__name__", "own")}),
+            **({} if self.shared is None else {"shared": self.shared}),
             **({} if self.ignore_index == -100 else {"ignore_index": self.ignore_index}),
         }

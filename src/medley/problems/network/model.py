@@ -18,6 +18,7 @@ from ...contract.problem import State
 from ...contract.types import Data, Vec, Weights
 from ...numerics.lazy import in_memory
 from ..cross_entropy import cross_entropies, padded_cross_entropies
+from .names import trainable
 from .spec import NetworkSpec
 
 
@@ -29,6 +30,8 @@ class NetworkModel:
         classes: the number of classes; None where there are none, or it is not known.
         module: the copy.
         d: the number of trainable parameters.
+        shared_count: the number of parameter tensors that clients share; they come first in ``flat``.
+        in_order: whether ``flat`` has the parameters in the order of the module.
         flat: the parameters [d], of which the module's are views.
         gradient: the gradient [d] of the last backward pass, of which the parameters' ``.grad`` are views.
         places: (path, index) of every place in the module of a parameter: its name, and its index in ``shapes``. A
@@ -43,7 +46,7 @@ class NetworkModel:
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         self.family, self.classes, self.dtype, self.device = family, classes, dtype, device
         self.module = copying.deepcopy(family.module).to(device=device, dtype=dtype)
-        params = [p for p in self.module.parameters() if p.requires_grad]
+        params, self.shared_count = trainable(self.module, family.shared)
         index = {p: i for i, p in enumerate(params)}
         self.places = [
             (f"{path}.{name}".lstrip("."), index[p])
@@ -51,6 +54,7 @@ class NetworkModel:
             for name, p in m._parameters.items()
             if p is not None and p.requires_grad
         ]
+        self.in_order = all(p is q for p, q in zip(params, trainable(self.module, None)[0], strict=True))
         self.shapes = [p.shape for p in params]
         self.sizes = [p.numel() for p in params]
         self.d = sum(self.sizes)

@@ -20,6 +20,7 @@ from ...numerics.redrawn import redrawn
 from ...runtime.meter import Meter
 from ..cross_entropy import row_means
 from .model import NetworkModel
+from .names import trainable
 from .objective import NetworkObjective
 from .spec import NetworkSpec
 
@@ -111,7 +112,7 @@ class NetworkProblem(NetworkModel):
                 "x₀ is drawn by the layers' reset_parameters, for every seed; Network(start='module') keeps weights"
             )
             fresh = redrawn(self.family.module, generator.initial_seed())
-            params = [p for p in fresh.parameters() if p.requires_grad]
+            params, _ = trainable(fresh, self.family.shared)
             self.flat.copy_(torch.cat([p.detach().reshape(-1) for p in params]))
         return self.flat.clone()
 

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from ...contract.own import Patterns
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, y) -> the mean loss of the batch, a 0-d tensor; or the loss of each row, a tensor [b, ...]."""
 
@@ -37,6 +39,11 @@ class NetworkSpec(Protocol):
     @property
     def ignore_index(self) -> int:
         """The target of cross-entropy that has no loss, as in padding."""
+        ...
+
+    @property
+    def shared(self) -> Patterns | None:
+        """Names of the parameters that clients share; None for all."""
         ...
 
     @property

@@ -1,0 +1,102 @@
+"""APFL: each client mixes the server's model with one of its own, and trains its own under the mixture.
+
+**Reference**: Deng, Kamani & Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020, Algorithm 1,
+and equation 10 for adaptive weights.
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: clients send displacements w_i − x, not end points, at the end of the local steps of a pace. The mean is
+weighted by rows. Adaptive weights move at the first step of a round, and stay in [0, 1]. Momentum and optimizers of the
+pace are not used. Parameters that a network leaves to each client are not trained.
+
+**Missing replies**: a lost one is left out of the mean, and its client's own model and weight stay as they were. A
+client that never took part has the server's model.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(
+...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
+...     partition=md.scenarios.Labels(clients=10, labels=2),
+... )
+>>> s = md.run(md.APFL(), fed, rounds=5, progress=False).summary
+>>> s["personal_accuracy"] > s["accuracy"]
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..contract.algorithm import Algorithm, on_client
+from ..contract.client import Client
+from ..contract.cohort import Cohort
+from ..contract.messages import Model, Step
+from ..contract.settings import in_range
+from ..contract.types import Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass
+class Memory:
+    """The client's own part v_i, None before its first round, where it is x; and its weight α_i."""
+
+    v: Vec | None = None
+    alpha: float | None = None
+
+
+@dataclass(frozen=True)
+class APFL(Algorithm[Server, Memory]):
+    """Mixtures α v_i + (1 − α) x.
+
+    Attributes:
+        alpha: the weight α of the own part; 0 is FedAvg, 1 is training alone; the paper takes 0.25 to 0.75
+        adaptive: whether each client's weight follows its gradient, α ← α − lr ⟨∇f_i(v̄), v − w⟩; default False
+    """
+
+    alpha: Annotated[float, in_range(0, 1)] = 0.5
+    adaptive: bool = False
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (w_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client
+    def train(self, me: Client[Memory], got: Model) -> Step:
+        """For each batch w ← w − lr ∇f_i(w) and v ← v − lr α ∇f_i(αv + (1 − α)w)."""
+        lr, w, v, a = me.pace.lr, got.x, *self._own(me.memory, got.x)
+        for k, rows in enumerate(me.batches()):
+            g = me.gradient(a * v + (1 - a) * w, rows)
+            if self.adaptive and k == 0:
+                a = min(1.0, max(0.0, a - lr * float(g @ (v - w))))
+            v, w = v - lr * a * g, w - lr * me.gradient(w, rows)
+        me.memory.v, me.memory.alpha = v, a
+        return Step(w - got.x)
+
+    def _own(self, memory: Memory, x: Vec) -> tuple[Vec, float]:
+        """v_i and α_i."""
+        return x if memory.v is None else memory.v, self.alpha if memory.alpha is None else memory.alpha
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: the server knows no own models."""
+
+    def personal(self, me: Client[Memory], x: Vec) -> Vec:
+        """α v_i + (1 − α) x."""
+        v, a = self._own(me.memory, x)
+        return a * v + (1 - a) * x

@@ -1,0 +1,75 @@
+"""FedAvgFT: FedAvg, and every client fine-tunes the server's model on its own rows before it uses it.
+
+**Reference**: Collins, Hassani, Mokhtari & Shakkottai, "FedAvg with Fine Tuning: Local Updates Lead to Representation
+Learning", NeurIPS 2022. Its rounds are those of McMahan et al., "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: clients send displacements y_i − x, not end points.
+
+**Missing replies**: a lost one is left out of the mean, which is over those who answered. A client that never took part
+fine-tunes like any other.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(
+...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
+...     partition=md.scenarios.Labels(clients=10, labels=2),
+... )
+>>> s = md.run(md.FedAvgFT(), fed, rounds=5, progress=False).summary
+>>> s["personal_accuracy"] > s["accuracy"]
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..contract.algorithm import Algorithm, on_client
+from ..contract.client import Client
+from ..contract.cohort import Cohort
+from ..contract.messages import Model, Step
+from ..contract.settings import at_least
+from ..contract.types import Vec
+
+
+@dataclass
+class Server:
+    """The model."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Algorithm[Server]):
+    """Federated averaging with fine-tuning.
+
+    Attributes:
+        epochs: passes over a client's rows to fine-tune; the paper takes 10 to 200 steps
+    """
+
+    epochs: Annotated[int, at_least(1)] = 1
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client(vectorized=True)
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x."""
+        return Step(me.descend(got.x).step)
+
+    def personal(self, me: Client, x: Vec) -> Vec:
+        """The end of a descent from x."""
+        return x + me.at(epochs=self.epochs).descend(x).step

@@ -1,0 +1,75 @@
+"""FedBN: normalisation layers are each client's own, all other parameters are averaged.
+
+**Reference**: Li, Jiang, Zhang, Kamp & Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021, Algorithm 1.
+
+**Needs**: a network with normalisation layers.
+
+**One round sends** (floats per client; d shared parameters):
+
+- train: d down, d up
+
+**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows, where the paper's is
+plain. Layer and group normalisation are own, too, where the network has such.
+
+**Missing replies**: a lost one is left out of the mean; its client goes on from its own part before. A client that
+never took part has the server's model with the first own part.
+
+**Example**
+
+>>> import medley as md
+>>> from torch import nn
+>>> net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+>>> fed = md.Federation(
+...     md.problems.Network(net), data=md.datasets.digits(), own_test=True,
+...     partition=md.scenarios.Labels(clients=10, labels=2),
+... )
+>>> md.run(md.FedBN(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.3
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..contract.algorithm import Algorithm, on_client
+from ..contract.client import Client
+from ..contract.cohort import Cohort
+from ..contract.messages import Model, Step
+from ..contract.needs import Need
+from ..contract.own import Patterns
+from ..contract.types import Vec
+
+
+@dataclass
+class Server:
+    """The shared parameters."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class FedBN(Algorithm[Server]):
+    """Federated averaging of shared parameters.
+
+    Batch statistics are own, as the layers' parameters are.
+    """
+
+    needs = frozenset({Need.NETWORK})
+
+    def shares(self) -> Patterns:
+        """All but normalisation layers."""
+        return "all but norms"
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client(vectorized=True)
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x and the client's own part, on both."""
+        return Step(me.descend(got.x).step)

@@ -1,0 +1,78 @@
+"""FedPer: the last layers are each client's own, and the layers below are averaged.
+
+**Reference**: Arivazhagan, Aggarwal, Singh & Choudhary, "Federated Learning with Personalization Layers",
+arXiv:1912.00818, 2019, Algorithms 1 and 2.
+
+**Needs**: a network.
+
+**One round sends** (floats per client; d shared parameters):
+
+- train: d down, d up
+
+**Departures**: clients send displacements y_i − x, not end points. The mean is over the clients that take part,
+weighted by rows, where the paper averages all. First personal layers are of one draw for all.
+
+**Missing replies**: a lost one is left out of the mean; its client goes on from its own part before. A client that
+never took part has the server's model with the first own part.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(
+...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
+...     partition=md.scenarios.Labels(clients=10, labels=2),
+... )
+>>> md.run(md.FedPer(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.9
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..contract.algorithm import Algorithm, on_client
+from ..contract.client import Client
+from ..contract.cohort import Cohort
+from ..contract.messages import Model, Step
+from ..contract.needs import Need
+from ..contract.own import Patterns
+from ..contract.types import Vec
+
+
+@dataclass
+class Server:
+    """The shared parameters."""
+
+    x: Vec
+
+
+@dataclass(frozen=True)
+class FedPer(Algorithm[Server]):
+    """Federated averaging of shared parameters.
+
+    Attributes:
+        shared: names of the shared parameters, the base layers; by default all layers but the last one. A network's own
+            ``shared`` comes first
+    """
+
+    shared: str | Sequence[str] = "body"
+
+    needs = frozenset({Need.NETWORK})
+
+    def shares(self) -> Patterns:
+        """The base layers."""
+        return self.shared
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """x ← x + Σ p̃_i (y_i − x)."""
+        s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
+
+    @on_client(vectorized=True)
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x and the client's own part, on both."""
+        return Step(me.descend(got.x).step)

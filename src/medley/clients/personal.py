@@ -1,0 +1,94 @@
+"""Clients' personal models, asked for out of band: nothing is kept, and no byte is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from ..contract.algorithm import Algorithm
+from ..contract.client import Client
+from ..contract.errors import ClientFailed, Diverged, MedleyError
+from ..contract.message import Packed
+from ..contract.own import PartlyShared
+from ..contract.problem import Problem
+from ..storage import pytree
+from ..wire.exchange import Exchange
+from ..wire.fold import Fold, Receipt
+from .answer import named_noise
+
+PHASE = "personal"
+"""The phase of clients that make their personal models: their random streams are not those of training."""
+
+
+@runtime_checkable
+class PersonalHost(Protocol):
+    """The parts of a `medley.clients.host.ClientHost` that are used here."""
+
+    algorithm: Algorithm[Any, Any]
+    problem: Problem
+    device: str
+
+    def client(self, i: int, round: int, /) -> Client[Any]:
+        """Client i in this round."""
+        ...
+
+    def parts(self, held: Mapping[int, Any]) -> Any:
+        """See `medley.clients.host.ClientHost.parts`."""
+        ...
+
+
+def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> Fold:
+    """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``.
+
+    Args:
+        host: the clients
+        exchange: the request, with the server's model
+        block: number of the block
+        memories: acknowledged memories by client; no entry before the first
+    """
+    fold = Fold(block)
+    for i in exchange.blocks[block]:
+        try:
+            fold.replies[i] = _personal(host, exchange, i, memories.get(i))
+        except MedleyError as e:
+            fold.failed[i] = str(e)
+            continue
+        fold.receipts.append(Receipt(i, 0, 0, 0.0))
+    return fold
+
+
+def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Packed:
+    """Client i's model. Raises ClientFailed or Diverged where its method gives none."""
+    algorithm, problem, x = host.algorithm, host.problem, exchange.common["x"]
+    assert isinstance(x, torch.Tensor)
+    parts = host.parts({i: memory})
+    me = host.client(i, exchange.round)
+    me.memory, me.optimizer_state, me.phase = pytree.copy(parts.memories[i]), parts.optimizers.get(i), PHASE
+    if exchange.buffers is not None:
+        problem.load_buffers(exchange.buffers)
+    if isinstance(problem, PartlyShared):
+        problem.load_own(parts.owns[i])
+    given = [("x", x, x._version), *((name, t, t._version) for name, t in pytree.tensors(parts.memories[i], "memory"))]
+    where = f"{algorithm.name}.personal (client {i}, round {exchange.round})"
+    try:
+        with named_noise(me, exchange, problem, host.device):
+            mine = algorithm.personal(me, x)
+    except MedleyError:
+        raise
+    except Exception as e:
+        raise ClientFailed(client=i, round=exchange.round, method="personal", traceback=repr(e)) from e
+    if changed := [name for name, t, version in given if t._version != version]:
+        raise MedleyError(f"{where} changed {changed[0]} in place; write m.c = m.c + step")
+    if not isinstance(mine, torch.Tensor) or mine.shape != x.shape:
+        found = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__
+        raise MedleyError(f"{where} gave {found}; want a model [{len(x)}] like the server's")
+    if not bool(torch.isfinite(mine).all()):
+        raise Diverged(f"{where} gave numbers that are not finite")
+    out: Packed = {"x": mine.detach()}
+    if exchange.buffers is not None and (buffers := problem.buffers()) is not None:
+        out |= {"floats": buffers[0], "ints": buffers[1]}
+    if isinstance(problem, PartlyShared):
+        out |= {f"own.{name}": t for name, t in problem.own().items()}
+    return out

@@ -1,0 +1,84 @@
+"""Local descents where clients have parameters of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..contract.client import Client, Descent, Engine, LocalUpdate
+from ..contract.errors import MedleyError
+from ..contract.pace import Pace
+from ..contract.types import Num, Vec
+from ..problems.network.shared import PartObjective, of_part
+from .seq import Seq
+
+
+@dataclass(frozen=True)
+class Partly:
+    """Descents on the shared and the own part together, by ``inner``; on one of them alone by `Seq`."""
+
+    inner: Engine
+
+    @property
+    def name(self) -> str:
+        """The inner engine's name."""
+        return self.inner.name
+
+    def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
+        """See `medley.contract.client.Client.descend`; the own part of the problem moves along."""
+        view = me.problem
+        assert isinstance(view, PartObjective)
+        own, d = view.problem.part, view.problem.d
+        if how.train == "shared":
+            return self._part(me, view, x, how)
+        if how.train == "own":
+            if how.pull is not None or how.shift is not None or how.correct is not None:
+                raise MedleyError(
+                    "descend(train='own'): pull, shift and correct are vectors of the shared parameters; leave them out"
+                )
+            update = self._part(me, view.others(x), own.x, how)
+            own.x = own.x + update.step
+            return replace(update, step=torch.zeros_like(x))
+        start = view.problem.whole(x)
+        joint = replace(me, problem=view.joint)
+        update = self.inner.descend(joint, start, _joint(how, view, d))
+        own.x = (start + update.step)[d:]
+        me.optimizer_state = joint.optimizer_state
+        mu = 0.0 if how.pull is None else how.pull[0]
+        T = update.T if not isinstance(mu, float | int) or not mu else _time(me.pace, update.steps, mu, how)
+        return replace(update, step=update.step[:d], T=T)
+
+    def _part(self, me: Client[Any], view: PartObjective, x: Vec, how: Descent) -> LocalUpdate:
+        """A descent of one part, which has random streams and an optimizer's state of its own."""
+        worker = replace(me, problem=view, phase=f"{me.phase} {how.train}".strip())
+        update = Seq().descend(worker, x, how)
+        me.optimizer_state = worker.optimizer_state
+        return update
+
+
+def _joint(how: Descent, view: PartObjective, d: int) -> Descent:
+    """The update rule on all parameters: the own ones have neither pull, shift nor correction."""
+    pull, shift, correct = how.pull, how.shift, how.correct
+    if pull is not None:
+        mu, anchor = pull
+        column = mu if isinstance(mu, torch.Tensor) and mu.ndim else anchor.new_full((d,), float(mu))
+        pull = view.padded(column), view.padded(anchor)
+    return how._replace(
+        pull=pull,
+        shift=None if shift is None else view.padded(shift),
+        loss=of_part(how.loss, view.part),
+        correct=None if correct is None else lambda w, u, rows: torch.cat([correct(w[:d], u[:d], rows), u[d:]]),
+    )
+
+
+def _time(pace: Pace, steps: Num, mu: float, how: Descent) -> float:
+    """The simulated time of a descent under a pull, see `LocalUpdate`; the engine saw a vector mu."""
+    rho = pace.momentum if how.optimizer == "sgd" else 0.0
+    mu = mu if how.optimizer == "sgd" else 0.0
+    c = S = 0.0
+    for _ in range(int(steps)):
+        c = rho * c + 1
+        S = (1 - pace.lr * mu) * S + c
+    return pace.lr * S

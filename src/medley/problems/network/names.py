@@ -1,0 +1,62 @@
+"""The parameters of a network that clients share, by name."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from ...contract.errors import RecipeError
+from ...contract.own import Patterns
+
+BODY, BUT_NORMS = "body", "all but norms"
+"""Words in the place of names: all layers but the last one, and all but normalisation layers."""
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+"""Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""
+
+
+def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Parameter], int]:
+    """The trainable parameters, shared ones first, each group in the order of the module; and the number of shared.
+
+    Args:
+        module: the network
+        shared: names, see `medley.problems.Network`; None shares all
+
+    Raises RecipeError for a pattern that fits no trainable parameter, and where none is shared.
+    """
+    params = [p for p in module.parameters() if p.requires_grad]
+    if shared is None:
+        return params, len(params)
+    chosen = _chosen(module, (shared,) if isinstance(shared, str) else tuple(shared))
+    first = [p for p in params if id(p) in chosen]
+    if not first:
+        raise RecipeError(f"Network(shared={shared!r}): no parameter is left to share", "shared")
+    return first + [p for p in params if id(p) not in chosen], len(first)
+
+
+def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
+    """The ids of the shared parameters."""
+    names = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    every = {id(p) for p in names.values()}
+    chosen: set[int] = set() if any(not pattern.startswith("!") for pattern in shared) else set(every)
+    for pattern in shared:
+        if pattern == BODY:
+            chosen |= every - _last(module)
+        elif pattern == BUT_NORMS:
+            norms = {id(p) for m in module.modules() if isinstance(m, NORMS) for p in m.parameters() if p.requires_grad}
+            if not norms:
+                raise RecipeError(f"Network(shared={pattern!r}): the network has no normalisation layers", "shared")
+            chosen |= every - norms
+        else:
+            found = {id(p) for name, p in names.items() if fnmatchcase(name, pattern.removeprefix("!"))}
+            if not found:
+                raise RecipeError.unknown(pattern.removeprefix("!"), names, "Network(shared=...)")
+            chosen = chosen - found if pattern.startswith("!") else chosen | found
+    return chosen
+
+
+def _last(module: nn.Module) -> set[int]:
+    """The parameters of the last layer that has trainable ones."""
+    own = [{id(p) for p in m.parameters(recurse=False) if p.requires_grad} for m in module.modules()]
+    return [ids for ids in own if ids][-1]

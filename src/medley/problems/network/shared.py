@@ -1,0 +1,316 @@
+"""A network whose clients share some parameters, and have others of their own.
+
+`SharedNetwork` is the problem with x [d], the shared parameters. The joint problem has all parameters, [d + e], the
+shared ones first. `PartObjective` is f_i as a function of one part, while the other stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ...contract.errors import Unsupported
+from ...contract.needs import Need
+from ...contract.own import OwnState, PartlyShared
+from ...contract.problem import Batch, LocalLoss, State
+from ...contract.types import Data, Rows, Vec, Weights
+from .objective import NetworkObjective
+from .problem import NetworkProblem
+
+Whole = Float[Tensor, " whole"]
+"""All parameters [d + e], or a direction among them."""
+
+
+class OwnPart:
+    """The own part of the client at work: its parameters x [e], and the first ones, which all clients begin at.
+
+    The buffers of modules that have own parameters belong to it; they lie in the module.
+    """
+
+    def __init__(self, joint: NetworkProblem, d: int) -> None:
+        self.x = self.first = joint.flat[d:].clone()
+        own = {p.data_ptr() for p in joint.split(joint.flat)[joint.shared_count :]}
+        mine = [
+            b
+            for m in joint.module.modules()
+            if any(p.data_ptr() in own for p in m.parameters(recurse=False))
+            for b in m.buffers(recurse=False)
+        ]
+        self.floats = [b for b in mine if b.is_floating_point()]
+        self.ints = [b for b in mine if not b.is_floating_point()]
+        self.first_buffers = self.buffers()
+
+    def buffers(self) -> State:
+        """Copies of the own buffers' values, floats and integers apart."""
+        empty = torch.zeros(0, device=self.x.device)
+        floats = [b.detach().reshape(-1).to(self.x.dtype) for b in self.floats]
+        ints = [b.detach().reshape(-1).to(torch.int64) for b in self.ints]
+        return torch.cat([empty.to(self.x.dtype), *floats]), torch.cat([empty.long(), *ints])
+
+    def set(self, x: Vec, buffers: State) -> None:
+        """Set parameters and buffers."""
+        self.x = x
+        for mine, flat in ((self.floats, buffers[0]), (self.ints, buffers[1])):
+            for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
+                b.copy_(v.view(b.shape))
+
+
+class SharedNetwork(PartlyShared):
+    """The problem contract on the shared parameters x [d]; the own ones are those of the client at work.
+
+    Args:
+        joint: the problem of all parameters [d + e]. Its buffers become the shared ones.
+    """
+
+    def __init__(self, joint: NetworkProblem) -> None:
+        self.joint = joint
+        self.d, self.dtype = sum(joint.sizes[: joint.shared_count]), joint.dtype
+        self.e = joint.d - self.d
+        self.part = OwnPart(joint, self.d)
+        own = {id(b) for b in (*self.part.floats, *self.part.ints)}
+        joint.floats = [b for b in joint.floats if id(b) not in own]
+        joint.ints = [b for b in joint.ints if id(b) not in own]
+        self.gives: frozenset[Need] = joint.gives - ({Need.FEATURES} if self._head() is None else set())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.joint, self.part.first, self.part.first_buffers)
+
+    def _head(self) -> tuple[int, int | None] | None:
+        """The places of the last linear layer in x; None where it is not shared as a whole."""
+        head = self.joint.head
+        if head is None or not head.weight.requires_grad:
+            return None
+        at = int(head.weight.storage_offset()), None if head.bias is None else int(head.bias.storage_offset())
+        return at if max(at[0], at[1] or 0) < self.d else None
+
+    def whole(self, x: Vec) -> Whole:
+        """All parameters [d + e]: x and the own part."""
+        return torch.cat([x, self.part.x])
+
+    def own(self) -> dict[str, Tensor]:
+        """Copies of the own part as it stands."""
+        floats, ints = self.part.buffers()
+        return {"x": self.part.x.clone(), "floats": floats, "ints": ints}
+
+    def load_own(self, state: OwnState | None) -> None:
+        """Set the own part; None sets the first one."""
+        if state is None:
+            self.part.set(self.part.first, self.part.first_buffers)
+        else:
+            self.part.set(state["x"], (state["floats"], state["ints"]))
+
+    def begin_at(self, whole: Whole) -> Vec:
+        """Make the own part of ``whole`` [d + e] the first one, buffers as they stand; returns the shared part [d]."""
+        self.part.x = self.part.first = whole[self.d :].clone()
+        self.part.first_buffers = self.part.buffers()
+        return whole[: self.d].clone()
+
+    def initial(self, generator: torch.Generator) -> Vec:
+        """x₀ [d]; the first own part is of the same draw."""
+        return self.begin_at(self.joint.initial(generator))
+
+    def inputs(self, X: Data) -> Data:
+        """As the joint problem."""
+        return self.joint.inputs(X)
+
+    def bind(self, X: Data, y: Data, w: Weights = None) -> PartObjective:
+        """f_i of these rows as a function of x."""
+        return PartObjective(self, self.joint.bind(X, y, w), self.whole, slice(0, self.d))
+
+    def outputs(self, x: Vec, X: Data) -> Tensor:
+        """The network's outputs in evaluation mode."""
+        return self.joint.outputs(self.whole(x), X)
+
+    def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
+        """As the joint problem."""
+        return self.joint.losses(outputs, y)
+
+    def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
+        """As the joint problem."""
+        return self.joint.hits(outputs, y)
+
+    def penalty(self, x: Vec) -> float:
+        """0."""
+        return 0.0
+
+    def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> SharedNetwork:
+        """As the joint problem; the own part is shared with this one."""
+        out = SharedNetwork.__new__(SharedNetwork)
+        vars(out).update(vars(self), joint=self.joint.restricted(allowed))
+        return out
+
+    def buffers(self) -> State | None:
+        """The shared buffers."""
+        return self.joint.buffers()
+
+    def load_buffers(self, state: State) -> None:
+        """Set the shared buffers."""
+        self.joint.load_buffers(state)
+
+
+def _remade(joint: NetworkProblem, first: Vec, buffers: State) -> SharedNetwork:
+    out = SharedNetwork(joint)
+    out.part.x = out.part.first = first
+    out.part.first_buffers = buffers
+    return out
+
+
+@dataclass
+class PartObjective:
+    """f_i as a function of one part of the parameters.
+
+    Attributes:
+        problem: the problem
+        joint: f_i of all parameters
+        whole: completes this part to all parameters [d + e]
+        part: the place of this part among them
+
+    ``n``, ``d`` and ``y`` are its rows, the length of the part, and its labels.
+    """
+
+    problem: SharedNetwork
+    joint: NetworkObjective
+    whole: Callable[[Vec], Whole]
+    part: slice
+    n: int = field(init=False)
+    d: int = field(init=False)
+    y: Data = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n, self.d, self.y = self.joint.n, int(self.part.stop - self.part.start), self.joint.y
+
+    def others(self, x: Vec) -> PartObjective:
+        """f_i as a function of the own part, at shared parameters x [d]."""
+        return PartObjective(
+            self.problem, self.joint, lambda v: torch.cat([x, v]), slice(self.problem.d, self.problem.joint.d)
+        )
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """The shapes of the parameters of this part."""
+        count = self.problem.joint.shared_count
+        return self.joint.shapes[:count] if self.part.start == 0 else self.joint.shapes[count:]
+
+    @property
+    def transform(self) -> Any:
+        """The change of training batches; None for none."""
+        return self.joint.transform
+
+    @property
+    def rng(self) -> torch.Generator | None:
+        """The stream of that change."""
+        return self.joint.rng
+
+    @rng.setter
+    def rng(self, rng: torch.Generator | None) -> None:
+        self.joint.rng = rng
+
+    @property
+    def work(self) -> float:
+        """Row gradients since it was last set to 0."""
+        return self.joint.work
+
+    @work.setter
+    def work(self, rows: float) -> None:
+        self.joint.work = rows
+
+    def padded(self, v: Vec) -> Whole:
+        """A direction of this part [d] among all parameters, 0 elsewhere."""
+        out = v.new_zeros(self.problem.joint.d)
+        out[self.part] = v
+        return out
+
+    def last(self) -> tuple[int, int | None]:
+        """Places in x of the last linear layer. Raises Unsupported where it is not shared, or not trained."""
+        at = self.problem._head()
+        if at is None:
+            raise Unsupported("the network's last linear layer is not shared", method="last", need="features")
+        return at
+
+    def loss(self, x: Vec, rows: Rows = None) -> float:
+        """f_i(x) on these rows."""
+        return self.joint.loss(self.whole(x), rows)
+
+    def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """f_i(x − ηp) for every η."""
+        return self.joint.losses_along(self.whole(x), self.padded(p), etas)
+
+    def convexity(self) -> float:
+        """0: no bound from below is known."""
+        return self.joint.convexity()
+
+    def smoothness(self) -> float:
+        """Infinity: no bound from above is known."""
+        return self.joint.smoothness()
+
+    def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
+        """∇f_i(x) [d] on these rows, in training mode."""
+        return self.joint.grad(self.whole(x), rows, of_part(loss, self.part), copy=copy)[self.part]
+
+    def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
+        """∇²f_i(x) v [d] on these rows."""
+        return self.joint.hvp(self.whole(x), self.padded(v), rows)[self.part]
+
+    def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
+        """∇²f_i(x) on these rows, by d products."""
+        eye = torch.eye(self.d, dtype=x.dtype, device=x.device)
+        return torch.stack([self.hvp(x, e, rows) for e in eye], 1)
+
+    def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
+        """Raises Unsupported."""
+        return self.joint.factor(x)
+
+    def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The outputs on these rows, in evaluation mode."""
+        return self.joint.outputs(self.whole(x), rows)
+
+    def features(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The inputs of the last linear layer [n, f], in evaluation mode."""
+        return self.joint.features(self.whole(x), rows)
+
+    def squares(self, x: Vec, rows: Rows = None) -> Vec:
+        """The mean over these rows of (∂l_j/∂x)² [d]."""
+        return self.joint.squares(self.whole(x), rows)[self.part]
+
+    def counts(self) -> Int[Tensor, " c"]:
+        """The number of rows of each class."""
+        return self.joint.counts()
+
+    def workspace(self, x: Vec) -> Vec:
+        """A copy of x that a descent may overwrite."""
+        return x.clone()
+
+    def like(self, X: Data, y: Data) -> PartObjective:
+        """The same objective of other rows."""
+        return PartObjective(self.problem, self.joint.like(X, y), self.whole, self.part)
+
+    def take(self, order: Tensor) -> PartObjective:
+        """The same objective with its rows in this order."""
+        return PartObjective(self.problem, self.joint.take(order), self.whole, self.part)
+
+
+class PartBatch:
+    """A forward pass whose x is one part of the parameters; see `medley.contract.problem.Batch`."""
+
+    def __init__(self, batch: Batch, part: slice) -> None:
+        self._batch, self._part = batch, part
+
+    @property
+    def x(self) -> Vec:
+        """The parameters of the part [d]."""
+        return self._batch.x[self._part]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+
+def of_part(loss: LocalLoss | None, part: slice) -> LocalLoss | None:
+    """A local loss on x [d] as one on all parameters; None for None."""
+    if loss is None:
+        return None
+    return lambda batch: loss(cast(Batch, PartBatch(batch, part)))

@@ -1,0 +1,165 @@
+"""Figures of each client, on the models that clients use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..contract.algorithm import Algorithm
+from ..contract.errors import MedleyError
+from ..contract.own import PartlyShared, PersonalModel
+from ..contract.problem import Problem
+from ..storage.result import Row
+from ..wire.connection import Connection
+from ..wire.exchange import Exchange, in_blocks
+from .protocols import Evaluator
+from .run_state import RunState
+
+log = logging.getLogger("medley")
+
+MOST_KEPT = 1 << 28
+"""Bytes of clients' models that a result keeps unless it is asked for all: 256 MiB."""
+
+
+@dataclass
+class Clientwise:
+    """Measures clients one by one, out of band.
+
+    Attributes:
+        algorithm: the method
+        problem: the problem
+        connection: the way to the clients
+        evaluator: the measures
+        stack_size: clients in one block of a request
+        keep: whether the last models of clients are kept; None keeps them up to `MOST_KEPT` bytes
+        models: those models by client
+    """
+
+    algorithm: Algorithm[Any, Any]
+    problem: Problem
+    connection: Connection
+    evaluator: Evaluator
+    stack_size: int = 8
+    keep: bool | None = None
+    models: dict[int, PersonalModel] = field(default_factory=dict)
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients use models of their own."""
+        return self.algorithm.is_personal or isinstance(self.problem, PartlyShared)
+
+    def rows(self, state: RunState, last: bool = False) -> list[Row]:
+        """A row for each client after this round, as `Result.clients` has them.
+
+        Args:
+            state: the run after the round
+            last: whether it is the last, whose models are kept
+        """
+        b, x = state.bookkeeping, self.algorithm.model(state.s)
+        self.models = {}
+        if not self.personal:
+            rows = self.evaluator.by_client(x, b.buffers, state.round)
+        else:
+
+            def models(ids: Sequence[int]) -> Mapping[int, PersonalModel]:
+                found = self._ask(state, x, ids)
+                if last and self.keep is not False:
+                    self._keep(found)
+                return found
+
+            rows = self.evaluator.by_client(x, b.buffers, state.round, models)
+        took_part = {"took_part": 0}, {"took_part": 1}
+        return [{"round": state.round, **row, **took_part[row["client"] in b.acked]} for row in rows]
+
+    def last(self, state: RunState) -> list[Row]:
+        """All rows with those after the last round, once; the result keeps the models that it asks for here.
+
+        Where the models cannot be had the log says why, and the rows are those of earlier rounds.
+        """
+        there = bool(state.clients) and state.clients[-1]["round"] == state.round
+        if there and (not self.personal or self.keep is False):
+            return state.clients
+        try:
+            rows = self.rows(state, last=True)
+        except MedleyError as e:
+            if not self.personal:
+                raise
+            log.warning("the clients' own models are not measured after round %d: %s", state.round, e)
+            return state.clients
+        return state.clients if there else [*state.clients, *rows]
+
+    def _keep(self, found: Mapping[int, PersonalModel]) -> None:
+        there = {*self.models, *found}
+        size = sum(t.numel() * t.element_size() for m in list(found.values())[:1] for t in _tensors(m))
+        if self.keep is None and size * len(there) > MOST_KEPT:
+            if self.models:
+                log.info("clients' models take more than 256 MiB and are not kept; run(client_models=True) keeps them")
+            self.models, self.keep = {}, False
+            return
+        self.models |= found
+
+    def _ask(self, state: RunState, x: Tensor, ids: Sequence[int]) -> dict[int, PersonalModel]:
+        """The models of these clients; one that fails is left out, and the log says why."""
+        b = state.bookkeeping
+        exchange = Exchange(
+            max(1, state.round),
+            -1,
+            "personal",
+            in_blocks(tuple(ids), self.stack_size),
+            {"x": x},
+            {},
+            {i: b.acked[i] for i in ids if i in b.acked},
+            dict.fromkeys(ids, 0.0),
+            None,
+            b.buffers,
+        )
+        out: dict[int, PersonalModel] = {}
+        failed: dict[int, str] = {}
+        for fold in self.connection.exchange(exchange):
+            failed |= fold.failed
+            for i, packed in fold.replies.items():
+                out[i] = _model(packed)
+        for i, why in sorted(failed.items()):
+            log.warning("round %d: client %d's own model is not measured: %s", state.round, i, why)
+        if missing := sorted(set(ids) - out.keys() - failed.keys()):
+            raise MedleyError(f"round {state.round}: clients {missing} gave no model of their own")
+        return out
+
+
+def _model(packed: Mapping[str, Any]) -> PersonalModel:
+    own = {name.removeprefix("own."): t for name, t in packed.items() if name.startswith("own.")}
+    buffers = (packed["floats"], packed["ints"]) if "floats" in packed else None
+    return PersonalModel(packed["x"], buffers, own or None)
+
+
+def _tensors(model: PersonalModel) -> list[Tensor]:
+    return [model.x, *(model.buffers or ()), *(model.own or {}).values()]
+
+
+def summary(rows: Sequence[Row]) -> dict[str, float]:
+    """Figures over the clients' own models; empty where none was measured.
+
+    personal_loss: the mean of f_i, weighted by training rows
+    personal_test_loss, personal_accuracy: means over all clients' own test rows
+    personal_accuracy_mean, personal_accuracy_worst: over clients, each counting alike; the worst tenth's mean
+    """
+    mine = [row for row in rows if "server_loss" in row and "loss" in row]
+    if not mine:
+        return {}
+    sizes = np.array([row["rows"] for row in mine])
+    out = {"personal_loss": float(np.average([row["loss"] for row in mine], weights=sizes))}
+    for name in ("test_loss", "accuracy"):
+        have = [row for row in mine if name in row]
+        if have:
+            values = np.array([row[name] for row in have])
+            out[f"personal_{name}"] = float(np.average(values, weights=[row["test_rows"] for row in have]))
+            if name == "accuracy":
+                values.sort()
+                out["personal_accuracy_mean"] = float(values.mean())
+                out["personal_accuracy_worst"] = float(values[: max(1, round(len(values) / 10))].mean())
+    return out

@@ -1,0 +1,76 @@
+"""Models of clients' own in a result: for each client the tensors that differ from the server's model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..contract.errors import RecipeError, WireError
+from . import atomic
+
+FILE = "clients.safetensors"
+
+ClientModels = Mapping[int, Mapping[str, Tensor]]
+"""By client: tensors of its model's state_dict that differ from those of the server's model."""
+
+
+def differences(model: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a module's state_dict that differ from ``base``, copied to the CPU."""
+    state = model.state_dict()
+    return {n: t.detach().cpu().clone() for n, t in state.items() if not torch.equal(t.cpu(), base[n])}
+
+
+def client_model(model: nn.Module, kept: ClientModels, client: int, rows: Sequence[Mapping[str, float]]) -> nn.Module:
+    """A copy of the server's model with a client's own tensors.
+
+    Args:
+        model: the server's model
+        kept: the clients' own tensors
+        client: its id
+        rows: `Result.clients`
+
+    Raises RecipeError for a client that is not there, and where its model was not kept.
+    """
+    if client not in kept:
+        if any("server_loss" in row for row in rows):
+            there = f"there are {min(kept)} to {max(kept)}" if kept else "run(client_models=True) keeps them"
+            raise RecipeError(f"client_model({client}): this result has no own model of that client; {there}", "client")
+        if rows and client not in {row["client"] for row in rows}:
+            raise RecipeError(f"client_model({client}): there is no such client", "client")
+    out = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, t in out.state_dict().items():
+            if name in kept.get(client, {}):
+                t.copy_(kept[client][name])
+    return out.eval()
+
+
+def save_models(folder: Path, kept: ClientModels) -> None:
+    """Write the clients' own tensors, if there are any; a file of an earlier result goes."""
+    if not kept:
+        (folder / FILE).unlink(missing_ok=True)
+        return
+    tensors = {f"{i}/{name}": t.contiguous() for i, own in kept.items() for name, t in own.items()}
+    with atomic.replacing(folder / FILE) as tmp:
+        save_file(tensors, tmp, {"clients": " ".join(map(str, kept))})
+
+
+def load_models(folder: Path) -> dict[int, dict[str, Tensor]]:
+    """Inverse of `save_models`; empty where there is no file. Raises WireError for one that is damaged."""
+    if not (folder / FILE).exists():
+        return {}
+    try:
+        with safe_open(folder / FILE, "pt") as f:
+            out: dict[int, dict[str, Tensor]] = {int(i): {} for i in (f.metadata() or {})["clients"].split()}
+            for key in f.keys():  # noqa: SIM118 - it is no mapping
+                i, _, name = key.partition("/")
+                out[int(i)][name] = f.get_tensor(key)
+            return out
+    except Exception as e:  # of many kinds, such as a key without a client
+        raise WireError(f"{folder / FILE} holds no models of clients: {type(e).__name__}: {e}") from None
