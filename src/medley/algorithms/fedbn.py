@@ -22,7 +22,7 @@ never took part has the server's model with the first own part.
 >>> net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
 >>> fed = md.Federation(
 ...     md.problems.Network(net), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, labels=2),
+...     partition=md.scenarios.Labels(clients=10, per_client=2),
 ... )
 >>> md.run(md.FedBN(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.3
 True

@@ -20,7 +20,7 @@ took part has the server's body with the first head.
 >>> import medley as md
 >>> fed = md.Federation(
 ...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, labels=2),
+...     partition=md.scenarios.Labels(clients=10, per_client=2),
 ... )
 >>> md.run(md.FedRep(head_epochs=3), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.9
 True

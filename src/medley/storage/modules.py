@@ -114,7 +114,7 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
 
 
 def save(folder: Path, module: nn.Module, x: Tensor) -> str:
-    """Write a module's structure, and the parameters that x [d] lacks: frozen ones, or all where x has another order.
+    """Write a module's structure, and the numbers that x [d] lacks: frozen parameters, or all if x has another order.
 
     Returns the reason where the module has no form in JSON, else an empty text.
     """
@@ -127,6 +127,8 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     trained = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
     other = not torch.equal(torch.cat(trained), x)
     lacking = {k: p.detach().cpu().clone() for k, p in module.named_parameters() if other or not p.requires_grad}
+    if other:
+        lacking |= {k: b.detach().cpu().clone() for k, b in module.named_buffers()}
     if lacking:
         with atomic.replacing(folder / NUMBERS) as tmp:
             save_file(lacking, tmp)
@@ -147,9 +149,7 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
         module = rebuilt(structure)
         kept = load_file(folder / NUMBERS) if (folder / NUMBERS).exists() else {}
         module.load_state_dict(kept, strict=False)
-        if all(name in kept for name, p in module.named_parameters() if p.requires_grad):
-            return trained(module)
-        return fill(module, x, buffers)
+        return trained(module) if _whole(module, kept) else fill(module, x, buffers)
     except WireError:
         raise
     except Exception as e:  # any damage to the file: a key that is missing, a value of another kind
@@ -169,12 +169,25 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     WireError where ``module`` is another network.
     """
     if module is not None:
-        return fill(copy.deepcopy(module), x, buffers)
+        out = copy.deepcopy(module)
+        kept = load_file(folder / NUMBERS) if (folder / NUMBERS).exists() else {}
+        if not _whole(out, kept):
+            return fill(out, x, buffers)
+        try:
+            out.to(x.dtype).load_state_dict(kept, strict=False)
+        except RuntimeError as e:
+            raise WireError(f"the module is another network than the result's: {e}") from None
+        return trained(out.eval())
     try:
         return load(folder, x, buffers)
     except WireError as e:
         log.warning("%s: the result has no model: %s", folder, e)
         return None
+
+
+def _whole(module: nn.Module, kept: Mapping[str, Tensor]) -> bool:
+    """Whether ``kept`` has all trainable parameters of a module."""
+    return all(name in kept for name, p in module.named_parameters() if p.requires_grad)
 
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:
