@@ -48,7 +48,7 @@ def test_what_the_documentation_says_runs(page: Path, tmp_path: Path, monkeypatc
     variables: dict[str, object] = {"__name__": "__main__"}
     for kind, line, code in blocks(page.read_text(encoding="utf-8")):
         if kind == "python":
-            exec(compile("\n" * (line - 1) + code, str(page), "exec"), variables)
+            exec(compile("\n" * (line - 1) + code, str(page), "exec", dont_inherit=True), variables)
         else:
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], capture_output=True, text=True)
             assert done.returncode == 0, f"{page}:{line}\n{code}\n{done.stdout}\n{done.stderr}"

@@ -55,7 +55,7 @@ def test_the_same_sites_with_shared_test_rows_have_an_estimate_only() -> None:
     assert r.clients == []
     told = md.run(md.FedAvg(), fed, 1, clients_every=1).clients
     assert [(c["round"], c["client"]) for c in told] == [(1, 0), (1, 1)]
-    assert told[0].keys() == {"round", "client", "rows", "loss"}
+    assert told[0].keys() == {"round", "client", "rows", "loss", "took_part"}
 
 
 def test_tables_come_every_few_rounds_and_survive_a_resume_and_a_folder(tmp_path: Path) -> None:
