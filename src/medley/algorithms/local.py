@@ -33,8 +33,13 @@ from dataclasses import dataclass, field
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
-from ..contract.messages import Done, FirstModel, Recall
+from ..contract.message import Message
+from ..contract.messages import FirstModel, Recall
 from ..contract.types import Vec
+
+
+class Done(Message):
+    """Up: the client has done its work; it carries nothing."""
 
 
 @dataclass

@@ -55,10 +55,6 @@ class FirstModel(Message):
     x: Vec | None = None
 
 
-class Done(Message):
-    """Up: the client has done its work; it carries nothing."""
-
-
 class Gradient(Message):
     """A gradient [d]: up that of a client, down the mean over clients."""
 
@@ -162,7 +158,6 @@ def need_all(method: str, came: Collection[int], asked: Collection[int]) -> None
 __all__ = [
     "Candidates",
     "Direction",
-    "Done",
     "FirstModel",
     "Gradient",
     "Line",
