@@ -24,9 +24,12 @@ METHODS = ("SCAFFOLD", "FedECADO", "CFLAG", "SHED")
 
 
 def table(kind: str, rounds: int = 4) -> recipe.Recipe:
-    """A method on three clients' shares of the digits, evaluated every second round."""
+    """A method on three clients' shares of the digits, evaluated every second round; C-FLAG on two tasks of them."""
+    tasks = {"stream": {"kind": "Split", "tasks": 2, "mode": "class"}, "replay": {"kind": "Ring", "capacity": 20}}
+    rounds = rounds // 2 if kind == "CFLAG" else rounds  # of each task
     return recipe.Recipe(
         {
+            **(tasks if kind == "CFLAG" else {}),
             "problem": {"kind": "Softmax", "mu": 0.01},
             "data": {"name": "digits", "flatten": True, "train": 300},
             "partition": {"kind": "IID", "clients": 3},
