@@ -18,6 +18,7 @@ import itertools
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -56,18 +57,15 @@ def table(clients: int, rounds: int, hidden: int) -> recipe.Recipe:
     )
 
 
-def tally(folder: Path) -> dict[str, tuple[float, float]]:
-    """Seconds of processor time, with children that have ended, and peak memory in MB, by kind of process.
-
-    Processes of other deployments are left out: they have another FLWR_HOME in their environment.
-    """
+def tally(there: Deployment) -> dict[str, tuple[float, float]]:
+    """Seconds of processor time, with children that have ended, and peak memory in MB, by kind of process."""
     spent: dict[str, tuple[float, float]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
+    for number, command in there.processes().items():
         with contextlib.suppress(OSError, IndexError, ValueError):
-            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             kind = next((name for word, name in KINDS.items() if word in command.partition("--")[0]), None)
-            if kind is None or str(folder).encode() not in (path / "environ").read_bytes() + command.encode():
+            if kind is None or command.startswith("bash"):
                 continue
+            path = Path("/proc") / str(number)
             times = [int(v) for v in (path / "stat").read_text().rpartition(")")[2].split()[11:15]]
             status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines() if ":" in line)
             own = sum(times) / TICK if kind == "SuperNodes" else sum(times[:2]) / TICK
@@ -90,25 +88,28 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=0)
     parser.add_argument("--stock", action="store_true", help="Flower's SuperNodes in the place of medley node")
     a = parser.parse_args()
-    before: dict[str, tuple[float, float]] = {}
-    after, loads = before, []
+    looks, loads = dict[int, dict[str, tuple[float, float]]](), list[float]()
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
         there = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
         there.app(table(a.clients, a.rounds, a.hidden))
+        project = there.folder / "app" / "pyproject.toml"
+        project.write_text(re.sub(r"(?m)^clients = .*$", f"clients = {a.clients}", project.read_text()))
         for k in range(a.clients):
             command = ["flower-supernode", "--root-certificates=keys/ca.crt", f"--superlink=127.0.0.1:{there.port}"]
             command += [f"--auth-supernode-private-key=keys/node{k}", "--host=127.0.0.1", f"--port={ports()}"]
             command += [f'--node-config=partition-id={k} memory="stock"']
             node = started(command, there.folder, there.env, f"node{k}") if a.stock else there.node(k)
             stack.enter_context(node)
-        with there.begun("run", clients=a.clients) as (p, log):
+        command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={there.folder / 'run'}"]
+        with started(command, there.folder, there.env, "run") as (p, log):
             while p.poll() is None:
                 loads.append(os.getloadavg()[0])
-                if "round 0" in log.read_text() and f"round {a.rounds}" not in log.read_text():
-                    after = tally(there.folder)
-                    before = before or after
-                with contextlib.suppress(Exception):
+                if done := len(re.findall(r"round \d+:", log.read_text())):
+                    looks.setdefault(done, tally(there))
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     p.wait(0.2)
+            if p.returncode:
+                sys.exit(f"the run ended with {p.returncode}\n{there.logs()}")
         result = md.Result.load(there.folder / "run")
         took = between((there.folder / "node0.log").read_text())
     wall = (result.history[-1]["wall"] - result.history[0]["wall"]) / a.rounds
@@ -119,8 +120,10 @@ def main() -> None:
     )
     print(f" to {max(loads):.1f}\nwall seconds an exchange: mean {wall:.2f}", end="")
     print(f", median {statistics.median(took):.2f} ({min(took):.2f} to {max(took):.2f})" if took else "")
-    for kind, (seconds, peak) in after.items():
-        spent = (seconds - before.get(kind, (0.0, 0.0))[0]) / a.rounds
+    # The first look after a round: not at the last one, after which the clients evaluate.
+    first, last = min(looks), max(k for k in looks if k < a.rounds)
+    for kind, (seconds, peak) in looks[last].items():
+        spent = (seconds - looks[first].get(kind, (0.0, 0.0))[0]) / (last - first)
         print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak {peak:.0f} MB")
 
 

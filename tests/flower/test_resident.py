@@ -14,7 +14,7 @@ import pytest
 import medley as md
 from medley.flower import flwr_api, resident
 from medley.flower.flwr_api import FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, checked_version
-from medley.flower.polling import FASTEST, SLOWEST, pause
+from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
 from medley.flower.resident import Resident, data_function
 
 pytest.importorskip("flwr")
@@ -201,6 +201,24 @@ def test_looks_become_rare() -> None:
     while at < 60:
         at, looks = at + pause(at), looks + 1
     assert looks < 70
+
+
+def test_a_node_that_waits_again_and_again_looks_a_few_times_before_the_end() -> None:
+    """One second between a reply and the next message: 13 looks the first time, 5 from then on, at most 0.1 s late."""
+    rhythm, looks = Rhythm(), []
+    for _ in range(6):
+        at, count = 0.0, 1
+        while at < 1.0:
+            at, count = at + rhythm.pause(at), count + 1
+        rhythm.came(at)
+        assert at < 1.1
+        looks.append(count)
+    assert looks[0] >= 13
+    assert max(looks[1:]) <= 6
+    assert rhythm.pause(50.0) == SLOWEST
+    slow = Rhythm()
+    slow.came(600.0)
+    assert slow.pause(0.0) == 1.0
 
 
 def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,3 +88,29 @@ def test_clients_without_a_memory_begin_anew_without_a_word(tmp_path: Path) -> N
         fed.run(md.FedAvg(), 7, resume=tmp_path, readmit=[9])
     with pytest.raises(md.RecipeError, match=r"run\(readmit=...\): belongs to resume="):
         fed.run(md.FedAvg(), 7, readmit=[1])
+
+
+@pytest.mark.parametrize("mode", ["joint", "paper"])
+def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(mode: Any, tmp_path: Path) -> None:
+    """Its digest is that of the undisturbed run, in the midst of a task and at the change of tasks."""
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-2),
+        data=md.datasets.digits().take(400, 100),
+        partition=md.scenarios.Dirichlet(clients=4, alpha=1.0),
+        stream=md.scenarios.Split(tasks=2, mode="class"),
+        replay=md.replay.Ring(capacity=20),
+        pace=md.scenarios.Pace(lr=0.1, steps=2, batch=32),
+    )
+    method = md.CFLAG(mode=mode)
+    whole = fed.run(method, 3)
+    for last in (2, 3):
+
+        def stop(row: dict[str, float], last: int = last) -> None:
+            if row["round"] == last:
+                raise RuntimeError("stopped")
+
+        with pytest.raises(RuntimeError, match="stopped"):
+            fed.run(method, 3, checkpoint=tmp_path / str(last), checkpoint_every=1, on_round=stop)
+        _, memories = state(tmp_path / str(last), method)
+        assert memories[1].x is None  # it lasts from one exchange of a round to the next
+        assert fed.run(method, 3, resume=tmp_path / str(last), readmit=[1, 2]).digest == whole.digest

@@ -126,14 +126,20 @@ class Deployment:
         (self.folder / "app" / "recipe.toml").write_text(r.dumps())
 
     def processes(self) -> dict[int, str]:
-        """Command lines of the processes of this deployment, by id; others have another FLWR_HOME."""
-        found = dict[int, str]()
+        """Command lines of the processes of this deployment, by id; others have another FLWR_HOME.
+
+        A worker of nginx has neither an environment nor the folder in its command line. Its parent has.
+        """
+        found, workers = dict[int, str](), dict[int, tuple[int, str]]()
         for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, IndexError):
                 line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if str(self.folder) in line or str(self.folder).encode() in (path / "environ").read_bytes():
                     found[int(path.name)] = line
-        return found
+                elif line.startswith("nginx: worker"):
+                    parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                    workers[int(path.name)] = parent, line
+        return found | {i: line for i, (parent, line) in workers.items() if parent in found}
 
     @contextlib.contextmanager
     def node(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
+
 FASTEST = 0.03
 """Seconds between two looks while answers are expected at once; a look takes the SuperLink about 0.01 s."""
 
@@ -17,3 +20,29 @@ def pause(waited: float, slowest: float = SLOWEST) -> float:
         slowest: the longest pause in seconds
     """
     return min(max(FASTEST, waited / 10), slowest)
+
+
+EARLY = 0.7
+"""The share of the shortest of the last waits after which a node looks for the first time."""
+
+UNSEEN = 1.0
+"""The longest time in seconds without a look that an earlier wait is a reason for."""
+
+
+@dataclass
+class Rhythm:
+    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end.
+
+    Attributes:
+        waits: the last waits in seconds
+    """
+
+    waits: deque[float] = field(default_factory=lambda: deque(maxlen=4))
+
+    def came(self, waited: float) -> None:
+        """Remember a wait, of so many seconds."""
+        self.waits.append(waited)
+
+    def pause(self, waited: float) -> float:
+        """Seconds until the next look, after so many seconds of waiting."""
+        return max(pause(waited), min(EARLY * min(self.waits, default=0.0), UNSEEN) - waited)

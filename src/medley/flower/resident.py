@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..storage.atomic import locked, replacing
 from .flwr_api import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
-from .polling import pause
+from .polling import Rhythm
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context, Message
@@ -105,6 +105,7 @@ class Resident:
 
     def _serve(self) -> None:
         came, wait, active, killed = time.monotonic(), 0.5, False, self.badge.exists()
+        rhythm = Rhythm()
         while not self._stop.is_set():
             try:
                 if not active or self._lost.is_set():
@@ -114,8 +115,9 @@ class Resident:
                     active, wait, self._said = True, 0.5, ""
                     self._resume()
                 if (parcel := self.fleet.pull()) is None:
-                    self._stop.wait(pause(time.monotonic() - came))
+                    self._stop.wait(rhythm.pause(time.monotonic() - came))
                     continue
+                rhythm.came(time.monotonic() - came)
                 with replacing(self.inbox) as tmp:
                     tmp.write_bytes(parcel.raw)
                 self._handle(parcel)

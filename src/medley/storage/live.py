@@ -207,7 +207,9 @@ def line(e: Mapping[str, Any]) -> str:
             return f"{at} {e.get('method')}, seed {e.get('seed')}: starts after round {e.get('round')} of {e.get('of')}"
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
-    return f"{at} {e.get('level', e.get('event'))}: {e.get('message', json.dumps(e.get('clients', '')))}"
+        case "refused":
+            return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
+    return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"
 
 
 def prometheus(v: RunView) -> str:

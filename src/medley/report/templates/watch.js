@@ -81,7 +81,7 @@ function show(v) {
     fact(v.rounds ? `${v.round} of ${v.rounds}` : v.round, "rounds"),
     fact(short(v.rate), "exchanges a minute"),
     fact(`${clients.alive || 0} of ${v.clients.length}`, "clients alive"),
-    fact(v.lost, "answers lost"), fact(v.late, "late"), fact(v.refused, "refused"),
+    fact(v.lost, "answers lost"), fact(v.late, "answers late"), fact(v.refused, "answers refused"),
     fact(bytes(v.bytes_down), "down"), fact(bytes(v.bytes_up), "up"));
   const kept = ["loss", "test_loss", "accuracy", "gap", "evaluated", "lost", "bytes_up"];
   at("charts").replaceChildren(...kept.map(k => chart(v.history, k)).filter(f => f));
