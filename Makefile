@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test slow check bench soak soak-deploy docs test-deploy constraints hooks release bounds coverage
+.PHONY: demo test slow check bench soak soak-deploy docs test-deploy constraints hooks release bounds bounds-short newest coverage
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -77,6 +77,14 @@ release: .venv/.ready
 # The declared minimum of every core dependency, in .venv-bounds.
 bounds:
 	PYTHON=$(PYTHON) bash .ci/bounds
+
+# The same but for torch, and fewer tests: a minute or two, for .ci/run.
+bounds-short:
+	PYTHON=$(PYTHON) bash .ci/bounds short
+
+# The newest version of every dependency, on each of Python 3.11 to 3.14 that is found, in .venv-newest-3.11 and so on.
+newest:
+	bash .ci/newest
 
 # README is the first page and CONTRIBUTING lies beside the others, so their links into docs/ lose that prefix.
 docs: .venv/.ready

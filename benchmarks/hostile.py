@@ -13,25 +13,31 @@ import argparse
 import inspect
 import json
 import logging
+import lzma
 import math
+import os
 import signal
+import struct
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import torch
 
 import medley as md
-from medley import replay, scenarios
+from medley import datasets, replay, scenarios, sinks
 from medley.contract.errors import MedleyError
 from medley.recipe import methods
 from medley.transports import Lossy, Processes
 from medley.wire.codecs import Cast, Delta, Quantise, TopK
 
-TABLE = Path(__file__).with_suffix(".json")
+TABLE = Path(__file__).resolve().with_suffix(".json")
 
 VALUES: dict[str, Any] = {
     "None": None,
@@ -67,6 +73,9 @@ def used(**parts: Any) -> Any:
 def calls() -> dict[str, Call]:
     """Public calls: the function, arguments that work, and a use of what it makes."""
     fed = md.Federation(md.problems.Softmax(mu=1e-2), clients=CLIENTS, test=(X, Y))
+    validated = md.Federation(
+        md.problems.Softmax(mu=1e-2), data=DATA.split(validation=0.25), partition=scenarios.IID(2)
+    )
     quick: dict[str, Any] = {"rounds": 1, "progress": False, "throw": False}
     nothing: Callable[[Any], Any] = lambda made: made
     out: dict[str, Call] = {
@@ -81,6 +90,15 @@ def calls() -> dict[str, Call]:
             {"methods": [md.FedAvg()], "fed": fed, "rounds": 1, "seeds": 1, "jobs": 1, "progress": False},
             nothing,
         ),
+        "tune": (
+            md.tune,
+            {"method": md.FedAvg(), "fed": validated, "grid": {"lr": [1.0]}, "rounds": 1, "jobs": 1},
+            nothing,
+        ),
+        "sinks.TensorBoard": (sinks.TensorBoard, {"folder": HERE / "tensorboard"}, lambda made: made.close()),
+        "sinks.MLflow": (sinks.MLflow, {}, lambda made: made.close()),
+        "sinks.WandB": (sinks.WandB, {"mode": "offline"}, lambda made: made.close()),
+        **readers(),
         "datasets.Dataset": (
             md.datasets.Dataset,
             {"X": DATA.X, "y": DATA.y, "classes": 3},
@@ -123,6 +141,74 @@ def calls() -> dict[str, Call]:
     return out
 
 
+HERE = Path(tempfile.gettempdir()) / "medley-hostile"
+"""Folder of the small files that the readers read."""
+
+READ: dict[str, Mapping[str, Any]] = {
+    "csv": {"path": "t.csv", "target": "y"},
+    "npz": {"path": "t.npz"},
+    "parquet": {"path": "t.parquet", "target": "y"},
+    "svmlight": {"path": "w8a"},
+    **{
+        name: {}
+        for name in ("a9a", "cifar10", "cifar100", "emnist", "fashion_mnist", "mnist", "msd_years", "online_news")
+    },
+    **{name: {} for name in ("sentiment140", "sentiment140_tokens", "shakespeare", "w8a")},
+}
+"""Readers of files, with arguments that work beside ``folder``. The others read formats that these have among them."""
+
+MADE: dict[str, Mapping[str, Any]] = {
+    "digits": {},
+    "breast_cancer": {},
+    "diabetes": {},
+    "gaussian_classes": {"n": 20, "features": 2, "classes": 2, "test": 5},
+}
+"""Readers without a file, with arguments that are quick."""
+
+
+def readers() -> dict[str, Call]:
+    """The readers of data sets."""
+    nothing: Callable[[Any], Any] = lambda made: made
+    read = {f"datasets.{k}": (getattr(datasets, k), {"folder": HERE, **v}, nothing) for k, v in READ.items()}
+    made = {f"datasets.{k}": (getattr(datasets, k), v, nothing) for k, v in MADE.items()}
+    methods_ = {
+        f"datasets.Dataset.{k}": (getattr(DATA, k), given, nothing)
+        for k, given in {"split": {}, "take": {"n_train": 6}}.items()
+    }
+    images = datasets.Dataset(torch.ones(6, 1, 4, 4), torch.tensor(Y[:6]), classes=3)
+    return {**read, **made, **methods_, "datasets.Dataset.pool": (images.pool, {"factor": 2}, nothing)}
+
+
+def write_files(folder: Path) -> None:
+    """Small files in the formats of published data sets."""
+    folder.mkdir(exist_ok=True)
+    (folder / "t.csv").write_text("a,y\n1,0\n2,1\n3,0\n4,1\n")
+    np.savez(folder / "t.npz", X=X, y=Y)
+    pyarrow.parquet.write_table(pyarrow.table({"a": X[:, 0], "y": Y}), folder / "t.parquet")
+    for name in ("a9a", "w8a"):
+        (folder / name).write_text("-1 1:1\n1 2:1\n-1 1:1 2:1\n")
+    parts = [("t10k", 3), ("train", 6), ("emnist-balanced-test", 3), ("emnist-balanced-train", 6)]
+    for part, n in parts:
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4B3I", 0, 0, 8, 3, n, 28, 28) + bytes(n * 784))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, n) + bytes(range(n)))
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        (folder / f"{name}.bin").write_bytes(b"".join(bytes([k]) + bytes(range(256)) * 12 for k in (0, 1)))
+    for name in ("train", "test"):
+        (folder / f"{name}.bin").write_bytes(b"".join(bytes([k, k]) + bytes(range(256)) * 12 for k in (0, 1)))
+        (folder / name).mkdir(exist_ok=True)
+        users = {"users": ["u"], "user_data": {"u": {"x": ["a" * 80], "y": ["b"]}}}
+        (folder / name / "part.json").write_text(json.dumps(users))
+    np.savez(folder / "msd_year_subset.npz", x=X, y=1990 + Y)
+    columns = np.array(["data_channel_is_tech", "weekday_is_monday"])
+    np.savez(folder / "online_news_subset.npz", x=X, shares=1.0 + Y, columns=columns)
+    text = np.frombuffer(lzma.compress(b"good day\nbad day\ngood one\nbad one"), np.uint8)
+    y = np.array([0, 1, 0, 1])
+    np.savez(
+        folder / "sentiment140_subset.npz",
+        **{"y": y, "user": y, "seconds_since_20090401": y, "text_xz": text, "y_test": y, "text_test_xz": text},
+    )
+
+
 class Slow(BaseException):
     """A value that is taken makes a run of more than a second."""
 
@@ -135,12 +221,14 @@ def tried(call: Call, name: str, parameter: str, value: Any) -> str:
     """ "refused", "taken", or a sentence about an error that is no answer."""
     f, given, use = call
     signal.signal(signal.SIGVTALRM, _slow)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 1.0, 0.5)  # again, where a finaliser swallows the first
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             use(f(**{**given, parameter: value}))
     except (MedleyError, KeyboardInterrupt) as e:
+        if name.startswith("sinks.") and "pip install" in str(e):
+            return "taken"  # the check comes before the import
         key = getattr(e, "key", None)
         # A law shows a value when a client draws it.
         drawn = name.startswith("scenarios.") and "Pace(" in str(e)
@@ -179,7 +267,12 @@ def table(only: str = "") -> tuple[dict[str, dict[str, list[str]]], list[str]]:
     return rows, wrong
 
 
-LONG = {"run": ("rounds", "checkpoint", "resume"), "compare": ("rounds", "seeds", "save")}
+LONG = {
+    "tune": ("rounds", "seeds", "save"),
+    "datasets.gaussian_classes": ("n", "features", "classes", "test"),
+    "run": ("rounds", "checkpoint", "resume"),
+    "compare": ("rounds", "seeds", "save"),
+}
 """Parameters for which a value of these would run for ever, or write files."""
 
 
@@ -190,6 +283,9 @@ def main() -> None:
     args = parser.parse_args()
     logging.getLogger("medley").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
+    write_files(HERE)
+    os.environ["MEDLEY_DATA"] = str(HERE)  # no other folder plays a part
+    os.chdir(HERE)
     rows, wrong = table(args.only)
     count = sum(len(names) for row in rows.values() for names in row.values())
     known = json.loads(TABLE.read_text()) if TABLE.exists() else {}

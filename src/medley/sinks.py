@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract.errors import MedleyError
+from .contract.settings import checked
 from .storage.result import Row
 
 
@@ -32,6 +33,7 @@ class Sink(ABC):
 class TensorBoard(Sink):
     """Event files in ``folder``, for ``tensorboard --logdir``."""
 
+    @checked("sinks")
     def __init__(self, folder: str | Path) -> None:
         self.writer = _client("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
 
@@ -55,6 +57,7 @@ class MLflow(Sink):
         params: settings to record with the run. Default none
     """
 
+    @checked("sinks")
     def __init__(
         self,
         experiment: str = "medley",
@@ -83,6 +86,7 @@ class MLflow(Sink):
 class WandB(Sink):
     """A run of Weights & Biases in ``project``; ``options`` go to ``wandb.init``, such as ``mode="offline"``."""
 
+    @checked("sinks")
     def __init__(self, project: str = "medley", **options: Any) -> None:
         self.run = _client("wandb", "wandb").init(project=project, **options)
 

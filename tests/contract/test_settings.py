@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -14,7 +16,7 @@ from torch import nn
 
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
-from medley.contract.settings import Checked, above, at_least, at_most, below, describe, in_range, positive
+from medley.contract.settings import Checked, above, at_least, at_most, below, checked, describe, in_range, positive
 
 
 @dataclass(frozen=True)
@@ -158,3 +160,65 @@ def test_an_annotation_that_its_module_does_not_know_is_reported() -> None:
 
     with pytest.raises(TypeError, match="class Local: name 'Elsewhere' is not defined, which an annotation uses"):
         Local()
+
+
+@checked("room")
+def read(path: str, rows: Annotated[int, at_least(1)] = 1, sparse: bool = False, **rest: Any) -> str:
+    return f"{path} {rows} {sparse} {rest}"
+
+
+def test_a_checked_function_is_called_with_arguments_that_fit() -> None:
+    assert read("a", 2, sparse=True, other=object) == f"a 2 True {{'other': {object}}}"
+    assert read.__name__ == "read"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "says"),
+    [
+        ({"path": 1}, "path", "room.read(path=1): must be text"),
+        ({"path": "a", "rows": 0}, "rows", "room.read(rows=0): must be a whole number, at least 1"),
+        ({"path": "a", "sparse": "no"}, "sparse", "room.read(sparse='no'): must be True or False"),
+    ],
+)
+def test_a_checked_function_refuses_other_arguments_by_name(arguments: dict[str, Any], key: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read(**arguments)
+    assert caught.value.key == key
+    assert str(caught.value) == says
+
+
+FLAGS = """
+import torch, medley as md
+from medley.transports import Lossy
+from medley.wire.codecs import Quantise, TopK
+calls = {
+    "redraw": lambda v: md.scenarios.Pace(redraw=v),
+    "drop_last": lambda v: md.scenarios.Pace(drop_last=v),
+    "weighted": lambda v: md.scenarios.Fraction(0.5, weighted=v),
+    "own_order": lambda v: md.scenarios.Split(own_order=v),
+    "reorder": lambda v: Lossy(reorder=v),
+    "feedback": lambda v: (Quantise if v else TopK)(feedback=v),
+    "normalise": lambda v: md.datasets.mnist(normalise=v),
+    "sparse": lambda v: md.datasets.svmlight("a9a", sparse=v),
+    "ignore_index": lambda v: md.problems.Network(torch.nn.Linear(2, 2), ignore_index=v),
+    "name": lambda v: md.datasets.Dataset(torch.ones(2, 1), torch.ones(2), name=v),
+    "progress": lambda v: md.compare([md.FedAvg()], md.problems.quadratics(clients=2), progress=v),
+    "grid": lambda v: md.tune(md.FedAvg(), md.problems.quadratics(clients=2), grid=v),
+    "metric": lambda v: md.tune(md.FedAvg(), md.problems.quadratics(clients=2), {"lr": [1.0]}, metric=v),
+}
+for name, call in calls.items():
+    for value in (object(), 1.5, int, 1j, 0j):
+        try:
+            call(value)
+        except md.RecipeError as e:
+            assert e.key == name and f"({name}=" in str(e), (name, value, str(e))
+        else:
+            raise AssertionError(f"{name} takes {value}")
+print(len(calls), "refuse all")
+"""
+
+
+def test_a_flag_takes_no_other_value() -> None:
+    # In a process of its own: here the checker of annotations would speak first.
+    done = subprocess.run([sys.executable, "-c", FLAGS], capture_output=True, text=True)
+    assert done.stdout == "13 refuse all\n", done.stderr

@@ -52,7 +52,7 @@ def test_sentiment140_knows_the_words_of_training_rows_only(tmp_path: Path) -> N
     assert (d.y.tolist(), d.y_test.tolist()) == ([1, 1, 0], [0, 1])
     assert d.keys["user"].tolist() == [7, 7, 8]
     assert int(d.X.max()) <= 7
-    with pytest.raises(RecipeError, match="size=2"):
+    with pytest.raises(RecipeError, match="vocabulary=2"):
         datasets.sentiment140_tokens(vocabulary=2, folder=tmp_path)
     with pytest.raises(RecipeError, match="length=0"):
         datasets.sentiment140_tokens(length=0, folder=tmp_path)

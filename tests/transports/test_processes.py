@@ -41,6 +41,13 @@ def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
     assert a["loss"][-1] < a["loss"][0]
 
 
+@pytest.mark.parametrize("workers", [0, -1, 1025, 10**30])
+def test_a_number_of_workers_that_no_machine_bears_is_refused(workers: int) -> None:
+    with pytest.raises(md.RecipeError, match=rf"Processes\(workers={workers}\): must be .* at most 1024") as caught:
+        Processes(workers)
+    assert caught.value.key == "workers"
+
+
 def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)

@@ -18,17 +18,21 @@ import dataclasses
 import html
 import inspect
 import math
+import os
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, reduce, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from .errors import RecipeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,49 @@ def check(settings: Any) -> None:
         setting.check(getattr(settings, setting.name), type(settings).__name__)
 
 
+def check_flags(made: object, *names: str) -> None:
+    """Raise RecipeError unless these attributes are True or False; the error names the class and the attribute."""
+    for name in names:
+        check_flag(getattr(made, name), type(made).__name__, name)
+
+
+def check_flag(value: object, call: str, name: str) -> None:
+    """Raise RecipeError unless the argument ``name`` of a call is True or False."""
+    if not isinstance(value, bool):
+        raise RecipeError(f"{call}({name}={value!r}): must be True or False", name)
+
+
+def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that checks the arguments of each call against the function's annotations, as those of `Checked`.
+
+    Errors are RecipeErrors that name the function as ``room.name``. Further keywords (``**rest``) are not checked.
+    """
+
+    def around(function: Callable[P, R]) -> Callable[P, R]:
+        call = f"{room}.{function.__qualname__.removesuffix('.__init__')}"
+
+        @cache
+        def declared() -> tuple[inspect.Signature, dict[str, Setting]]:
+            signature = inspect.signature(function)
+            hints = typing.get_type_hints(function, include_extras=True)
+            fixed = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name in hints]
+            return signature, {
+                p.name: Setting(p.name, hints[p.name], tuple(kinds(hints[p.name])), p.default, "") for p in fixed
+            }
+
+        @wraps(function)
+        def checking(*args: P.args, **kwargs: P.kwargs) -> R:
+            signature, settings = declared()
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                if name in settings:
+                    settings[name].check(value, call)
+            return function(*args, **kwargs)
+
+        return checking
+
+    return around
+
+
 @cache
 def describe(cls: type) -> tuple[Setting, ...]:
     """The settings that a dataclass declares, in order.
@@ -199,7 +246,7 @@ def kinds(hint: Any, bounds: Bounds | None = None) -> list[ValueType]:
         and isinstance(cls, type)
         and getattr(cls, "_is_runtime_protocol", not getattr(cls, "_is_protocol", False))
     ):
-        text = "a table" if issubclass(cls, Mapping) else f"a {public_name(cls)}"
+        text = "a table" if issubclass(cls, Mapping) else "a path" if cls is os.PathLike else f"a {public_name(cls)}"
         return [ValueType(lambda value: isinstance(value, cls), text)]
     return [ValueType(lambda value: True, "any value")]
 
@@ -270,6 +317,9 @@ __all__ = [
     "at_most",
     "below",
     "check",
+    "check_flag",
+    "check_flags",
+    "checked",
     "describe",
     "in_range",
     "kinds",

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 from ..runtime import streams
@@ -117,6 +118,8 @@ class Dataset:
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
     def _check_kinds(self) -> None:
+        if not isinstance(self.name, str):
+            raise RecipeError(f"Dataset(name={self.name!r}): give a text", "name")
         for name in ("keys", "test_keys"):
             if not isinstance(getattr(self, name), Mapping):
                 raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
@@ -154,6 +157,7 @@ class Dataset:
             row = at[0]
             raise BadData(f"{self.name}: {part} y[{row}] = {int(y[at])} is no label of 0..{self.classes - 1}.", row=row)
 
+    @checked("datasets")
     def split(self, test: float | int = 0.2, validation: float | int = 0, seed: int = 0) -> Dataset:
         """Draw a test set, where there is none, and then a validation set from the training rows.
 
@@ -197,6 +201,7 @@ class Dataset:
         weights = None if self.weights is None else self.weights[rows]
         return replace(self, X=self.X[rows], y=self.y[rows], keys=keys, weights=weights)
 
+    @checked("datasets")
     def take(self, n_train: int | None = None, n_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep some rows, drawn uniformly without replacement, in their order.
 
@@ -250,6 +255,7 @@ class Dataset:
         """Rows as flat vectors: X becomes [n, features]."""
         return self.map(lambda X: X.flatten(1))
 
+    @checked("datasets")
     def pool(self, factor: int) -> Dataset:
         """Mean-pool images [n, channels, h, w] over ``factor`` × ``factor`` squares, e.g. 28×28 to 14×14.
 

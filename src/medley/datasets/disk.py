@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
 from ..numerics.sparse import Sparse
 from ..storage.atomic import made
 from .dataset import Dataset
@@ -49,6 +50,7 @@ def save(data: Dataset, folder: Place) -> Path:
     return place
 
 
+@checked("datasets")
 def saved(folder: Place) -> Dataset:
     """The data set that `disk.save` wrote into this folder; its tensors are mapped, not read.
 

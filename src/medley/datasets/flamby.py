@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..contract.errors import BadData
+from ..contract.settings import checked
 from .dataset import Dataset
 from .files import Place, find
 
@@ -26,6 +27,7 @@ REGIONS = 6
 Part = tuple[np.ndarray, np.ndarray]
 
 
+@checked("datasets")
 def heart_disease(folder: Place | None = None) -> Dataset:
     """Fed-Heart-Disease: 486 training and 254 test patients of 4 hospitals, 13 features, disease or none.
 
@@ -59,6 +61,7 @@ def heart_disease(folder: Place | None = None) -> Dataset:
     return _pooled(train, test, classes=2, name="heart_disease")
 
 
+@checked("datasets")
 def tcga_brca(folder: Place | None = None) -> Dataset:
     """Fed-TCGA-BRCA: 866 training and 222 test patients of 6 regions, 39 covariates; y is (time, event) [n, 2].
 

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
 from .dataset import Dataset
 
 
+@checked("datasets")
 def hub(
     name: str,
     features: str | Sequence[str],

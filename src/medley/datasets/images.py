@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
 from .dataset import Dataset
 from .files import Place, find, read_idx, read_npz, read_records
 
@@ -37,6 +38,7 @@ EMNIST = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters":
 """EMNIST's splits and their numbers of classes."""
 
 
+@checked("datasets")
 def mnist(folder: Place | None = None, normalise: bool = False) -> Dataset:
     """MNIST: 60,000 + 10,000 handwritten digits, 28×28, from its four idx files (LeCun et al., 1998).
 
@@ -45,6 +47,7 @@ def mnist(folder: Place | None = None, normalise: bool = False) -> Dataset:
     return _idx("mnist", folder, ("MNIST/raw", "MNIST"), tuple("0123456789"), normalise)
 
 
+@checked("datasets")
 def fashion_mnist(folder: Place | None = None, normalise: bool = False) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 pieces of clothing, 28×28, in MNIST's format (Xiao, Rasul, Vollgraf, 2017)."""
     return _idx("fashion_mnist", folder, ("FashionMNIST/raw", "FashionMNIST"), FASHION, normalise)
@@ -68,6 +71,7 @@ def _idx(name: str, folder: Place | None, inside: tuple[str, ...], labels: tuple
     return data.standardise() if normalise else data
 
 
+@checked("datasets")
 def cifar10(folder: Place | None = None, normalise: Normalise = False) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 colour photographs, 32×32, from the binary version (Krizhevsky, 2009)."""
     call = "datasets.cifar10()"
@@ -81,6 +85,7 @@ def cifar10(folder: Place | None = None, normalise: Normalise = False) -> Datase
     return _normalised(data, normalise)
 
 
+@checked("datasets")
 def cifar100(folder: Place | None = None, normalise: Normalise = False) -> Dataset:
     """CIFAR-100: colour photographs of 100 classes, 32×32, from the binary version (Krizhevsky, 2009).
 
@@ -106,6 +111,7 @@ def _normalised(data: Dataset, normalise: Normalise) -> Dataset:
     return data.standardise() if normalise else data
 
 
+@checked("datasets")
 def emnist(
     split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "balanced",
     folder: Place | None = None,
@@ -142,6 +148,7 @@ def emnist(
     return data.standardise() if normalise else data
 
 
+@checked("datasets")
 def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes: int = 200) -> Dataset:
     """Tiny ImageNet in its original layout: 100,000 + 10,000 photographs of 200 classes, 64×64 (Le & Yang, 2015).
 
@@ -191,6 +198,7 @@ def _photo_files(rows: list[tuple[Path, int]], call: str) -> tuple[Tensor, Tenso
     return _pixels(X), torch.tensor([k for _, k in rows])
 
 
+@checked("datasets")
 def tiny_imagenet50(folder: Place | None = None, normalise: bool = False) -> Dataset:
     """Fifty classes of Tiny ImageNet: 10,000 + 2,500 photographs, 64×64, from one npz file of JPEGs.
 

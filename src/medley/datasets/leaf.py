@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..contract.settings import checked
 from .dataset import Dataset
 from .files import Place, find_folder
 
@@ -28,6 +29,7 @@ SYMBOLS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """FEMNIST's 62 classes."""
 
 
+@checked("datasets")
 def femnist(folder: Place | None = None) -> Dataset:
     """FEMNIST: handwritten digits and letters of 62 classes by writer, 28×28, from LEAF's JSON files.
 
@@ -46,6 +48,7 @@ def femnist(folder: Place | None = None) -> Dataset:
     return _leaf("femnist", call, folder, rows, len(SYMBOLS), tuple(SYMBOLS), "writer")
 
 
+@checked("datasets")
 def shakespeare(folder: Place | None = None) -> Dataset:
     """Shakespeare by speaker: 80 characters and the next one, from LEAF's JSON files.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from ..contract.errors import RecipeError
+from ..contract.settings import checked
 from ..runtime import streams
 from .dataset import Dataset
 
 
+@checked("datasets")
 def gaussian_classes(
     n: int = 60_000,
     features: int = 784,

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
 from .dataset import Dataset
 from .files import Place, find, read_npz
 
 
+@checked("datasets")
 def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """1,797 handwritten digits, 8×8 as 64 features in [0, 1], shipped with scikit-learn (Alpaydin, Kaynak, 1998)."""
     spec = find_spec("sklearn")
@@ -35,6 +37,7 @@ def digits(test: float | int = 0.2, seed: int = 0) -> Dataset:
     return Dataset(_float(rows[:, :64] / 16), y, classes=10, name="digits").split(test, seed=seed)
 
 
+@checked("datasets")
 def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """569 tumours with 30 features in their own units, malignant (0) or benign (1), shipped with scikit-learn."""
     from sklearn import datasets as embedded
@@ -45,6 +48,7 @@ def breast_cancer(test: float | int = 0.2, seed: int = 0) -> Dataset:
     return Dataset(_float(bunch.data), y, classes=2, name="breast_cancer", labels=labels).split(test, seed=seed)
 
 
+@checked("datasets")
 def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
     """442 patients with 10 scaled features and the disease's progression, 25 to 346, shipped with scikit-learn."""
     from sklearn import datasets as embedded
@@ -53,6 +57,7 @@ def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
     return Dataset(_float(X), _float(y), name="diabetes").split(test, seed=seed)
 
 
+@checked("datasets")
 def svmlight(path: Place, folder: Place | None = None, regression: bool = False, sparse: bool = False) -> Dataset:
     """A file in svmlight's format. A file beside it with ``.t`` appended becomes the test set.
 
@@ -81,16 +86,19 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False,
     return _table(*parts[0], train.name, call, regression, test=parts[1] if len(parts) > 1 else None)
 
 
+@checked("datasets")
 def w8a(folder: Place | None = None) -> Dataset:
     """w8a: 49,749 web pages with 300 binary features, few of them positive; from LIBSVM's collection (Platt, 1998)."""
     return svmlight("w8a", folder)
 
 
+@checked("datasets")
 def a9a(folder: Place | None = None) -> Dataset:
     """a9a: 32,561 adults with 123 binary features and their income class; from LIBSVM's collection (Platt, 1998)."""
     return svmlight("a9a", folder)
 
 
+@checked("datasets")
 def csv(
     path: Place,
     target: str,
@@ -115,7 +123,11 @@ def csv(
         BadData: A cell is empty, no number, NaN or infinite, or a row has another length. Names row, counted from 0
             below the header, and column.
     """
-    call = f"datasets.csv({str(path)!r})"
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise RecipeError(
+            f"datasets.csv(delimiter={delimiter!r}): must be one character, no quote or line end", "delimiter"
+        )
+    call = f"datasets.csv({str(path)!r}{'' if delimiter == ',' else f', delimiter={delimiter!r}'})"
     file = _locate(path, folder, (), call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -151,6 +163,7 @@ def csv(
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
 
 
+@checked("datasets")
 def npz(
     path: Place,
     X: str = "X",
@@ -177,7 +190,9 @@ def npz(
         RecipeError: The file lacks a name, or one of ``X_test`` and ``y_test`` is missing.
         BadData: The file is damaged or holds Python objects.
     """
-    call = f"datasets.npz({str(path)!r})"
+    told = {"X": X, "y": y, "X_test": X_test, "y_test": y_test}
+    own = "".join(f", {k}={v!r}" for k, v in told.items() if v is not None and v != k)
+    call = f"datasets.npz({str(path)!r}{own})"
     file = _locate(path, folder, (), call)
     got = read_npz(file, [n for n in (X, y, X_test, y_test, *keys) if n is not None], call)
     if (X_test is None) != (y_test is None):
@@ -186,6 +201,7 @@ def npz(
     return _table(got[X], got[y], file.stem, call, regression, {k: got[k] for k in keys}, test)
 
 
+@checked("datasets")
 def parquet(
     path: Place, target: str, keys: Sequence[str] = (), regression: bool = False, folder: Place | None = None
 ) -> Dataset:
@@ -224,6 +240,7 @@ def parquet(
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
 
 
+@checked("datasets")
 def online_news(folder: Place | None = None) -> Dataset:
     """Online News Popularity: 9,874 articles with 59 features in their own units; y is the log of the shares.
 
@@ -237,6 +254,9 @@ def online_news(folder: Place | None = None) -> Dataset:
         row = int(np.argmax(got["shares"] <= 0))
         raise BadData(f"{call}: row {row} has {got['shares'][row]} shares; the logarithm needs at least 1.", row=row)
     names = got["columns"].tolist()
+    for prefix in KEYS.values():
+        if not any(name.startswith(prefix) for name in names):
+            raise BadData(f"{call}: {file} has no column {prefix}…; fetch it again.")
     keys = {key: _one_hot(got["x"], names, prefix) for key, prefix in KEYS.items()}
     return Dataset(_float(got["x"]), _float(np.log(got["shares"])), keys=keys, name="online_news")
 
@@ -245,6 +265,7 @@ KEYS = {"channel": "data_channel_is_", "weekday": "weekday_is_"}
 """Prefixes of one-hot columns by the name of the key that they become."""
 
 
+@checked("datasets")
 def msd_years(folder: Place | None = None) -> Dataset:
     """Million Song subset: 4,680 songs with 54 timbre features in their own units; y is the year, 1926 to 2010.
 
@@ -279,9 +300,9 @@ def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> 
     if len(set(header)) != len(header):
         twice = next(h for h in header if header.count(h) > 1)
         raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice, header.index(twice) + 1))
-    for name in (target, *keys):
+    for argument, name in (("target", target), *(("keys", key) for key in keys)):
         if name not in header:
-            raise RecipeError.unknown(name, header, f"{call}: the header")
+            raise RecipeError.unknown(name, header, f"{call}: {argument}=: the header")
     if target in keys:
         raise RecipeError(f"{call}: {target!r} cannot be both target and key.", "keys")
     named = {name: header.index(name) for name in (target, *keys)}

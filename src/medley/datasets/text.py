@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..contract.settings import at_least, checked, in_range
 from .dataset import Dataset
 from .files import Place, find, read_npz
 from .tokens import Vocabulary
 
 
-def sentiment140(features: int = 2000, folder: Place | None = None) -> Dataset:
+@checked("datasets")
+def sentiment140(features: Annotated[int, at_least(1)] = 2000, folder: Place | None = None) -> Dataset:
     """Sentiment140 subset: 27,689 tweets, negative (0) or positive (1); the test set is 359 tweets labelled by hand.
 
     X [n, features] is dense: the tf-idf of the ``features`` commonest words and word pairs of the training rows, 2,000
@@ -32,7 +35,12 @@ def sentiment140(features: int = 2000, folder: Place | None = None) -> Dataset:
     return rest(X, torch.from_numpy(words.transform(text_test).toarray()))
 
 
-def sentiment140_tokens(vocabulary: int = 10_000, length: int = 30, folder: Place | None = None) -> Dataset:
+@checked("datasets")
+def sentiment140_tokens(
+    vocabulary: Annotated[int, at_least(3)] = 10_000,
+    length: Annotated[int, in_range(1, 65536)] = 30,
+    folder: Place | None = None,
+) -> Dataset:
     """Sentiment140 subset as token ids: X [n, length] is int64, for `models.lstm`, `models.gru` and `models.text_cnn`.
 
     Rows, labels, keys and file are those of `sentiment140`. `tokens.Vocabulary` makes the ids from the training rows

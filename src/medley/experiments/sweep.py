@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
+from ..contract.settings import check_flag
 from ..storage import atomic
 from ..storage.identity import identity
 from ..storage.result import Result, Row, Status
@@ -70,6 +71,8 @@ class Sweep:
                 raise RecipeError(f"{self.call}({key}=...): that is set for every run by {self.call} itself", key)
         if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
             raise RecipeError(f"{self.call}(jobs={self.jobs!r}): must be a whole number, at least 1", "jobs")
+        if self.progress is not None:
+            check_flag(self.progress, self.call, "progress")
         if not isinstance(self.fed, Runner) or isinstance(self.fed, type):
             raise RecipeError(f"{self.call}(fed={self.fed!r}): give a Federation", "fed")
 

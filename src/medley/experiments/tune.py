@@ -60,6 +60,7 @@ def tune(
 
     Raises RecipeError for an unknown key, an empty grid, or no validation split; Diverged if all points diverged.
     """
+    _check(method, grid, metric)
     algorithm, lr = split(method)
     points = points_of(algorithm, grid)
     candidates = {_name(algorithm, p): variant(algorithm, p, lr) for p in points}
@@ -115,6 +116,15 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
     sign = 1.0 if higher_is_better(metric, directions(results)) else -1.0
     return max(ranked, key=lambda k: sign * record[k]["score"])
+
+
+def _check(method: object, grid: object, metric: object) -> None:
+    if not isinstance(method, Algorithm | Tuned):
+        raise RecipeError(f"tune(method={method!r}): give a method such as FedAvg()", "method")
+    if not isinstance(grid, Mapping):
+        raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
+    if metric is not None and not isinstance(metric, str):
+        raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
 
 
 def known(algorithm: Algorithm[Any, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 
 from ..contract import pace as contract
 from ..contract.errors import RecipeError
+from ..contract.settings import check_flags
 from ..runtime.streams import rng
 from .laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
 
@@ -144,8 +145,7 @@ class Pace:
                 "functools.partial(torch.optim.SGD, momentum=0.9).",
                 "momentum",
             )
-        if not isinstance(self.drop_last, bool):
-            raise RecipeError(f"Pace(drop_last={self.drop_last!r}): must be True or False.", "drop_last")
+        check_flags(self, "drop_last", "redraw")
         if not isinstance(self.optimizer, str):
             _tried(self.optimizer)
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64, Real
 
 from ..contract.errors import RecipeError
 from ..contract.sampling import Sampling
-from ..contract.settings import Checked, at_least
+from ..contract.settings import Checked, at_least, check_flags
 from ..runtime.streams import rng
 from .laws import Number, is_number
 
@@ -90,6 +90,7 @@ class Fraction:
 
     def __post_init__(self) -> None:
         _share(self, "fraction", self.fraction)
+        check_flags(self, "weighted")
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
         """The cohort of ``round``."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.settings import check_flags
 from ..contract.task import Mode
 from ..runtime import streams
 from .laws import Number, is_number
@@ -315,6 +316,7 @@ class Tasks:
 
 
 def _check_tasks(stream: object, tasks: int) -> None:
+    check_flags(stream, "own_order")
     if not isinstance(tasks, int) or isinstance(tasks, bool) or not 1 <= tasks < 2**31:
         raise RecipeError(f"{type(stream).__name__}: tasks = {tasks!r} must be a whole number, at least 1", "tasks")
 

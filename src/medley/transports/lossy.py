@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..contract.errors import ClientFailed, RecipeError, WireError
 from ..contract.message import Packed
+from ..contract.settings import check_flags
 from ..runtime import streams
 from ..wire.connection import Host, Transport
 from ..wire.exchange import Exchange, Tag, apart
@@ -73,6 +74,7 @@ class Lossy:
             raise RecipeError(f"Lossy: its shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
         if not isinstance(self.delay, int | float) or not 0 <= self.delay < float("inf"):
             raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
+        check_flags(self, "reorder")
         ids: object = self.clients
         if ids is not None and (isinstance(ids, str) or not isinstance(ids, Collection)):
             raise RecipeError(f"Lossy(clients={self.clients!r}): give ids of clients, such as [0, 3]", "clients")

@@ -40,6 +40,10 @@ HEARTBEAT = 1.0
 """Seconds after which a process that waits for another looks whether that still lives."""
 
 
+MOST = 1024
+"""The largest number of workers: all of them are forked when a run begins."""
+
+
 @dataclass(frozen=True)
 class Processes:
     """Forked processes with one thread each; ``workers`` is their number, by default 2.
@@ -52,8 +56,10 @@ class Processes:
     workers: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.workers, int) or self.workers < 1:
-            raise RecipeError(f"Processes(workers={self.workers!r}): must be a whole number, at least 1", "workers")
+        if not isinstance(self.workers, int) or not 1 <= self.workers <= MOST:
+            raise RecipeError(
+                f"Processes(workers={self.workers!r}): must be a whole number, at least 1 and at most {MOST}", "workers"
+            )
 
     def open(self, host: Host) -> Connection:
         """Begin a run with the clients of ``host``: fork the workers, or serve them here where no process can fork."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError
 from ..contract.message import Packed
+from ..contract.settings import check_flags
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
 
 __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
@@ -77,6 +78,7 @@ class Quantise:
             raise RecipeError(f"Quantise(bits={self.bits!r}): must be a whole number from 2 to 8", "bits")
         if self.rounding not in ("nearest", "stochastic"):
             raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
+        check_flags(self, "feedback")
 
     def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
         """int8 codes under the field's name, float32 scales under ``name#``."""
@@ -125,6 +127,7 @@ class TopK:
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
             raise RecipeError(f"TopK(fraction={self.fraction!r}): must be above 0 and at most 1", "fraction")
+        check_flags(self, "feedback")
 
     @property
     def remembers(self) -> bool:

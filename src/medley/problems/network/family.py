@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -81,6 +82,11 @@ class Network:
                     "class_weights",
                 )
             object.__setattr__(self, "class_weights", tuple(weights))
+        if not isinstance(self.ignore_index, Integral) or isinstance(self.ignore_index, bool):
+            raise RecipeError(f"Network(ignore_index={self.ignore_index!r}): must be a whole number", "ignore_index")
+        if not -(2**63) <= self.ignore_index < 2**63:
+            raise RecipeError(f"Network(ignore_index={self.ignore_index}): labels are int64", "ignore_index")
+        object.__setattr__(self, "ignore_index", int(self.ignore_index))
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
         if self.shared is not None:
