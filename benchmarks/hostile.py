@@ -78,7 +78,7 @@ def calls() -> dict[str, Call]:
     )
     quick: dict[str, Any] = {"rounds": 1, "progress": False, "throw": False}
     nothing: Callable[[Any], Any] = lambda made: made
-    out: dict[str, Call] = {
+    return {
         "run": (md.run, {"method": md.FedAvg(), "fed": fed, **quick}, nothing),
         "Federation": (
             md.Federation,
@@ -104,7 +104,14 @@ def calls() -> dict[str, Call]:
             {"X": DATA.X, "y": DATA.y, "classes": 3},
             lambda made: used(data=made, partition=scenarios.IID(2)),
         ),
+        **parts_of_runs(),
+        **{name: (kind, {}, nothing) for name, kind in methods().items() if name != "TARGET"},  # it has no defaults
     }
+
+
+def parts_of_runs() -> dict[str, Call]:
+    """The parts that a federation or a run is given, each used in one round."""
+    out: dict[str, Call] = {}
     parts: dict[str, tuple[str, Any, Mapping[str, Any]]] = {
         "scenarios.Pace": ("pace", scenarios.Pace, {}),
         "scenarios.Devices": ("devices", scenarios.Devices, {}),
@@ -135,9 +142,6 @@ def calls() -> dict[str, Call]:
         kind = getattr(scenarios, law)
         given = {"Normal": {"mean": 0.1, "std": 0.01}, "Constant": {"v": 0.1}}.get(law, {"low": 1, "high": 2})
         out[f"scenarios.{law}"] = kind, given, lambda made: used(pace=scenarios.Pace(lr=made))
-    for name, kind in methods().items():
-        if name != "TARGET":  # it has no defaults
-            out[name] = kind, {}, nothing
     return out
 
 

@@ -72,6 +72,19 @@ def find(
     )
 
 
+def called(reader: str, path: Place, **given: str | None) -> str:
+    """A reader's call as messages show it, without arguments that are None: "datasets.npz('a.npz', X='rows')"."""
+    return (
+        f"datasets.{reader}({', '.join([repr(str(path)), *(f'{k}={v!r}' for k, v in given.items() if v is not None)])})"
+    )
+
+
+def check_delimiter(delimiter: str, call: str) -> None:
+    """Raise RecipeError, naming the call, unless the text can stand between the cells of a CSV file."""
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise RecipeError(f"{call}: delimiter must be one character, no quote or line end", "delimiter")
+
+
 def read_bytes(path: Path, call: str) -> bytes:
     """The content of a file, unpacked if it starts like gzip.
 

@@ -22,7 +22,7 @@ from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
 from .dataset import Dataset
-from .files import Place, find, read_npz
+from .files import Place, called, check_delimiter, find, read_npz
 
 
 @checked("datasets")
@@ -123,11 +123,8 @@ def csv(
         BadData: A cell is empty, no number, NaN or infinite, or a row has another length. Names row, counted from 0
             below the header, and column.
     """
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise RecipeError(
-            f"datasets.csv(delimiter={delimiter!r}): must be one character, no quote or line end", "delimiter"
-        )
-    call = f"datasets.csv({str(path)!r}{'' if delimiter == ',' else f', delimiter={delimiter!r}'})"
+    call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
+    check_delimiter(delimiter, call)
     file = _locate(path, folder, (), call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -190,9 +187,7 @@ def npz(
         RecipeError: The file lacks a name, or one of ``X_test`` and ``y_test`` is missing.
         BadData: The file is damaged or holds Python objects.
     """
-    told = {"X": X, "y": y, "X_test": X_test, "y_test": y_test}
-    own = "".join(f", {k}={v!r}" for k, v in told.items() if v is not None and v != k)
-    call = f"datasets.npz({str(path)!r}{own})"
+    call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
     file = _locate(path, folder, (), call)
     got = read_npz(file, [n for n in (X, y, X_test, y_test, *keys) if n is not None], call)
     if (X_test is None) != (y_test is None):

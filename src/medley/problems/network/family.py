@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
@@ -90,7 +90,8 @@ class Network:
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
         if self.shared is not None:
-            if not all(isinstance(name, str) for name in self.shared) or not self.shared:
+            given: object = self.shared
+            if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
             trainable(self.module, self.shared)
