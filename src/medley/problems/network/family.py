@@ -82,11 +82,12 @@ class Network:
                     "class_weights",
                 )
             object.__setattr__(self, "class_weights", tuple(weights))
-        if not isinstance(self.ignore_index, Integral) or isinstance(self.ignore_index, bool):
+        label: object = self.ignore_index
+        if isinstance(label, bool) or not isinstance(label, Integral):
             raise RecipeError(f"Network(ignore_index={self.ignore_index!r}): must be a whole number", "ignore_index")
         if not -(2**63) <= self.ignore_index < 2**63:
             raise RecipeError(f"Network(ignore_index={self.ignore_index}): labels are int64", "ignore_index")
-        object.__setattr__(self, "ignore_index", int(self.ignore_index))
+        object.__setattr__(self, "ignore_index", int(label))
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
         if self.shared is not None:
