@@ -230,6 +230,11 @@ class Algorithm(ABC, Generic[S, M]):
         del s
         return {}
 
+    def by_client(self, s: S) -> dict[int, dict[str, float]]:
+        """Figures of clients for their rows of `Result.clients`, by client and column; none by default."""
+        del s
+        return {}
+
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters by name, for the record."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import torch
 from .client import Client
 from .message import Message, Packed
 from .problem import State
-from .sampling import Sampling
+from .sampling import Local, Sampling
 from .task import Task
 
 OnLate = Literal["drop", "deliver"]
@@ -129,6 +129,10 @@ class Cohort(Protocol):
     @property
     def sampling(self) -> Sampling | None:
         """The law that drew these clients; None where privacy accounting knows none."""
+        ...
+
+    def local(self, i: int, /) -> Local:
+        """The law of client i's batches in this round, under privacy of its rows."""
         ...
 
     @property

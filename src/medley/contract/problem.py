@@ -130,6 +130,18 @@ class Objective(Protocol):
         """The mean over these rows j of (∂l_j/∂x)² [d], squared by coordinate, without the regulariser."""
         ...
 
+    def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
+        """A sum of row gradients, each scaled down to a norm of at most ``bound``, without the regulariser.
+
+        Args:
+            x: parameters [d]
+            rows: indices of rows, possibly none; None: all
+            bound: the largest norm of a row's gradient
+
+        Returns the sum [d], a new vector, and λ with the regulariser's gradient λx; λ is a number, or a vector [d].
+        """
+        ...
+
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class [c]."""
         ...

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .problem import Objective
-from .sampling import Sampling
+from .sampling import Local, Sampling
 
 Mode = Literal["task", "class", "domain"]
 """The logits that a row is compared with.
@@ -143,11 +143,13 @@ class TaskView:
         task: its number and classes
         p: p_i of every client: its share of the task's rows
         sampling: the law of the round's cohort; None where privacy accounting knows none
+        local: id -> the law of the client's batches in this round, under privacy of its rows
     """
 
     task: Task
     p: Mapping[int, float]
     sampling: Sampling | None = None
+    local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
 
     @property
     def present(self) -> tuple[int, ...]:

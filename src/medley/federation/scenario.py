@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import torch
 from ..contract.errors import RecipeError
 from ..contract.needs import Need
 from ..contract.problem import Family
+from ..contract.sampling import Local
 from ..contract.task import ReplayPolicy
 from ..scenarios import Devices, Everyone, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
@@ -87,6 +89,10 @@ class Scenario:
         """Raise RecipeError unless lists in pace and devices have an entry for each of ``clients`` clients."""
         self.pace.check(clients)
         self.devices.check(clients)
+
+    def local(self, seed: int, round: int, sizes: np.ndarray) -> Callable[[int], Local]:
+        """The law of each client's batches in this round, from the clients' numbers of rows [clients]."""
+        return lambda i: Local.of(self.pace.of(seed, i, round), int(sizes[i]))
 
     def shares(self, sizes: np.ndarray, totals: np.ndarray) -> dict[int, float]:
         """p_i by client id, Σ p_i = 1, from the clients' numbers of rows [clients] and sums of weights [clients]."""

@@ -155,7 +155,8 @@ class Simulation:
     def view(self, round: int) -> TaskView:
         """The task of this round as the server sees it."""
         data = self.task(round)
-        return TaskView(data.task, data.p, sampling_of(self.scenario.participation, len(data.sizes)))
+        law = sampling_of(self.scenario.participation, len(data.sizes))
+        return TaskView(data.task, data.p, law, self.scenario.local(self.seed, round, data.sizes))
 
     def problem_at(self, round: int) -> Problem:
         """The problem of this round, with rows compared with the outputs of its task.

@@ -131,9 +131,9 @@ class RemoteSimulation:
     def view(self, round: int) -> TaskView:
         """The task of this round."""
         s = self.plan.step(round)
-        return TaskView(
-            self.plan.tasks[s], self.shares[s], sampling_of(self.fed.scenario.participation, len(self.fed.census))
-        )
+        scenario = self.fed.scenario
+        law, local = sampling_of(scenario.participation, len(self.fed.census)), scenario.local
+        return TaskView(self.plan.tasks[s], self.shares[s], law, local(self.seed, round, self.sizes[s]))
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Ids of the clients that take part: those drawn that have rows of the task."""

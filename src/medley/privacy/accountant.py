@@ -61,6 +61,13 @@ def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     return Release(s.kind, s.clients, s.rate, s.size, s.period, noise, rounds)
 
 
+def added(releases: list[Release], now: Release) -> list[Release]:
+    """The releases and one more, joined with the last where both have the same law and noise."""
+    if releases and dataclasses.replace(releases[-1], rounds=now.rounds) == now:
+        return [*releases[:-1], dataclasses.replace(now, rounds=releases[-1].rounds + now.rounds)]
+    return [*releases, now]
+
+
 def together(noises: Iterable[float]) -> float:
     """z of several sums over the same clients: 1/√(Σ 1/z²); 0 if one of them has no noise, inf for no sum."""
     total = 0.0

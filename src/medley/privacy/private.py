@@ -33,7 +33,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ from ..contract.errors import BudgetSpent, RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.needs import Need
 from ..contract.own import Patterns
-from ..contract.sampling import Sampling
+from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
 from . import accountant
@@ -53,6 +53,7 @@ from .accountant import Release
 from .mechanisms import Banded
 from .quantile import Quantile
 from .replies import PrivateCohort
+from .rows import RowCohort, RowNoise, by_client, noise_of_rows
 
 
 @dataclass
@@ -64,29 +65,35 @@ class PrivateServer:
         spent: what was released so far, rounds with the same law and noise together
         bounds: the bound of each exchange under adaptive clipping, by the exchange's name
         past: the noise of past rounds under `Banded`, newest first, by exchange and field
+        rows: what each client released of its rows so far, under unit "row"
     """
 
     inner: Any
     spent: list[Release] = field(default_factory=list)
     bounds: dict[str, float] = field(default_factory=dict)
     past: dict[str, list[Tensor]] = field(default_factory=dict)
+    rows: dict[int, list[Release]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Private(Algorithm[PrivateServer]):
-    """A method with differential privacy of its clients: unit "client", in the central model.
+    """A method with differential privacy of its clients, or of each client's rows.
 
     Attributes:
-        method: the method that runs; its server may read means and sums only
-        noise: z of each exchange, the standard deviation of a sum's noise over the bound of a client's part; under a
-            `Quantile` that of sum and count together; None: found for ``epsilon``
+        method: the method that runs. Under unit "client" its server may read means and sums only; under unit "row" its
+            clients may use their rows in local steps only
+        noise: z of each sum, the standard deviation of its noise over the bound of one part: a client's reply, or a
+            row's gradient; under a `Quantile` that of sum and count together; None: found for ``epsilon``
         clip: the bound of a reply's norm; by field, or one number for all fields, or a `Quantile` of the norms. A
-            reply with several fields is bounded as a whole, each field in units of its own bound
-        epsilon: ε that the run may spend; None for no limit
-        delta: δ, at which ε is counted; below 1 over the number of clients; default 1e-5
-        rounds: rounds over which ``epsilon`` is to last, where ``noise`` is None
+            reply with several fields is bounded as a whole, each field in units of its own bound. Under unit "row" the
+            bound of the norm of a row's gradient, a number
+        epsilon: ε that the run may spend, under unit "row" of each client; None for no limit
+        delta: δ, at which ε is counted; below 1 over the number of units; default 1e-5
+        rounds: rounds over which ``epsilon`` is to last, where ``noise`` is None; under unit "row" a client's own
         exchanges: sums in one round, where ``noise`` is None; default 1
         mechanism: `Banded` for noise that is correlated over rounds; None for independent noise
+        unit: "client" (default): the server adds noise to sums of replies; "row": clients add noise to their local
+            steps, whose batches are drawn by Poisson's law with the pace's batch as the expected size
     """
 
     method: Algorithm[Any, Any]
@@ -97,6 +104,7 @@ class Private(Algorithm[PrivateServer]):
     rounds: Annotated[int, at_least(1)] | None = None
     exchanges: Annotated[int, at_least(1)] = 1
     mechanism: Banded | None = None
+    unit: Literal["client", "row"] = "client"
 
     every_round = True
 
@@ -123,12 +131,39 @@ class Private(Algorithm[PrivateServer]):
         # The class has its own; clients run the wrapped method.
         for name in ("memory", "message_types", "waits_as"):
             object.__setattr__(self, name, getattr(self.method, name))
+        if self.unit == "row":
+            self._check_rows()
+            alone = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
+            object.__setattr__(self, "message_types", alone)
+            object.__setattr__(self, "every_round", self.method.every_round)
+
+    def _check_rows(self) -> None:
+        for key in ("mechanism", "clip"):
+            value = getattr(self, key)
+            if value is not None and not isinstance(value, int | float):
+                raise RecipeError(f"Private(unit='row', {key}={value!r}): give one number as clip, and no more", key)
+        if self.exchanges != 1:
+            raise RecipeError(
+                "Private(unit='row', exchanges=...): noise belongs to local steps; leave it out", "exchanges"
+            )
 
     def __getattr__(self, name: str) -> Any:
         # Client methods, which a host looks up by name.
         if name != "method" and name in type(self.method).message_types:
-            return getattr(self.method, name)
+            return partial(self._of_rows.call, name) if self.unit == "row" else getattr(self.method, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def _of_rows(self) -> RowNoise:
+        assert isinstance(self.clip, int | float)
+        return RowNoise(self.method, float(self.clip), self._z_of_rows)
+
+    def _z_of_rows(self, law: Local) -> float:
+        if self.noise is not None:
+            return self.noise
+        assert self.epsilon is not None
+        assert self.rounds is not None
+        return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
 
     @property
     def name(self) -> str:
@@ -146,7 +181,8 @@ class Private(Algorithm[PrivateServer]):
 
     def requires(self) -> frozenset[str]:
         """The method's needs, uniform weights, a known law of participation, and replies that displace no others."""
-        return self.method.requires() | {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
+        own = {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT} if self.unit == "client" else set[Need]()
+        return self.method.requires() | own
 
     def start(self, x: Vec) -> PrivateServer:
         """The method's own start, and nothing spent."""
@@ -174,7 +210,13 @@ class Private(Algorithm[PrivateServer]):
         return self.method.model(s.inner)
 
     def round(self, s: PrivateServer, clients: Cohort) -> None:
-        """The method's round on a cohort that gives noisy sums only."""
+        """The method's round on a cohort that gives noisy sums only, or on one that accounts for clients' rows."""
+        if self.unit == "row":
+            limit = None if self.epsilon is None else (self.epsilon, self.delta)
+            cohort = RowCohort(clients, self._of_rows, s.rows, limit)
+            self.method.round(s.inner, cohort)
+            s.rows = cohort.spent
+            return
         if clients.sampling is None:
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
@@ -186,8 +228,14 @@ class Private(Algorithm[PrivateServer]):
         """ε of all sums so far, and the method's own figures."""
         return {**self.method.figures(s.inner), "epsilon": self.spent(s)}
 
+    def by_client(self, s: PrivateServer) -> dict[int, dict[str, float]]:
+        """ε of each client's rows, under unit "row"."""
+        return {i: {"epsilon": e} for i, e in by_client(s.rows, self.delta).items()}
+
     def spent(self, s: PrivateServer) -> float:
-        """The ε of all sums so far."""
+        """The ε of all sums so far; under unit "row" that of the client with the largest."""
+        if self.unit == "row":
+            return max((e["epsilon"] for e in self.by_client(s).values()), default=0.0)
         return accountant.epsilon(s.spent, self.delta)
 
     def z(self, sampling: Sampling) -> float:
@@ -222,10 +270,7 @@ class Round:
     def account(self, further: float | None = None) -> list[Release]:
         """The account with this round's sums, and one more of noise ``further``."""
         z = accountant.together([*self.released, *([] if further is None else [further])])
-        now, spent = accountant.release(self.sampling, z), self.s.spent
-        if spent and dataclasses.replace(spent[-1], rounds=1) == now:
-            return [*spent[:-1], dataclasses.replace(now, rounds=spent[-1].rounds + 1)]
-        return [*spent, now]
+        return accountant.added(self.s.spent, accountant.release(self.sampling, z))
 
     def sum(self, replies: Replies[Any], up: type[Message], exchange: str, weight: float) -> Packed:
         """``weight`` times the sum of the bounded replies, with noise. Raises BudgetSpent before it is taken."""

@@ -28,17 +28,26 @@ class Noisy(Protocol):
         ...
 
 
+@runtime_checkable
+class Refuses(Protocol):
+    """Raises Unsupported with a reason."""
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise Unsupported with this reason."""
+        ...
+
+
 class Hidden:
     """A value that is not public: every use of it raises Unsupported with a reason.
 
     The property that returns it does not raise, so that a test for the protocol passes.
     """
 
-    def __init__(self, clients: PrivateCohort, reason: str) -> None:
-        self._clients, self._reason = clients, reason
+    def __init__(self, refuses: Refuses, reason: str) -> None:
+        self._refuses, self._reason = refuses, reason
 
     def _used(self, *args: Any) -> NoReturn:
-        self._clients.refuse(self._reason)
+        self._refuses.refuse(self._reason)
 
     __len__ = __iter__ = __getitem__ = __contains__ = __eq__ = __bool__ = __hash__ = _used
 
@@ -149,6 +158,10 @@ class PrivateCohort:
     def fraction(self) -> float:
         """The expected share of the clients that take part."""
         return self.sampling.rate
+
+    def local(self, i: int, /) -> NoReturn:
+        """Raises Unsupported: a server that reads sums has no use for it."""
+        self.refuse("reads the batches of single clients")
 
     @property
     def buffers(self) -> State | None:

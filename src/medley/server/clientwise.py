@@ -74,7 +74,11 @@ class Clientwise:
 
             rows = self.evaluator.by_client(x, b.buffers, state.round, models)
         took_part = {"took_part": 0}, {"took_part": 1}
-        return [{"round": state.round, **row, **took_part[row["client"] in b.acked]} for row in rows]
+        own: Mapping[Any, dict[str, float]] = self.algorithm.by_client(state.s)
+        return [
+            {"round": state.round, **row, **took_part[row["client"] in b.acked], **own.get(row["client"], {})}
+            for row in rows
+        ]
 
     def last(self, state: RunState) -> list[Row]:
         """All rows with those after the last round, once; the result keeps the models that it asks for here.

@@ -15,7 +15,7 @@ from ..contract.cohort import OnLate
 from ..contract.errors import MedleyError
 from ..contract.message import Message, Packed, nbytes
 from ..contract.problem import State
-from ..contract.sampling import Sampling
+from ..contract.sampling import Local, Sampling
 from ..contract.task import Task
 from ..runtime import stopwatch, streams
 from ..runtime.clock import Device
@@ -48,6 +48,7 @@ class LiveCohort:
         reply_policy: the replies that an exchange waits for; by default all
         observe: a function that is called at the end of each exchange; by default nothing happens
         sampling: the law that drew ``ids``; None where accounting knows none
+        local: id -> the law of the client's batches in this round
     """
 
     ids: tuple[int, ...]
@@ -63,6 +64,7 @@ class LiveCohort:
     reply_policy: ReplyPolicy = field(default_factory=ReplyPolicy)
     observe: Callable[[ExchangeEvent], object] | None = None
     sampling: Sampling | None = None
+    local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
     _exchanges: int = 0
     _unread: str | None = None
 

@@ -259,6 +259,7 @@ class Loop:
             self.reply_policy,
             self._observe,
             view.sampling,
+            view.local,
         )
         if self.readmit:
             cohort = self._readmitted(state, cohort, view)

@@ -179,6 +179,15 @@ class LinearObjective:
         p = self.problem
         return p.back(X.square(), weighed(p.family.slope(p.compared(p.z(x, X), y), y).square(), w)) / len(y)
 
+    def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
+        """Σ_j w_j (∂l_j/∂z) x_jᵀ, each row's part of norm |w_j ∂l_j/∂z| |x_j| scaled down to ``bound``."""
+        X, y, w = self._rows(rows)
+        self.meter.rows += len(y)
+        p = self.problem
+        r = weighed(p.family.slope(p.compared(p.z(x, X), y), y), w)
+        lengths = (X.square() @ x.new_ones(p.features)).sqrt() * (r.abs() if p.scalar else r.norm(dim=1))
+        return p.back(X, weighed(r, bound / lengths.clamp(min=bound))), p.decay
+
     @cached_property
     def _counts(self) -> Int[Tensor, " c"]:
         p = self.problem

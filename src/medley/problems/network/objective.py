@@ -202,6 +202,22 @@ class NetworkObjective:
             total += squared.sum(0) if some is None else some @ squared
         return total / len(y)
 
+    def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
+        """Σ_j g_j min(1, bound/‖g_j‖) in training mode, a block of rows at a time; no regulariser."""
+        p, total = self.problem, torch.zeros_like(x)
+        X, y = self._rows(rows)
+        weights = self._weights(rows)
+        self.meter.rows += len(y)
+        p.mode(True)
+        by_row = vmap(grad(lambda v, a, b: p.mean_loss(p.call(v, a[None]), b[None])), (None, 0, 0))
+        block = max(1, ROW_GRADIENTS // self.d)
+        for at in range(0, len(y), block):
+            g = by_row(x, X[at : at + block], y[at : at + block])
+            if weights is not None:
+                g *= weights[at : at + block, None]
+            total += (bound / g.norm(dim=1).clamp(min=bound)) @ g
+        return total, 0.0
+
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class."""
         return count(self.y, self.problem.classes or 0)
