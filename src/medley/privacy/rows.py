@@ -20,6 +20,8 @@ from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, Unsupported
 from ..contract.message import Message
 from ..contract.needs import Need
+from ..contract.own import PartlyShared
+from ..contract.pace import Pace
 from ..contract.problem import LocalLoss, Objective
 from ..contract.sampling import Local, Sampling
 from ..contract.types import Rows, Vec
@@ -59,7 +61,9 @@ class RowNoise:
             self.refuse("its network draws random numbers, as dropout does, for a whole batch")
         if me.objective_of is not None:
             self.refuse("a stream's clients keep rows of past tasks")
-        engine = NoisySteps(of=of, by=self, exchange=name)
+        if isinstance(of.problem, PartlyShared):
+            self.refuse("a problem with parameters of the clients' own; give Network without shared=")
+        engine = NoisySteps(of=of, by=self, exchange=name, pace=me.pace)
         rows: Any = GuardedRows(of, self)
         guarded: Client[Any] = dataclasses.replace(me, problem=rows, engine=engine, replay=None, memory=me.memory)
         reply: Message = getattr(self.method, name)(guarded, *messages)
@@ -122,12 +126,14 @@ class NoisySteps(Seq):
         of: the client's objective
         by: the bound and the noise
         exchange: the client method that runs, part of the names of its random streams
+        pace: the pace of which the server keeps account
         ran: the descents of this call
     """
 
     of: Any = None
     by: Any = None
     exchange: str = ""
+    pace: Pace = field(default_factory=Pace)
     ran: list[str] = field(default_factory=list)
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
@@ -136,6 +142,8 @@ class NoisySteps(Seq):
             self.by.refuse("its clients train on a loss of its own, which has no gradient of each row")
         if how.correct is not None:
             self.by.refuse("its clients correct gradients on rows")
+        if me.pace != self.pace:
+            self.by.refuse("its clients train for another number of steps than their pace says")
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
         self.ran.append(self.exchange)

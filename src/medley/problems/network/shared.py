@@ -277,6 +277,10 @@ class PartObjective:
         """The mean over these rows of (∂l_j/∂x)² [d]."""
         return self.joint.squares(self.whole(x), rows)[self.part]
 
+    def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
+        """This part of the sum of row gradients, which are bounded as a whole."""
+        return self.joint.clipped(self.whole(x), rows, bound)[0][self.part].clone(), 0.0
+
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class."""
         return self.joint.counts()
