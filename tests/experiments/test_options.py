@@ -8,6 +8,7 @@ import medley as md
 from medley.experiments.compare import names
 from medley.report import page
 from medley.wire.codecs import Cast
+from support import made_up_runs as made_up
 
 
 def federation(**more: object) -> md.Federation:
@@ -91,3 +92,18 @@ def test_a_frame_has_method_and_seed_or_says_what_to_install() -> None:
         return
     assert list(result.frame().columns[:3]) == ["method", "seed", "round"]
     assert len(result.frame("clients")) == 5
+
+
+def test_the_table_fits_80_columns_and_keeps_an_own_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = made_up.board(3, noise=0.2)[:-1]
+    for r in runs:
+        r.settings["metrics"] = {"top2": "higher"}
+        r.history[-1]["top2"] = 0.5 + 0.01 * r.seed
+    text = str(md.Board(runs))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "top2" in text
+    assert "finished" not in text  # the caption says that all ended well
+    died = str(md.Board(made_up.board(3)))
+    assert max(map(len, died.splitlines())) <= 80
+    assert "diverged" in died

@@ -23,6 +23,7 @@ from medley.report import Markup, page, save
 from medley.storage.result import Status
 from support.made_up_runs import board, run
 
+OWN = ("calibration_error", "worst_class_loss", "brier", "regret_norm")
 VOID = {"meta", "input", "br", "hr", "img", "link"}
 PARTITION = SimpleNamespace(
     sizes=np.array([30, 12, 0]),
@@ -132,6 +133,7 @@ def test_a_diverged_run_is_in_every_table_and_figure() -> None:
     text = page(board(3))
     rows = table_rows(section(text, "Results"))
     assert [r[0] for r in rows] == ["A", "B", "C"]
+    assert "ended" not in section(page(board(3)[:-1]), "Results")
     assert rows[2][-1] == "diverged after round 7 on 1 of 3 seeds"
     assert rows[2][4] == "2 of 2"
     assert [r[0] for r in table_rows(section(text, "Cost"))] == ["A", "B", "C"]
@@ -161,7 +163,7 @@ def test_a_target_counts_who_got_there() -> None:
     assert [r[1] for r in rows] == ["0 of 3", "3 of 3", "2 of 3"]
     assert rows[0][2] == "–"
     # B has 0.1 + 0.7 (1 - e^(-8t/30)) >= 0.72 first at t = 9; a round takes 1, 1.1 and 1.2 s.
-    assert "B reached accuracy of at least 72.0 % soonest: 9.90 s ± " in text
+    assert "B reached accuracy of at least 72.0 % soonest: 9.90 ± 2.24 s of virtual time" in text
     assert "has the highest mean" not in text
     both = page(board(3), target={"accuracy": 0.72, "loss": 0.5})
     assert "accuracy of at least 72.0 % or loss of at most 0.5" in both
@@ -190,7 +192,7 @@ def test_settings_common_once_and_differing_by_method() -> None:
 def test_streams_show_their_matrices() -> None:
     summary = {"acc": 0.8, "fgt": 0.1, "learn": 0.88, "matrix": [[0.9], [0.7, 0.9]]}
     text = page([run("A", s, summary=summary) for s in range(2)])
-    assert table_rows(section(text, "Results"))[0][1:4] == ["80.0 ± 0.0 %", "88.0 ± 0.0 %", "10.0 ± 0.0 %"]
+    assert table_rows(section(text, "Results"))[0][1:4] == ["80.0 %", "88.0 %", "10.0 %"]
     assert section(text, "Tasks").count("<rect") == 3
     assert "mean accuracy on the tasks so far" in section(text, "Tasks")
 
@@ -317,3 +319,115 @@ def test_in_a_stream_it_says_which_figures_are_of_one_task_alone() -> None:
     assert "What it took to reach loss" in before
     assert "What it took to reach" not in text
     assert not re.search("(last|current) task", before)
+
+
+def described(method: str, seed: int, **settings: Any) -> Any:
+    given = {"data": "digits [1438, 64] #5a0849e866c7", "problem": "Network", "module": "Sequential(...)"}
+    given |= {"partition": "Dirichlet(clients=100, alpha=0.1, minimum=1)", "participation": "Fraction(fraction=0.1)"}
+    return run(method, seed, settings={**given, "lr multiplier": 1.0, **settings})
+
+
+def test_the_title_and_the_first_lines_say_what_was_compared() -> None:
+    tuned = "tuned to lr=2.0 of 1.0, 2.0 (2 points, 1 seed, 3 rounds each)"
+    runs = [described("A", s, tuning=tuned) for s in range(2)] + [described("B", s) for s in range(2)]
+    head = Strict(page(runs)).text.split("Results")[0]
+    assert "A and B on digits" in head
+    assert "digits [1438, 64] · Network Sequential, 2 parameters · Dirichlet(clients=100, alpha=0.1) · 10 % of" in head
+    assert f"Tuning: A {tuned}; B untuned." in head
+    assert "A, B, C and 2 others on digits" in page([described(m, 0) for m in "ABCDE"])
+    assert "<h1>Comparison</h1>" in page([])
+
+
+def test_own_metrics_have_columns_curves_and_intervals() -> None:
+    runs = [run(m, s, settings={"metrics": {"top2": "higher"}}) for m in "AB" for s in range(5)]
+    for r in runs:
+        for row in r.history:
+            row["top2"] = row["accuracy"] / 2
+    text = page(runs)
+    assert '<th scope="col">top2</th>' in section(text, "Results")
+    assert " ± " in table_rows(section(text, "Results"))[0][4 + 1]
+    assert "top2 over round" in section(text, "Learning curves")
+
+
+def test_equal_seeds_have_no_seed_by_seed_and_nothing_plus_minus_zero() -> None:
+    runs = [run(m, s, noise=0.0) for m in "AB" for s in range(3)]
+    text = page(runs)
+    assert "All seeds have the same figures." in text
+    assert "Seed by seed" not in text.split("</header>")[0]
+    assert "better on" not in text
+    assert "± 0" not in Strict(text).text
+
+
+def test_intervals_that_leave_the_range_give_way_to_the_seeds() -> None:
+    ends = {"A": (0.1, 0.9, 0.3), "B": (0.5, 0.52, 0.51)}
+    runs = [run(m, s, rounds=1) for m in ends for s in range(3)]
+    for r in runs:
+        r.history[-1]["accuracy"] = ends[r.method][r.seed]
+    rows = table_rows(section(page(runs), "Results"))
+    assert [row[1] for row in rows] == ["43.3 % (10.0, 90.0, 30.0)", "51.0 % (50.0, 52.0, 51.0)"]
+    assert rows[1][2] == "+7.7 pp (+40.0, −38.0, +21.0)"
+    more = [run("A", s, rounds=1) for s in range(4)]
+    for r, v in zip(more, (0.1, 0.9, 0.3, 0.8), strict=True):
+        r.history[-1]["accuracy"] = v
+    assert table_rows(section(page(more), "Results"))[0][1].startswith("52.5 ± ")
+
+
+def test_bands_that_would_hide_the_curves_are_left_out() -> None:
+    clear = section(page(board(5, noise=0.001)), "Learning curves")
+    wild = section(page([run(f"M{k}", s, noise=0.4) for k in range(14) for s in range(2)]), "Learning curves")
+    assert "fill-opacity:.14" in clear
+    assert "fill-opacity:.14" not in wild
+
+
+def test_one_method_with_the_least_of_several_costs_is_named_once() -> None:
+    runs = [run(m, s, rounds=30) for m in "AB" for s in range(2)]
+    for r in runs:
+        for row in r.history:
+            t = row["round"]
+            row["accuracy"] = t / (20 if r.method == "A" else 10)
+            row |= {"seconds": t * (1.0 if r.method == "A" else 5.0)}
+            row |= {"exchanges": 3 * t, "bytes_up": t * (500.0 if r.method == "A" else 100.0)}
+    head = page(runs, target={"accuracy": 1.0}).split("</header>")[0]
+    assert "A reached accuracy of at least 100.0 % soonest: 20.0 s of virtual time, 20 rounds, 60 exchanges" in head
+    assert head.count("B took the fewest") == 1
+    assert "B took the fewest rounds and exchanges and bytes: 10, 30, 11.0 kB." in head
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", [3, 14])
+def test_no_column_is_cut_at_1200_px(tmp_path: Path, methods: int) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("there is no chromium on PATH")
+    runs = [
+        run(
+            f"Method{k} (mu=0.1)",
+            s,
+            noise=0.4,
+            died=k == s == 1,
+            settings={"lr": k, "metrics": dict.fromkeys(OWN, "lower")},
+        )
+        for k in range(methods)
+        for s in range(2)
+    ]
+    for r in runs:
+        for row in r.history:
+            row |= dict.fromkeys(OWN, 0.1 + r.seed)
+    measured = (
+        "<script>onload=()=>{for(const d of document.querySelectorAll('details'))d.open=true;"
+        "document.title='cut '+[...document.querySelectorAll('.scroll')].filter(e=>e.scrollWidth>e.clientWidth).length"
+        "+' of '+document.querySelectorAll('.scroll').length}</script></body>"
+    )
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page(runs)).replace("</body>", measured)
+    (tmp_path / "x.html").write_text(text, encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1200,900", "--dump-dom"]
+    done = subprocess.run(
+        [browser, *flags, f"--user-data-dir={tmp_path / 'b'}", (tmp_path / "x.html").as_uri()],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    found = re.search(r"<title>cut (\d+) of (\d+)</title>", done.stdout.decode())
+    assert found is not None
+    assert int(found[1]) == 0
+    assert int(found[2]) >= 6

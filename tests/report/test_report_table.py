@@ -135,5 +135,5 @@ def test_in_a_stream_it_says_which_figures_are_of_the_last_task_alone() -> None:
     for r in coming:
         r.summary |= {"acc": 0.5, "learn": 0.6, "fgt": 0.1}
     assert markdown(coming).startswith(
-        "| method | accuracy, all tasks | against A | accuracy when learnt | forgetting | loss, last task |"
+        "| method | accuracy, all tasks | against A | accuracy when learnt | forgetting | up |"
     )

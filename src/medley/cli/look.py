@@ -30,7 +30,7 @@ def make_report(
         "report.html"
     ),
     base: Base = None,
-    title: Annotated[str, typer.Option(help="The page's title.")] = "Comparison",
+    title: Annotated[str | None, typer.Option(help="The page's title. Default the methods and the data.")] = None,
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of finished runs, and print its table."""

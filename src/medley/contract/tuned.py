@@ -8,6 +8,9 @@ from typing import Any
 from .algorithm import Algorithm
 from .errors import RecipeError
 
+JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
+"""Entries of a record's row that are no settings."""
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -33,3 +36,16 @@ class Tuned:
     def name(self) -> str:
         """The method's name."""
         return self.method.name
+
+    @property
+    def tuning(self) -> str:
+        """The search in words: the choice, the grid and the budget; empty without a record."""
+        if not self.record:
+            return ""
+        chosen = next((row for row in self.record if row.get("chosen")), self.record[0])
+        keys = [k for k in chosen if k not in JUDGED]
+        grid = {k: ", ".join(dict.fromkeys(f"{row[k]}" for row in self.record)) for k in keys}
+        said = " and ".join(f"{k}={chosen[k]} of {grid[k]}" for k in keys)
+        points, seeds = len(self.record), len(chosen.get("scores", ()))
+        budget = f"{points} points, {seeds} seed{'' if seeds == 1 else 's'}, {chosen.get('rounds', '?')} rounds each"
+        return f"tuned to {said} ({budget})"

@@ -57,13 +57,14 @@ class Board:
         return report.table(self._told, self.base)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """The table; on a narrow console the last columns before the status are left out."""
+        """The table; a narrow console leaves out the status, where all runs ended well, and then the last columns."""
         from rich.measure import Measurement
 
         table = self.table()
         free = options.update_width(10_000)
-        while len(table.columns) > 4 and Measurement.get(console, free, table).maximum > options.max_width:
-            del table.columns[-2]
+        least, drop = (3, -1) if all(r.status.ok for r in self.results) else (4, -2)
+        while len(table.columns) > least and Measurement.get(console, free, table).maximum > options.max_width:
+            del table.columns[drop]
         yield table
 
     def __repr__(self) -> str:

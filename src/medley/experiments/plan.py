@@ -112,7 +112,8 @@ def settings_of(method: Method) -> dict[str, Any]:
     """The settings of a method for the record."""
     algorithm, lr = split(method)
     own = {f"method.{k}": v for k, v in algorithm.settings().items()}
-    return {"method": algorithm.name, **own, "lr multiplier": lr}
+    tuning = method.tuning if isinstance(method, Tuned) else ""
+    return {"method": algorithm.name, **own, "lr multiplier": lr, **({"tuning": tuning} if tuning else {})}
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def tune(
 
     The score of a point is the mean over the seeds of the mean over the last 10 evaluations; a point that diverged
     loses to any that did not. The record of the returned method has a dict for each point, in the order of the grid:
-    its settings, score, scores by seed, status, whether it was chosen, and, where the chosen point lies at the edge of
-    its grid, a note.
+    its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies at the
+    edge of its grid, a note.
 
     Raises RecipeError for an unknown key, an empty grid, or no validation split; Diverged if all points diverged.
     """
@@ -75,7 +75,7 @@ def tune(
     if metric is None:
         metric = "acc" if any("acc" in r.summary for r in results) else "accuracy"
     record = [
-        {**p, **_judged([r for r in results if r.method == name], metric)}
+        {**p, **_judged([r for r in results if r.method == name], metric), "rounds": rounds}
         for name, p in zip(candidates, points, strict=True)
     ]
     best = _best(algorithm, results, record, metric)

@@ -69,6 +69,47 @@ class Table:
     style: str = "figures"
 
 
+WIDE = 1152
+"""Width in px of a table that a window of 1200 px shows whole."""
+
+
+def fitted(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], keep: int, note: str = "") -> list[Table]:
+    """Tables of the same rows that a window of 1200 px shows whole.
+
+    Args:
+        head: Headings of all columns; a last one called "ended" has sentences, which wrap.
+        rows: Cells of each row, as many as ``head``.
+        keep: Number of first columns that the first table has; the others begin with the first column alone.
+        note: A line below the last table; default none.
+    """
+    said = [210.0 if name == "ended" else 0.0 for name in head]
+    wide = [said[k] or max(_width(c, k) for c in (_longest(head[k]), *(r[k] for r in rows))) for k in range(len(head))]
+    parts = [list(range(keep))]
+    for k in range(keep, len(head)):
+        if len(parts[-1]) > 1 and sum(wide[j] for j in parts[-1]) + wide[k] > WIDE:
+            parts.append([0])
+        parts[-1].append(k)
+    out = []
+    for part in parts:
+        style = "said" if head[part[-1]] == "ended" else "figures"
+        below = note if part is parts[-1] else ""
+        out.append(Table([head[k] for k in part], [[r[k] for k in part] for r in rows], below, style))
+    return out
+
+
+def _width(cell: str | Cell, column: int) -> float:
+    """The width of a cell in px, estimated on the wide side; the first column is bold, with a key."""
+    if isinstance(cell, Markup):
+        return 142.0
+    text = cell.text if isinstance(cell, Cell) else cell
+    strong = column == 0 or (isinstance(cell, Cell) and cell.strong)
+    return (8.2 if strong else 7.2) * len(text) + (34.0 if column == 0 else 22.0)
+
+
+def _longest(text: str) -> str:
+    return max(text.split(), key=len, default="")
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure with a caption above it; ``style`` is its CSS class: ``scroll`` or none."""

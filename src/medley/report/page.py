@@ -10,6 +10,8 @@ from ..storage import atomic
 from ..storage.result import Result
 from .document import Block, Document, Raw, Text
 from .figures import Markup
+from .sections.compared import compared
+from .sections.compared import title as heading_of
 from .sections.comparison import Comparison
 from .sections.costs import cost
 from .sections.curves import curves
@@ -28,7 +30,7 @@ from .units import Real
 def page(
     results: Sequence[Result],
     *,
-    title: str = "Comparison",
+    title: str | None = None,
     command: str | None = None,
     partition: Described | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -40,7 +42,7 @@ def page(
 
     Args:
         results: Runs, at most one of each method and seed.
-        title: The page's title.
+        title: The page's title. Default the methods and the data.
         command: The command that made the runs; default none.
         partition: The rows of each client, such as `Partition.describe` gives them; default none.
         settings: Settings that all runs share, nested mappings, beside those that they record; default none.
@@ -68,7 +70,9 @@ def page(
         ("How to read this", notes(c)),
         ("Made with", made(command)),
     ]
-    return Document(title, lede(c), sections, tuple(c.slots.values())).html()
+    return Document(
+        heading_of(c) if title is None else title, [*compared(c), *lede(c)], sections, tuple(c.slots.values())
+    ).html()
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:

@@ -11,21 +11,20 @@ from ..storage.html import table as html_table
 from ..storage.result import Result
 from .numbers import (
     MethodSummary,
-    Paired,
     Stat,
     aggregate,
     base_of,
     by_method,
     directions,
     final,
-    is_share,
     paired,
     primary,
     reached_by_most,
     tailed,
 )
 from .targets import COLUMNS
-from .units import DASH, FORMATS, duration, nbytes, plus_minus
+from .text import difference, worths
+from .units import DASH, duration, nbytes
 
 NAMES = {
     "accuracy": "accuracy",
@@ -82,49 +81,16 @@ def headline(results: Sequence[Result]) -> list[str]:
     first = primary(results)
     if first in COLUMNS:
         moves = {m for m in COLUMNS if any(final(r, m) > 0 for r in results)}
+        # Where every round is one exchange, one column says both.
+        got = [r for r in results if math.isfinite(final(r, first))]
+        if all(final(r, "exchanges_to_target") == final(r, "rounds_to_target") for r in got):
+            moves -= {"exchanges_to_target"}
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
-    wanted = ["acc", "learn", "fgt"] if first == "acc" else ["accuracy", *FAIRNESS, "gap"]
-    wanted += ["loss"] if "gap" not in there else []
+    own = list(directions(results))
+    wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", *own, *FAIRNESS, "gap"]
+    wanted += ["loss"] if "gap" not in there and first != "acc" else []
     wanted += ["test_loss"] if first == "test_loss" else []
-    wanted += directions(results)
     return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]
-
-
-def worth(stat: Stat, metric: str) -> str:
-    """``mean ± half`` of a metric as text, shares in per cent.
-
-    An interval of fewer than four seeds that leaves the metric's range tells nothing: the seeds' own figures stand in
-    its place.
-    """
-    form = FORMATS[kind_of(metric)]
-    low, high = (0.0, 1.0) if is_share(metric) else (0.0, math.inf) if metric in COLUMNS else (-math.inf, math.inf)
-    if 2 <= stat.n < 4 and (stat.low < low or stat.high > high):
-        return f"{form(stat.mean)} ({', '.join(form(v).removesuffix(' %') for v in stat.values)})"
-    if not is_share(metric) and kind_of(metric) != "number":
-        return form(stat.mean) + (f" ± {form(stat.half)}" if math.isfinite(stat.half) else "")
-    text = plus_minus(stat.mean, stat.half, is_share(metric))
-    return f"{text} %" if is_share(metric) and stat.n else text
-
-
-def kind_of(metric: str) -> str:
-    """The kind of a metric's numbers, a key of `units.FORMATS`."""
-    if is_share(metric):
-        return "percent"
-    kinds = {"bytes_to_target": "bytes", "seconds_to_target": "seconds"}
-    return kinds.get(metric, "count" if metric in COLUMNS else "number")
-
-
-def difference(pair: Paired | None) -> str:
-    """A paired difference as text, shares in percentage points; a dash where there is none."""
-    if pair is None or not pair.n:
-        return DASH
-    form = FORMATS[kind_of(pair.metric)]
-    if kind_of(pair.metric) in ("count", "seconds", "bytes"):
-        mean, half = pair.diff.mean, pair.diff.half
-        sign = "+" if mean > 0 else "−" if mean < 0 else ""
-        return sign + form(abs(mean)) + (f" ± {form(half)}" if math.isfinite(half) else "")
-    text = plus_minus(pair.diff.mean, pair.diff.half, is_share(pair.metric), signed=True)
-    return f"{text} pp" if is_share(pair.metric) else text
 
 
 def told_apart(results: Sequence[Result], metric: str) -> set[str]:
@@ -234,9 +200,11 @@ def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list
     if target:
         head.insert(1, "reached")
     lines = []
-    for s in aggregate(results):
+    sums = aggregate(results)
+    columns = [worths([s[m] for s in sums], m) for m in names]
+    for s, figures in zip(sums, zip(*columns, strict=True), strict=True):
         spent = costs(s)[-1:] if target else costs(s)
-        line = [s.method, *(worth(s[m], m) for m in names), *spent, s.status]
+        line = [s.method, *figures, *spent, s.status]
         if compared:
             line.insert(2, "(base)" if s.method == base else difference(pairs.get(s.method)))
         if target:

@@ -66,7 +66,7 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
 
     Args:
         mean: Nan gives a dash.
-        half: Half-width of the interval; nan leaves ± out.
+        half: Half-width of the interval; nan, and one that rounds to zero, leave ± out.
         share: Whether both are in per cent; default False.
         signed: Whether a positive mean has a plus; default False.
     """
@@ -78,6 +78,7 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
     if size and not share and not 0.01 <= size < 1e4:
         spec, spec_h = ".2e", ".1e"
     else:
+        h = h if h > 1e-6 * size else 0.0
         places = 1 if share else 3 - (math.floor(math.log10(size)) if size else 0)
         if h > 0:
             seen = -math.floor(math.log10(h))
@@ -86,7 +87,7 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
     text = f"{abs(m):{spec}}"
     zero = not float(text)
     text = ("−" if m < 0 and not zero else "+" if signed and not zero else "") + text
-    return f"{text} ± {h:{spec_h}}" if math.isfinite(half) else text
+    return f"{text} ± {h:{spec_h}}" if math.isfinite(half) and float(f"{h:{spec_h}}") else text
 
 
 def _three(v: Real) -> str:

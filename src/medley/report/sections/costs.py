@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...storage.directions import higher_is_better
 from ..document import Block, Cell, Heading, Table
 from ..numbers import aggregate, directions, is_share
-from ..table import NAMES, costs, streamed, worth
+from ..table import NAMES, costs, streamed
 from ..targets import COLUMNS, Goal
+from ..text import worths
 from ..units import DASH, count, nbytes, number, percent
 from .comparison import Comparison
 
@@ -51,8 +52,9 @@ def _reached(c: Comparison, goal: Goal, where: str) -> list[Block]:
     names = [m for m in COLUMNS if m != "seconds_to_target" or any(s["seconds"].mean > 0 for s in c.summaries)]
     head = ["method", "reached on", *(NAMES[m].removesuffix(" to target") for m in names)]
     rows: list[list[str | Cell]] = []
-    for s in aggregate(goal.told(c.results)):
-        reached = f"{s['rounds_to_target'].n} of {s.n} seeds"
-        rows.append([c.name(s.method), reached, *(worth(s[m], m) for m in names)])
+    sums = aggregate(goal.told(c.results))
+    columns = [worths([s[m] for s in sums], m) for m in names]
+    for s, *cells in zip(sums, *columns, strict=True):
+        rows.append([c.name(s.method), f"{s['rounds_to_target'].n} of {s.n} seeds", *cells])
     note = "Means over the seeds that got there; compare them only between methods that got there on as many."
     return [Heading(f"What it took to reach {said(goal)}{where}"), Table(head, rows, note)]

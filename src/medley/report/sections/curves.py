@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ...storage.result import Result
 from ..bands import band, curve
 from ..document import Block, Figure, Figures, Legend, Text
 from ..figures import Line, Markup, lines
-from ..numbers import is_share, usable
+from ..numbers import directions, is_share, usable
 from ..table import NAMES, named
 from .comparison import Comparison
 
@@ -26,12 +27,18 @@ def curves(c: Comparison) -> list[Block]:
     """A row of figures a metric, a figure an axis; none where no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
     wanted = ["accuracy", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
-    metrics = [m for m in wanted if m in there]
+    own = directions(c.results)
+    wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
+    metrics = [m for m in wanted if m in there or m in own]
     axes = [axis for axis in _AXES if any(_moves(r, axis[0], metrics) for r in c.results)]
     if not metrics or not axes:
         return []
     rows = [Figures([Figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
-    note = "Bands are pointwise 95 % t-intervals over seeds. " if any(len(r) > 1 for r in c.groups.values()) else ""
+    note = ""
+    if any(len(r) > 1 for r in c.groups.values()):
+        note = (
+            "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out where they hide the curves. "
+        )
     note += "Click a method to hide it."
     if not all(usable(r) for r in c.results):
         note += " Thin dotted lines that end in a cross are runs that broke off."
@@ -40,9 +47,11 @@ def curves(c: Comparison) -> list[Block]:
 
 def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Markup:
     log = metric == "gap" or _decades(c.results, metric)
+    series = _series(c, x, metric, log)
+    bands = _helpful(_series(c, "round", metric, log), log)
     ylabel = named(metric, c.results, "current")
     return lines(
-        _series(c, x, metric, log),
+        series if bands else [replace(s, low=None, high=None) for s in series],
         title=f"{ylabel} over {xlabel}",
         xlabel=xlabel,
         ylabel=ylabel,
@@ -67,6 +76,18 @@ def _series(c: Comparison, x: str, y: str, log: bool) -> list[Line]:
                 if len(at):
                     out.append(Line(method, c.slots[method], at, v, broken=True))
     return out
+
+
+def _helpful(series: Sequence[Line], log: bool) -> bool:
+    """Whether bands leave the curves to be seen: together they are no wider than the range of the means."""
+    banded = [s for s in series if s.low is not None and s.high is not None and np.isfinite(s.low).all()]
+    if not banded:
+        return False
+    scale = np.log10 if log else np.asarray
+    with np.errstate(divide="ignore", invalid="ignore"):
+        extent = np.ptp(np.concatenate([scale(s.y) for s in banded]))
+        wide = [float(np.median(scale(s.high) - scale(s.low))) for s in banded]  # type: ignore[arg-type]
+    return sum(wide) <= float(extent)
 
 
 def _moves(r: Result, x: str, metrics: Sequence[str]) -> bool:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import math
 
 from ...storage.directions import higher_is_better
-from ..document import Block, Cell, Table, Text
+from ..document import Block, Cell, Text, fitted
 from ..figures import interval
 from ..numbers import (
     MethodSummary,
     Paired,
+    Stat,
     directions,
     is_share,
-    last_round,
     reached_by_most,
     status_of,
 )
-from ..table import caption, costs, difference, headline, named, worth
+from ..table import caption, costs, headline, named
 from ..targets import COLUMNS
+from ..text import beyond, difference, impossible, worth, worths
 from ..units import DASH, nbytes
-from .comparison import Comparison, plural
+from .comparison import Comparison
 from .costs import said
 
 
 def lede(c: Comparison) -> list[Block]:
-    """The number of runs, the best method, and its difference to the base."""
+    """The best method, its difference to the base, and runs that did not end well."""
     seeds = {r.seed for r in c.results}
-    rounds = max((last_round(r) for r in c.results), default=0)
-    facts = [plural(len(c.groups), "method"), plural(len(seeds), "seed"), f"up to {plural(rounds, 'round')}"]
     told = _best(c)
     for method, runs in c.groups.items():
         if not all(r.status.ok for r in runs):
@@ -37,7 +36,7 @@ def lede(c: Comparison) -> list[Block]:
             told.append(f"{method} waited for every reply, and is {waits} then: give it a ReplyPolicy.")
     if len(seeds) == 1:
         told.append("With one seed there are no intervals, and no telling how much is luck.")
-    return [Text(" · ".join(facts), "facts"), Text(" ".join(told), "lede")]
+    return [Text(" ".join(told), "lede")]
 
 
 def _best(c: Comparison) -> list[str]:
@@ -48,41 +47,69 @@ def _best(c: Comparison) -> list[str]:
         return ["No run came to its end."]
     sign = 1 if higher_is_better(c.metric, directions(c.results)) else -1
     best = max(ran, key=lambda s: (reached_by_most(s, c.metric), sign * s[c.metric].mean))
-    told = _soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")
+    told = [_soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")]
     pair = c.pairs.get(best.method)
-    if pair and pair.n:
-        told.append(_against(pair))
-    alike = [m for m in c.groups if m in c.best - {best.method, c.base}]
-    if alike:
-        told.append(f"Seed by seed it is not told apart from {', '.join(alike)}.")
+    others = [m for m in c.groups if m in c.best - {best.method, c.base}]
+    if all(s[c.metric].sd == 0 for s in ran):
+        told.append("All seeds have the same figures.")
+        if alike := [s.method for s in ran if s is not best and s[c.metric].mean == best[c.metric].mean]:
+            told.append(f"So {_verb(alike)} {_list(alike, len(c.groups))}.")
+    else:
+        if pair and pair.n:
+            told.append(_against(pair))
+        if others:
+            told.append(f"Seed by seed it is not told apart from {_list(others, len(c.groups))}.")
+    if c.goal is not None:
+        told += _cheapest(c, best)
     return told
 
 
-def _highest(c: Comparison, best: MethodSummary, which: str) -> list[str]:
+def _verb(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _list(names: list[str], of: int) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} of the other {of - 1}"
+
+
+def _highest(c: Comparison, best: MethodSummary, which: str) -> str:
     name = named(c.metric, c.results)
     on = "" if len(best.used) == best.n else f", over the {len(best.used)} of {best.n} seeds that it finished"
     text = f"has the {which} mean {name}:" if len(c.summaries) > 1 else f"ends at {name}"
-    return [f"{best.method} {text} {worth(best[c.metric], c.metric)}{on}."]
+    return f"{best.method} {text} {_worth(c, best, c.metric)}{on}."
 
 
-def _soonest(c: Comparison, best: MethodSummary) -> list[str]:
-    """The method that took least to reach the target, and those that took least of another cost."""
+def _soonest(c: Comparison, best: MethodSummary) -> str:
+    """The method that took least to reach the target."""
     assert c.goal is not None
     first = "soonest" if c.metric == "seconds_to_target" else "in the fewest rounds"
-    costs = [f"{worth(best[m], m)} {_COSTS[m]}" for m in headline(c.results)]
+    costs = [f"{_worth(c, best, m)} {_COSTS[m]}".rstrip() for m in headline(c.results)]
     where = "" if len(c.summaries) < 2 else f" {first}"
-    told = [
-        f"{best.method} reached {said(c.goal)}{where}: {', '.join(costs)}, on {best[c.metric].n} of {best.n} seeds."
-    ]
+    return f"{best.method} reached {said(c.goal)}{where}: {', '.join(costs)}, on {best[c.metric].n} of {best.n} seeds."
+
+
+def _cheapest(c: Comparison, best: MethodSummary) -> list[str]:
+    """The methods that took least of another cost, a sentence a method."""
+    took: dict[str, list[tuple[str, str]]] = {}
     for m in headline(c.results)[1:]:
         share = reached_by_most(best, c.metric)
         least = min((s for s in c.summaries if reached_by_most(s, m) == share), key=lambda s: s[m].mean, default=best)
         if least.method != best.method and least[m].mean < best[m].mean:
-            told.append(f"{least.method} took the fewest {_COSTS[m]}: {worth(least[m], m)}.")
-    return told
+            took.setdefault(least.method, []).append((m.removesuffix("_to_target"), _worth(c, least, m)))
+    return [
+        f"{method} took the fewest {' and '.join(what for what, _ in costs)}: {', '.join(much for _, much in costs)}."
+        for method, costs in took.items()
+    ]
+
+
+def _worth(c: Comparison, s: MethodSummary, metric: str) -> str:
+    """A figure in the form of its column."""
+    return worth(s[metric], metric, beyond([other[metric] for other in c.summaries], metric))
 
 
 def _against(p: Paired) -> str:
+    if not any(p.diff.values):
+        return f"On every seed that is the figure of {p.base}."
     text = f"Seed by seed that is {difference(p)} against {p.base}, better on {p.wins} of {p.n}"
     if p.n > 1 and p.diff.low <= 0 <= p.diff.high:
         return f"{text}; the interval holds zero, so the two are not told apart."
@@ -92,8 +119,8 @@ def _against(p: Paired) -> str:
 _COSTS = {
     "rounds_to_target": "rounds",
     "exchanges_to_target": "exchanges",
-    "bytes_to_target": "bytes",
-    "seconds_to_target": "virtual time",
+    "bytes_to_target": "",
+    "seconds_to_target": "of virtual time",
 }
 
 
@@ -101,23 +128,18 @@ def results(c: Comparison) -> list[Block]:
     """Final figures, differences to the base, costs and status, a row a method."""
     names = headline(c.results)
     low, high = _span(c)
-    target = c.metric in COLUMNS
-    head = [
-        "method",
-        *(named(m, c.results) for m in names),
-        *([] if target else ["bytes sent", "virtual time"]),
-        "ended",
-    ]
+    target, whole = c.metric in COLUMNS, all(r.status.ok for r in c.results)
+    lucky = any(s[c.metric].sd > 0 for s in c.summaries)
+    head = ["method", *(named(m, c.results) for m in names)]
     if c.pairs:
-        head[2:2] = [f"against {c.base}", "", "better on"]
-    rows = []
-    for s in c.summaries:
-        first, *others = (worth(s[m], m) for m in names)
+        head[2:2] = [f"against {c.base}", "", *(["better on"] if lucky else [])]
+    columns = [worths([s[m] for s in c.summaries], m) for m in names]
+    rows: list[list[str | Cell]] = []
+    for s, *cells in zip(c.summaries, *columns, strict=True):
+        first, *others = cells
         row: list[str | Cell] = [c.name(s.method), Cell(first, strong=s.method in c.best), *others]
-        row += [] if target else [nbytes(s["bytes_up"].mean + s["bytes_down"].mean), costs(s)[2]]
-        row.append(_ended(s))
         if c.pairs:
-            row[2:2] = _difference(c.pairs.get(s.method), low, high, c.slots[s.method])
+            row[2:2] = _difference(c.pairs.get(s.method), low, high, c.slots[s.method])[: 3 if lucky else 2]
         if target:
             row.insert(1, f"{s[c.metric].n} of {s.n}")
         rows.append(row)
@@ -126,12 +148,22 @@ def results(c: Comparison) -> list[Block]:
     note = caption(c.results)
     if c.best:
         note += f" Bold: the best mean {named(names[0], c.results)}, and what paired differences cannot tell from it."
-    return [Table(head, rows, note, "said")]
+    keep = min(len(head), 2 + target + (2 + lucky if c.pairs else 0))
+    ends = [[] if whole else [_ended(s)] for s in c.summaries]
+    ended = [] if whole else ["ended"]
+    wide = [
+        [*row, nbytes(s["bytes_up"].mean + s["bytes_down"].mean), costs(s)[2], *end]
+        for s, row, end in zip(c.summaries, rows, ends, strict=True)
+    ]
+    # Costs have a table of their own: they stand here too where there is room.
+    if not target and len(both := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
+        return list(both)
+    return list(fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note))
 
 
 def _span(c: Comparison) -> tuple[float, float]:
     """The range of the pictures of differences, zero included."""
-    diffs = [p.diff for p in c.pairs.values() if p.n]
+    diffs = [p.diff if not impossible(p) else Stat.of([p.diff.mean]) for p in c.pairs.values() if p.n]
     # An interval of two seeds may dwarf the differences themselves: the picture ends at four times the largest.
     far = 4 * max((abs(d.mean) for d in diffs), default=0.0) or 1.0
     ends = [0.0, *(v for d in diffs for v in (d.low, d.mean, d.high) if math.isfinite(v))]
@@ -146,7 +178,7 @@ def _difference(p: Paired | None, low: float, high: float, slot: int) -> list[st
         return ["base", "", ""]
     if not p.n:
         return [DASH, "", DASH]
-    picture = interval(p.diff.mean, p.diff.half, low, high, slot, is_share(p.metric))
+    picture = interval(p.diff.mean, math.nan if impossible(p) else p.diff.half, low, high, slot, is_share(p.metric))
     return [difference(p), picture, f"{p.wins} of {p.n}"]
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 from ...storage.result import Result
 from ...storage.values import plain
-from ..document import Block, Cell, Details, Table, Text
+from ..document import Block, Cell, Details, Table, Text, fitted
 from ..numbers import final, last_round, tailed, usable
-from ..table import headline, kind_of, named
+from ..table import headline, named
+from ..text import kind_of
 from ..units import DASH, FORMATS, count, duration, nbytes
 from .comparison import Comparison, plural
+
+MANY = 5
+"""Beside more methods than this their settings have no columns of their own: each method has a row."""
 
 _COSTS = ("rounds", "exchanges", "up", "down", "virtual time", "wall")
 
@@ -24,11 +28,14 @@ def runs(c: Comparison) -> list[Block]:
     ordered = [r for group in c.groups.values() for r in group]
     rows = [_row(c, r, names) for r in ordered]
     bad = [row for row, r in zip(rows, ordered, strict=True) if not r.status.ok]
-    every = Details(f"{plural(len(rows), 'run')}, seed by seed", Table(head, rows, style="said"))
+    cut = len(head) if bad else len(head) - 1
+    every = fitted(head[:cut], [row[:cut] for row in rows], 2)
+    said = f"{plural(len(rows), 'run')}, seed by seed"
+    folded = [Details(said if k == 0 else f"{said}, further columns", t) for k, t in enumerate(every)]
     if not bad:
-        return [Text("Every run did what it was asked to.", "note"), every]
+        return [Text("Every run did what it was asked to.", "note"), *folded]
     said = f"{len(bad)} of {plural(len(rows), 'run')} ended otherwise; figures are of the last evaluation before."
-    return [Table(head, bad, said, "said"), every]
+    return [*fitted(head, bad, 2, said), *folded]
 
 
 def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
@@ -67,6 +74,13 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
     out: list[Block] = []
     if differing:
         table = Table(["setting", *c.groups], [[k, *v] for k, v in differing.items()], style="settings")
+        if len(c.groups) > MANY:
+            lists = [
+                "; ".join(f"{k} = {v[at]}" for k, v in differing.items() if v[at] != DASH) for at in c.slots.values()
+            ]
+            table = Table(
+                ["method", "settings"], [list(row) for row in zip(c.groups, lists, strict=True)], style="settings"
+            )
         out.append(Details(f"{plural(len(differing), 'setting')} that differ between methods", table))
     if common:
         table = Table(["setting", "value"], [[k, v] for k, v in common.items()], style="settings")

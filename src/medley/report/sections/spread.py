@@ -9,7 +9,8 @@ from ...storage.result import Result
 from ..document import Block, Figure, Figures, Text
 from ..figures import Dots, strip
 from ..numbers import final, tailed, usable
-from ..table import kind_of, named
+from ..table import named, streamed
+from ..text import kind_of
 from .comparison import Comparison
 
 _KINDS = (
@@ -41,6 +42,7 @@ def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Figure:
     mean, worst = stem.format("mean"), stem.format("worst")
     rows = [Dots(m, c.slots[m], _ends(c, mean, runs), _ends(c, worst, runs)) for m, runs in c.groups.items()]
     name = f"Over clients: the mean (filled) and the worst tenth (hollow){', estimates' if 'estimate' in stem else ''}"
+    label += ", last task" if streamed(c.results) else ""
     return Figure(strip(rows, title=name, xlabel=label, x=kind), name)
 
 

@@ -31,7 +31,7 @@ def tasks(c: Comparison) -> list[Block]:
         return []
     name = "mean accuracy on the tasks so far"
     svg = lines(over, title=name, xlabel="tasks learnt", ylabel=name, y="percent", legend=False)
-    return [Legend(c.slots), Figures([Figure(svg), *figures], "own"), Text("Means over seeds.", "note")]
+    return [Legend(c.slots), Figures([Figure(svg)]), Figures(figures, "own"), Text("Means over seeds.", "note")]
 
 
 def _matrix(value: Any) -> Float64[np.ndarray, "r c"]:

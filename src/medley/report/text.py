@@ -1,0 +1,89 @@
+"""Final figures and their differences as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .numbers import Paired, Stat, is_share
+from .targets import COLUMNS
+from .units import DASH, FORMATS, plus_minus
+
+FEW = 4
+"""Fewer seeds than this stand in the place of an interval that leaves the possible range."""
+
+
+def kind_of(metric: str) -> str:
+    """The kind of a metric's numbers, a key of `units.FORMATS`."""
+    if is_share(metric):
+        return "percent"
+    kinds = {"bytes_to_target": "bytes", "seconds_to_target": "seconds"}
+    return kinds.get(metric, "count" if metric in COLUMNS else "number")
+
+
+def beyond(stats: Sequence[Stat], metric: str) -> bool:
+    """Whether an interval of few seeds leaves the metric's range, so that it tells nothing.
+
+    Shares lie in [0, 1], forgetting in [-1, 1]; a metric of which no seed has a negative figure lies above 0.
+    """
+    positive = all(v >= 0 for s in stats for v in s.values)
+    low = -1.0 if metric == "fgt" else 0.0 if positive else -math.inf
+    high = 1.0 if is_share(metric) else math.inf
+    return any(2 <= s.n < FEW and (s.low < low or s.high > high) for s in stats)
+
+
+def worths(stats: Sequence[Stat], metric: str) -> list[str]:
+    """The figures of one metric as text, alike for all ``stats``: intervals, or the seeds where one tells nothing."""
+    seeds = beyond(stats, metric)
+    return [worth(s, metric, seeds) for s in stats]
+
+
+def worth(stat: Stat, metric: str, seeds: bool = False) -> str:
+    """A figure as text, shares in per cent.
+
+    Args:
+        stat: The figure.
+        metric: Its name.
+        seeds: Whether the seeds' figures stand behind the mean in the place of an interval. Default False.
+    """
+    form = FORMATS[kind_of(metric)]
+    if not stat.n:
+        return DASH
+    if seeds and 2 <= stat.n < FEW and stat.half > 0:
+        return f"{form(stat.mean)} ({', '.join(form(v).removesuffix(' %') for v in stat.values)})".replace("-", "−")
+    if kind_of(metric) in ("count", "seconds", "bytes"):
+        return _with_units(stat.mean, stat.half, metric)
+    text = plus_minus(stat.mean, stat.half, is_share(metric))
+    return f"{text} %" if is_share(metric) else text
+
+
+def impossible(pair: Paired) -> bool:
+    """Whether the interval of a difference of shares, over few seeds, reaches beyond 100 percentage points."""
+    d = pair.diff
+    return 2 <= d.n < FEW and is_share(pair.metric) and (d.low < -1 or d.high > 1)
+
+
+def difference(pair: Paired | None) -> str:
+    """A paired difference as text, shares in percentage points; a dash where there is none."""
+    if pair is None or not pair.n:
+        return DASH
+    if kind_of(pair.metric) in ("count", "seconds", "bytes"):
+        return _with_units(pair.diff.mean, pair.diff.half, pair.metric, signed=True)
+    share = is_share(pair.metric)
+    if impossible(pair):
+        seeds = (plus_minus(v, math.nan, share, signed=True) for v in pair.diff.values)
+        return f"{plus_minus(pair.diff.mean, math.nan, share, signed=True)} pp ({', '.join(seeds)})"
+    text = plus_minus(pair.diff.mean, pair.diff.half, share, signed=True)
+    return f"{text} pp" if share else text
+
+
+def _with_units(mean: float, half: float, metric: str, signed: bool = False) -> str:
+    """``mean ± half`` with their units, once where both have the same."""
+    form = FORMATS[kind_of(metric)]
+    sign = "−" if mean < 0 else "+" if signed and mean > 0 else ""
+    text = sign + form(abs(mean))
+    if not math.isfinite(half) or form(half).startswith("0"):
+        return text
+    value, _, unit = text.partition(" ")
+    spread, _, same = form(half).partition(" ")
+    return f"{value} ± {spread} {unit}".rstrip() if unit == same else f"{text} ± {form(half)}"
