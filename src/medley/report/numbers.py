@@ -141,6 +141,16 @@ def by_method(results: Iterable[Result]) -> dict[str, list[Result]]:
     return groups
 
 
+_IN_USE = {
+    "personal_loss": "loss",
+    "personal_test_loss": "test_loss",
+    "personal_accuracy": "accuracy",
+    "personal_accuracy_mean": "client_accuracy_mean",
+    "personal_accuracy_worst": "client_accuracy_worst",
+}
+"""Figures of the models that clients use, and their names where all use the server's model."""
+
+
 def final(result: Result, metric: str, tail: bool = True) -> float:
     """A run's final figure; nan where it has none.
 
@@ -159,6 +169,8 @@ def final(result: Result, metric: str, tail: bool = True) -> float:
     sources: list[Mapping[str, Any]] = [result.history[-1] if result.history else {}, result.summary]
     if tail and _is_number(result.summary.get(f"tail_{metric}")):
         return float(result.summary[f"tail_{metric}"])
+    if metric in _IN_USE and not any("server_loss" in row for row in result.clients):
+        metric = _IN_USE[metric]
     return next((float(s[metric]) for s in sources if _is_number(s.get(metric))), math.nan)
 
 
@@ -215,12 +227,12 @@ def primary(results: Sequence[Result]) -> str:
     """The metric that runs are compared by.
 
     It is the cost of reaching a target, see `targets.cost_of_target`, where any run has it; else the first there is of
-    acc (streams), accuracy, gap, test_loss and loss.
+    acc (streams), personal_accuracy, accuracy, gap, test_loss and loss.
     """
     there = set(metrics_of(results))
     if cost := cost_of_target(there, any(final(r, "seconds_to_target") > 0 for r in results)):
         return cost
-    return next((m for m in ("acc", "accuracy", "gap", "test_loss") if m in there), "loss")
+    return next((m for m in ("acc", "personal_accuracy", "accuracy", "gap", "test_loss") if m in there), "loss")
 
 
 def aggregate(results: Sequence[Result]) -> list[MethodSummary]:

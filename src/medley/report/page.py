@@ -19,6 +19,7 @@ from .sections.holdings import Described, holdings
 from .sections.notes import made, notes
 from .sections.outcome import lede
 from .sections.outcome import results as outcome
+from .sections.personal import personal
 from .sections.runs import runs
 from .sections.runs import settings as all_settings
 from .sections.spread import spread
@@ -61,6 +62,7 @@ def page(
         ("Results", outcome(c)),
         ("Learning curves", curves(c)),
         ("Spread", spread(c)),
+        ("Each client", personal(c)),
         ("Tasks", tasks(c)),
         ("Who holds what", holdings(partition)),
         ("Cost", cost(c)),

@@ -31,6 +31,8 @@ NAMES = {
     "acc": "accuracy, all tasks",
     "learn": "accuracy when learnt",
     "fgt": "forgetting",
+    "personal_accuracy": "accuracy of clients' models",
+    "personal_accuracy_worst": "worst tenth of clients' models",
     "client_accuracy_mean": "mean over clients",
     "client_accuracy_worst": "worst tenth of clients",
     "client_accuracy_spread": "spread over clients",
@@ -88,6 +90,7 @@ def headline(results: Sequence[Result]) -> list[str]:
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
     own = list(directions(results))
     wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", *own, *FAIRNESS, "gap"]
+    wanted = ["personal_accuracy_worst", *own] if first == "personal_accuracy" else wanted
     wanted += ["loss"] if "gap" not in there and first != "acc" else []
     wanted += ["test_loss"] if first == "test_loss" else []
     return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]
