@@ -78,6 +78,8 @@ def methods() -> dict[str, Any]:
             md.CFLAG(mode="paper", adaptive="average", L=1.0),
         ),
         *(md.CFLAG(form="svrg", clip=None), md.CFLAG(mode="paper", form="svrg"), md.CFLAG(correct=False)),
+        *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.Local()),
+        *(md.FedRep(head_epochs=2), md.pFedMe(mu=5.0)),
         md.TARGET(mlp(4, 4, (5,)), generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),
     ]
     out: dict[str, Any] = {}
@@ -109,6 +111,12 @@ def places() -> dict[str, dict[str, Any]]:
         "softmax stream": {"problem": softmax, "stream": md.scenarios.Split(2, "class"), **past},
         "network stream": {"problem": wide, "stream": md.scenarios.Split(2, "task"), **past},
     }
+
+
+def normalised() -> torch.nn.Module:
+    """A network with a normalisation layer, for methods that treat those apart."""
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
 
 
 def federation(place: dict[str, Any], **more: Any) -> md.Federation:
@@ -168,6 +176,8 @@ def runs(only: str = "", quick: bool = False) -> Iterator[tuple[str, Callable[[]
     for name, method in methods().items():
         if name.startswith(only):
             for where, place in places().items():
+                if name == "FedBN" and "network" in where:
+                    place = {**place, "problem": md.problems.Network(normalised())}
                 for how, run in variants(method, place).items():
                     yield f"{name} / {where} / {how}", run
     if not quick:
