@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.killed import METHODS, VICTIMS, deployment, ended
 
 
-def kills(wanted: int, seed: int) -> dict[str, Any]:
-    """So many kills at random moments, the methods and victims in turn. Raises AssertionError at another digest."""
-    rng, counts, restarts, times, loads = random.Random(seed), Counter[str](), 0, list[float](), list[float]()
+def kills(wanted: int, seed: int) -> Iterator[dict[str, Any]]:
+    """So many kills at random moments, the methods and victims in turn; yields the counts after each run.
+
+    Raises AssertionError at another digest.
+    """
+    rng, counts, ran = random.Random(seed), Counter[str](), Counter[str]()
+    restarts, times, loads = 0, list[float](), list[float]()
     for k, kind in enumerate(METHODS):
         share = wanted // len(METHODS) + (k < wanted % len(METHODS))
         with (
             tempfile.TemporaryDirectory(prefix="medley-kills-") as tmp,
             deployment(Path(tmp) / "server", kind) as there,
         ):
-            whole, turn, done = ended(there, "whole"), count(k), 0
-            while done < share:
+            whole, turn = ended(there, "whole"), count(k)
+            while ran[kind] < share:
                 n = next(turn)
                 victim = list(VICTIMS)[n % len(VICTIMS)]
                 end = ended(there, f"run{n}", victim, rng.uniform(0, whole.seconds), rng)
@@ -46,19 +51,20 @@ def kills(wanted: int, seed: int) -> dict[str, Any]:
                 )
                 assert end.digest == whole.digest, f"{kind}, {victim}:\n{end.log}\n{whole.log}\n{there.logs()}"
                 counts[victim] += end.killed
-                done, restarts = done + end.killed, restarts + end.restarts
+                ran[kind] += end.killed
+                restarts += end.restarts
                 times.append(end.seconds)
                 loads.append(os.getloadavg()[0])
-    return {
-        "kills": sum(counts.values()),
-        "by_process": dict(counts),
-        "methods": list(METHODS),
-        "restarts": restarts,
-        "seed": seed,
-        "seconds a run": [round(f(times), 1) for f in (min, statistics.median, max)],
-        "load": [round(f(loads), 1) for f in (min, max)],
-        "failures": 0,
-    }
+                yield {
+                    "kills": sum(counts.values()),
+                    "by_process": dict(counts),
+                    "by_method": dict(ran),
+                    "restarts": restarts,
+                    "seed": seed,
+                    "seconds a run": [round(f(times), 1) for f in (min, statistics.median, max)],
+                    "load": [round(f(loads), 1) for f in (min, max)],
+                    "failures": 0,
+                }
 
 
 def main() -> None:
@@ -68,7 +74,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="put the counts into this JSON file")
     args = parser.parse_args()
     began = time.monotonic()
-    report("deployed kills", kills(args.count, args.seed), began, args.save)
+    for found in kills(args.count, args.seed):
+        report("deployed kills", found, began, args.save)
 
 
 if __name__ == "__main__":

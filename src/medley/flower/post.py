@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
@@ -24,6 +24,9 @@ POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
 
+SOON = 5.0
+"""Seconds after which missing clients are named at the start of a run."""
+
 AGAIN = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
 
@@ -42,17 +45,24 @@ class Post:
         self.silent: set[int] = set()
         """Nodes that have not answered within the timeout, and have not answered since."""
 
-    def gather(self, clients: int, letter: Letter | None = None, tolerant: bool = False) -> dict[int, dict[str, Any]]:
+    def gather(
+        self,
+        clients: int,
+        letter: Letter | None = None,
+        tolerant: bool = False,
+        tell: Callable[[str], object] = log.info,
+    ) -> dict[int, dict[str, Any]]:
         """Wait for ``clients`` clients. Returns their accounts of themselves by id, plain values with "client" in them.
 
         Args:
             clients: the number of clients, which have the ids 0, 1, ...
             letter: the server's account of the run, for every client; default nothing
             tolerant: True gives a client that cannot be used an account with the reason under "refused"; False raises
+            tell: takes a sentence about missing clients; default the log
 
         Raises MedleyError when they aren't there within the timeout, or when two nodes claim one id.
         """
-        until, accounts = time.monotonic() + self.timeout, dict[int, dict[str, Any]]()
+        begun, accounts, told = time.monotonic(), dict[int, dict[str, Any]](), False
         refused = dict[int, str]()
         while len(accounts) + len(refused) < clients:
             new = set(self.grid.get_node_ids()) - set(self.nodes.values()) - refused.keys()
@@ -66,11 +76,16 @@ class Post:
                     log.warning("a node is refused: %s", e)
                 else:
                     accounts[account["client"]] = account
-            if time.monotonic() > until:
+            missing, waited = [i for i in range(clients) if i not in accounts], time.monotonic() - begun
+            if waited > self.timeout:
                 raise MedleyError(
-                    f"{len(accounts)} of {clients} clients are there after {self.timeout:g} s, {sorted(accounts)}: "
-                    "start the other SuperNodes, or say how many there are with clients="
+                    f"{len(accounts)} of {clients} clients are there after {self.timeout:g} s, {sorted(accounts)}, and "
+                    f"{missing} are not: start their nodes, or say how many there are with clients= in the app's "
+                    "pyproject.toml"
                 )
+            if not told and waited > SOON and len(missing) > len(refused):
+                tell(f"waits for clients {missing}, for {self.timeout:g} s at most")
+                told = True
             if not new:
                 time.sleep(POLL)
         if refused:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,8 @@ def _run(
     """
     folder, name = place
     try:
-        fed, ours, r = _gathered(grid, context, recipe, method)
+        tell = lambda text: events.add("log", level="info", message=text)
+        fed, ours, r = _gathered(grid, context, recipe, method, tell)
         if fed.census.refused:
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
         with replacing(folder / "recipe.toml") as tmp:
@@ -106,16 +108,16 @@ def _run(
 
 
 def _gathered(
-    grid: Grid, context: Context, recipe: str | Path, method: Method | None
+    grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object]
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are there and agree, the method, and the recipe."""
+    """The clients, once they are there and agree, the method, and the recipe. ``tell`` takes news of missing ones."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     post = Post(grid, float(context.run_config.get("timeout", 600)))
     policy = r.options().get("reply_policy")
     tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}
-    accounts = post.gather(clients_of(r, context), letter, tolerant)
+    accounts = post.gather(clients_of(r, context), letter, tolerant, tell)
     agreed = {i: _agreed(i, account, terms, tolerant) for i, account in accounts.items()}
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
