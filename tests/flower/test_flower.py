@@ -17,11 +17,12 @@ from torch import nn
 import medley as md
 from medley import recipe
 from medley.contract.algorithm import Algorithm
-from medley.flower import client_app, server_app
+from medley.flower import client_app, post, server_app
 from medley.flower.client import ClientSide
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
 from medley.numerics.sparse import Sparse
+from medley.storage import events
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from medley.wire.codecs import Cast
@@ -365,7 +366,7 @@ def test_a_resumed_run_goes_on_with_what_clients_remember(app: Path, tmp_path: P
         deploy(app, save=str(tmp_path / "half"))
 
 
-def test_clients_that_do_not_fit_are_named(app: Path) -> None:
+def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(context: Context) -> md.datasets.Dataset:
         width = 5 if context.node_config["partition-id"] == 1 else 4
         return md.datasets.Dataset(torch.zeros(3, width), torch.zeros(3, dtype=torch.int64), classes=2)
@@ -373,8 +374,11 @@ def test_clients_that_do_not_fit_are_named(app: Path) -> None:
     with pytest.raises(md.BadData, match=r"client 1 has rows of shape .*\[5\].* client 0 .*\[4\]") as e:
         deploy(app, other)
     assert e.value.client == 1
-    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\]"):
-        deploy(app, clients=2, timeout=3)
+    monkeypatch.setattr(post, "SOON", 0.5)
+    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\], and \[2\] are not"):
+        deploy(app, clients=2, timeout=3, save=str(tmp_path / "missing"))
+    said = [e["message"] for e in events.read(tmp_path / "missing") if e["event"] == "log"]
+    assert said == ["waits for clients [2], for 3 s at most"]
     with pytest.raises(md.BadData, match=r"partition-id=3, but the recipe's partition has clients 0\.\.2"):
         deploy(app, clients=4)
 
