@@ -1,0 +1,77 @@
+"""Places of data files, and the words for a reader's call."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import medley as md
+from medley.datasets.files import called, check_delimiter, find, read_bytes, read_idx, read_npz, read_records
+
+
+def test_a_call_shows_its_path_and_the_arguments_that_were_given() -> None:
+    assert called("npz", Path("a.npz"), X="rows", y=None) == "datasets.npz('a.npz', X='rows')"
+    assert called("csv", "a b.csv") == "datasets.csv('a b.csv')"
+
+
+@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n"])
+def test_a_delimiter_is_one_character_that_can_stand_between_cells(delimiter: str) -> None:
+    check_delimiter(";", "csv()")
+    with pytest.raises(md.RecipeError, match="one character") as caught:
+        check_delimiter(delimiter, "csv()")
+    assert caught.value.key == "delimiter"
+
+
+def test_files_are_found_together_in_the_first_place_that_has_all(tmp_path: Path) -> None:
+    for place, names in (("a", ["x"]), ("b/raw", ["x", "y.gz"])):
+        (tmp_path / place).mkdir(parents=True)
+        for name in names:
+            (tmp_path / place / name).touch()
+    assert find("call", ["x", "y"], tmp_path / "b", ["raw"], gz=True) == [
+        tmp_path / "b" / "raw" / "x",
+        tmp_path / "b" / "raw" / "y.gz",
+    ]
+    with pytest.raises(md.BadData, match=r"call: y is in none of .*MEDLEY_DATA"):
+        find("call", ["x", "y"], tmp_path / "a")
+
+
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    packed = gzip.compress(b"abc" * 100)
+    (tmp_path / "good").write_bytes(packed)
+    (tmp_path / "bad").write_bytes(packed[:-9])
+    assert read_bytes(tmp_path / "good", "call") == b"abc" * 100
+    with pytest.raises(md.BadData, match=r"call: .*bad is a damaged or truncated gzip file"):
+        read_bytes(tmp_path / "bad", "call")
+
+
+def test_an_idx_file_has_the_size_that_it_announces(tmp_path: Path) -> None:
+    file = tmp_path / "idx"
+    file.write_bytes(struct.pack(">4B2I", 0, 0, 8, 2, 2, 3) + bytes(range(6)))
+    assert read_idx(file, 2, "call").tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(md.BadData, match="no idx file of bytes with 3 dimensions"):
+        read_idx(file, 3, "call")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(md.BadData, match="announces 2×3 = 6 bytes after its header and has 5"):
+        read_idx(file, 2, "call")
+
+
+def test_records_are_labels_and_pixels(tmp_path: Path) -> None:
+    file = tmp_path / "r"
+    file.write_bytes(bytes([7, 1, 2, 8, 3, 4]))
+    labels, pixels = read_records(file, 1, 2, "call")
+    assert (labels.tolist(), pixels.tolist()) == ([[7], [8]], [[1, 2], [3, 4]])
+    with pytest.raises(md.BadData, match="6 bytes, no multiple of a record's 4"):
+        read_records(file, 1, 3, "call")
+
+
+def test_an_npz_file_is_read_by_name_and_unpickles_nothing(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=np.arange(3), o=np.array([{}], object))
+    assert read_npz(tmp_path / "a.npz", ["X"], "call")["X"].tolist() == [0, 1, 2]
+    with pytest.raises(md.RecipeError, match=r"has no 'x'\. Did you mean 'X'"):
+        read_npz(tmp_path / "a.npz", ["x"], "call")
+    with pytest.raises(md.BadData, match="plain arrays"):
+        read_npz(tmp_path / "a.npz", ["o"], "call")
