@@ -43,7 +43,7 @@ STREAMS = ("Permuted", "Rotated", "Split", "TimeOrder")
 
 REPLAYS = ("Reservoir", "Ring")
 
-PARTICIPATIONS = ("Availability", "Bernoulli", "Everyone", "Fixed", "Fraction")
+PARTICIPATIONS = ("Availability", "Bernoulli", "Cyclic", "Everyone", "Fixed", "Fraction")
 
 PRESETS = ("factory", "hospitals", "phones")
 
