@@ -172,7 +172,10 @@ def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exch
     def spent(z: float) -> float:
         return epsilon([release(sampling, z / math.sqrt(exchanges), rounds)], delta)
 
-    low, high = 0.05, 0.1
+    # From 1 on, since losses under little noise are long to compose.
+    low, high = 0.5, 1.0
+    while low > 0.05 and spent(low) <= target:
+        low, high = low / 2, low
     while spent(high) > target:
         low, high = high, 2 * high
         if high > 1e4:
