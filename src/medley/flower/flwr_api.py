@@ -372,7 +372,8 @@ class FleetNode:
             if code == 401 or (name == "ActivateNode" and code in (404, 412)):
                 raise NotAdmitted(
                     f"the SuperLink at {self.superlink} does not accept this node's key: have it registered there "
-                    "(flwr supernode register), and look at the clocks, which may differ by five minutes"
+                    "(flwr supernode register), look at the clocks, which may differ by five minutes, or wait a minute "
+                    "where a process with this key was killed and its memory folder is gone"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
