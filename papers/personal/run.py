@@ -18,11 +18,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import torch
+
 import medley as md
 from medley.storage.atomic import replacing
 
 HERE = Path(__file__).parent
 RATES = (0.02, 0.1, 0.5)
+TESTS = (104, 89, 16, 45)
+"""FLamby's test patients of each hospital."""
+
 TUNING = 100
 """The seed of the runs that choose a rate."""
 
@@ -50,9 +55,16 @@ def fashion(lr: float, validation: float) -> tuple[md.Federation, int]:
 
 
 def heart(lr: float, validation: float) -> tuple[md.Federation, int]:
-    """The four hospitals, and the rounds."""
+    """The four hospitals with FLamby's test patients, and the rounds."""
     data = md.datasets.heart_disease()
-    return federation(md.models.mlp(13, 2, (16,)), data, md.scenarios.ByKey("centre"), lr / 5, validation, 8), 30
+    assert data.X_test is not None
+    assert data.y_test is not None
+    of = torch.as_tensor(data.keys["centre"])
+    tests = zip(data.X_test.split(TESTS), data.y_test.split(TESTS), strict=True)
+    clients = [(data.X[of == i], data.y[of == i], X, y) for i, (X, y) in enumerate(tests)]
+    pace = md.scenarios.Pace(lr=lr / 5, epochs=1, batch=8)
+    problem = md.problems.Network(md.models.mlp(13, 2, (16,)))
+    return md.Federation(problem, clients=clients, pace=pace, validation=validation), 30
 
 
 def federation(net: Any, data: Any, partition: Any, lr: float, validation: float, batch: int) -> md.Federation:
