@@ -172,3 +172,20 @@ def test_a_module_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "own_that_fails.py").write_text("import nothing_of_this_name")
     with pytest.raises(md.RecipeError, match="importing own_that_fails failed: ModuleNotFoundError"):
         recipes.load(path).federation()
+
+
+def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against_its_target(tmp_path: Path) -> None:
+    path = written(tmp_path, "own_for_init")
+    recipe = recipes.load(path)
+    first = recipe.federation().run(md.FedAvg(), 2, **recipe.options())
+    first.save_weights(tmp_path / "w.safetensors")
+    text = path.read_text().replace(
+        "rounds = 2", 'rounds = 2\ninit = "w.safetensors"\ntarget = { top3 = 2.0 }\ntarget_over = 2'
+    )
+    path.write_text(text.replace("rounds = 2\n", "rounds = 2\nclients_every = 1\n"))
+    recipe = recipes.load(path)
+    assert recipe.options()["init"] == str(tmp_path / "w.safetensors")
+    assert not {"target", "target_over"} & recipe.tuning().keys()
+    second = recipe.federation().run(md.FedProx(), 2, **recipe.options())
+    assert second.history[0]["accuracy"] == first.history[-1]["accuracy"]
+    assert {row["round"] for row in second.clients} >= {1, 2}

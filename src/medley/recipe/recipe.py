@@ -168,6 +168,8 @@ class Recipe:
             run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
         for key, value in run.items():
             self._build.typed(f"run.{key}", value, declared[key])
+        if "init" in run and self.folder is not None:
+            run["init"] = str(self.folder / run["init"])  # an absolute path stays as it is
         dtype = run.get("dtype")
         if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise RecipeError.unknown(dtype, ("float32", "float64"), f"{self.source}: run.dtype")
@@ -193,7 +195,7 @@ class Recipe:
         """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
         self._build.known("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
-        options = {k: v for k, v in self.options().items() if k not in ("target", "evaluate_on")}
+        options = {k: v for k, v in self.options().items() if k not in ("target", "target_over", "evaluate_on")}
         return {"rounds": self.rounds, "seeds": 1, **options, **tune}
 
     def grid(self, method: Algorithm[Any, Any] | Tuned) -> dict[str, list[Any]]:

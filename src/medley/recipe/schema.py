@@ -22,7 +22,10 @@ TABLES = (
 
 COUNTS = ("rounds", "seed", "seeds")
 
-RUN = ("dtype", "device", "engine", "eval_every", "evaluate_on", "target", "metrics", "checkpoint_every")
+RUN = (
+    "dtype", "device", "engine", "eval_every", "evaluate_on", "target", "target_over", "metrics", "clients_every",
+    "checkpoint_every", "init",
+)  # fmt: skip
 """Options of a run that a file can set."""
 
 STEPS = {"train": int, "test": int, "pool": int, "standardise": bool, "flatten": bool, "validation": float}
