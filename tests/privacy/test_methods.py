@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.methods import METHODS
 
 import medley as md
 from medley.contract.algorithm import Algorithm
+from support.methods import METHODS
 
 pytest.importorskip("dp_accounting")
 
