@@ -427,7 +427,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
         "Pace(optimizer='adamw'): it knows 'sgd', 'adam', and factories such as torch.optim.AdamW.",
         "Pace(optimizer_state=...) has no 'stale'. It knows: fresh, kept.",
-        "Pace(drop_last=1): must be True or False.",
+        "Pace(drop_last=1): must be True or False",
         "Federation(participation=...) is the class Everyone; give an object such as scenarios.Everyone()",
         "Federation(devices=...) is a function; give an object such as scenarios.phones()",
         "Federation(validation='0.1'): must be a share in [0, 1)",
