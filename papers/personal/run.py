@@ -47,15 +47,20 @@ METHODS: Mapping[str, Any] = {
 }
 
 
-def fashion(lr: float, validation: float) -> tuple[md.Federation, int]:
-    """Twenty clients with two labels each, and the rounds."""
+def fashion(lr: float, validation: float, seed: int) -> tuple[md.Federation, int]:
+    """Twenty clients with two labels each, dealt by the seed, and the rounds."""
     data = md.datasets.fashion_mnist().take(6000, 4000).flatten()
-    net = md.models.mlp(784, 10, (64, 32))
-    return federation(net, data, md.scenarios.Labels(20, 2), lr, validation, 32), 40
+    problem = md.problems.Network(md.models.mlp(784, 10, (64, 32)))
+    dealt = md.Federation(problem, data=data, partition=md.scenarios.Labels(20, 2), own_test=True).draw(seed)
+    (X, y), owner = dealt.tasks[0].held, dealt.tasks[0].owner  # type: ignore[misc]
+    clients = [(*dealt.clients.rows.of(0, i)[:2], X[owner == i], y[owner == i]) for i in range(20)]
+    pace = md.scenarios.Pace(lr=lr, epochs=1, batch=32)
+    return md.Federation(problem, clients=clients, classes=10, pace=pace, validation=validation), 40
 
 
-def heart(lr: float, validation: float) -> tuple[md.Federation, int]:
+def heart(lr: float, validation: float, seed: int) -> tuple[md.Federation, int]:
     """The four hospitals with FLamby's test patients, and the rounds."""
+    del seed
     data = md.datasets.heart_disease()
     assert data.X_test is not None
     assert data.y_test is not None
@@ -67,20 +72,13 @@ def heart(lr: float, validation: float) -> tuple[md.Federation, int]:
     return md.Federation(problem, clients=clients, pace=pace, validation=validation), 30
 
 
-def federation(net: Any, data: Any, partition: Any, lr: float, validation: float, batch: int) -> md.Federation:
-    """Clients with test rows of their own."""
-    pace = md.scenarios.Pace(lr=lr, epochs=1, batch=batch)
-    problem = md.problems.Network(net)
-    return md.Federation(problem, data=data, partition=partition, pace=pace, own_test=True, validation=validation)
-
-
-SETS: Mapping[str, Callable[[float, float], tuple[md.Federation, int]]] = {"fashion": fashion, "heart": heart}
+SETS: Mapping[str, Callable[[float, float, int], tuple[md.Federation, int]]] = {"fashion": fashion, "heart": heart}
 
 
 def measured(name: str, method: str, lr: float, seed: int) -> dict[str, Any]:
     """Figures of one run: mean and worst tenth over clients, and each client's accuracy."""
     tuning = seed == TUNING
-    fed, rounds = SETS[name](lr, 0.1 if tuning else 0.0)
+    fed, rounds = SETS[name](lr, 0.1 if tuning else 0.0, seed)
     on = "validation" if tuning else "test"
     r = md.run(METHODS[method], fed, rounds, seed=seed, evaluate_on=on, eval_every=rounds, throw=False, progress=False)
     own = [row["accuracy"] for row in r.clients if "accuracy" in row]
