@@ -58,7 +58,8 @@ def once(epsilon: float | None, seed: int) -> dict[str, Any]:
     method: Any = md.FedAvg()
     if epsilon is not None:
         method = md.Private(method, unit="row", epsilon=epsilon, delta=DELTA, rounds=how.rounds, clip=BOUND)
-    result = md.run(method, fed, how.rounds, seed=seed, init=x0, progress=False, eval_every=how.rounds)
+    last = how.rounds
+    result = md.run(method, fed, last, seed=seed, init=x0, progress=False, eval_every=last, clients_every=last)
     spent = {int(row["client"]): row["epsilon"] for row in result.clients if "epsilon" in row}
     return {"epsilon": epsilon, "seed": seed, "accuracy": accuracy(result.x), "spent": spent or None}
 
