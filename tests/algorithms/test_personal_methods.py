@@ -169,7 +169,8 @@ def test_prototypes_are_means_of_features_and_pull_them_together():
 
     def spread(r: md.Result) -> float:
         """The distance of the clients' mean features of class 0."""
-        means = [r.client_model(i)[:2](rows(i)[0][rows(i)[1] == 0]).mean(0) for i in range(3)]  # type: ignore[index]
+        with torch.no_grad():
+            means = [r.client_model(i)[:2](rows(i)[0][rows(i)[1] == 0]).mean(0) for i in range(3)]  # type: ignore[index]
         return float(torch.stack(means).var(0).sum())
 
     assert spread(run(md.FedProto(weight=20.0), fed, 15)) < 0.5 * spread(run(md.FedProto(weight=0.0), fed, 15))
