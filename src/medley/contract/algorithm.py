@@ -23,7 +23,7 @@ from .types import Vec
 
 S = TypeVar("S")
 
-M = TypeVar("M", default=Nothing)
+M = TypeVar("M", default=Any)
 
 F = TypeVar("F", bound=Callable[..., Message])
 
@@ -124,7 +124,8 @@ class Algorithm(ABC, Generic[S, M]):
         super().__init_subclass__(**kw)
         base = next((b for b in get_original_bases(cls) if typing.get_origin(b) is Algorithm), None)
         if base is not None:
-            cls.memory = (*typing.get_args(base), Nothing)[1]
+            given = typing.get_args(base)[1:]  # from Python 3.13 on a default is among them
+            cls.memory = given[0] if given and given[0] is not Any else Nothing
         elif Algorithm in cls.__bases__:
             raise TypeError(f"class {cls.__name__}: write Algorithm[Server] or Algorithm[Server, Memory] as its base")
         cls.needs = needs_of(cls.needs)

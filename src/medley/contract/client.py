@@ -23,7 +23,7 @@ class Nothing:
     """The memory of a client that keeps nothing between calls."""
 
 
-M = TypeVar("M", default=Nothing)
+M = TypeVar("M", default=Any)
 
 Part = Literal["both", "shared", "own"]
 """The parameters that a local descent trains, where clients have parameters of their own."""
