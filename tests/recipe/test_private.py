@@ -11,6 +11,8 @@ from medley.privacy import Quantile
 from medley.recipe import loads
 from medley.recipe.recipe import tuned
 
+pytest.importorskip("dp_accounting")
+
 TEXT = """
 [problem]
 kind = "Softmax"
