@@ -1,6 +1,7 @@
 """The league's page, from the files of finished runs.
 
     python papers/league/page.py test
+    python papers/league/page.py development --federations digits-softmax-dirichlet,synthetic-softmax
     python papers/league/page.py clock --method "FedECADO async" --out runs/clock.html
 
 It writes an HTML page, and the same figures as Markdown beside it. Methods that lack a federation are named, and left
@@ -58,9 +59,9 @@ def merit(name: str, line: Line) -> float:
     return line["score"] if entry.metric == "accuracy" and entry.target is None else -line["score"]
 
 
-def gathered(folder: Path, group: str) -> Group:
-    """The group's runs. Federations on which no method is done are left out."""
-    lines = all_lines(folder, group)
+def gathered(folder: Path, group: str, only: Sequence[str] = ()) -> Group:
+    """The group's runs, of the federations in ``only`` if given. Federations on which no method is done are left out."""
+    lines = {name: runs for name, runs in all_lines(folder, group).items() if not only or name in only}
     finals: dict[str, dict[str, list[float]]] = {}
     for name, by_method in lines.items():
         done = {m: [x for x in runs if x["kind"] == "final"] for m, runs in by_method.items()}
@@ -255,8 +256,14 @@ def main() -> int:
     parser.add_argument("--method", default="FedECADO", help="the method of the duels; default FedECADO")
     parser.add_argument("--results", type=Path, default=HERE, help=f"default {HERE}")
     parser.add_argument("--out", type=Path, help="an .html file; default: GROUP.html in the folder of results")
+    parser.add_argument("--federations", default="", help="default: all of the group")
     given = parser.parse_args()
-    group = gathered(given.results, given.group)
+    only = given.federations.split(",") if given.federations else []
+    for name in only:
+        if name not in FEDERATIONS or FEDERATIONS[name].group != given.group:
+            print(f"Error: --federations: there is no {name} in the group {given.group}", file=sys.stderr)
+            return 2
+    group = gathered(given.results, given.group, only)
     if not group.methods:
         print(f"Error: no method is done on every federation of {given.results / given.group}", file=sys.stderr)
         return 2
