@@ -60,7 +60,7 @@ def merit(name: str, line: Line) -> float:
 
 
 def gathered(folder: Path, group: str, only: Sequence[str] = ()) -> Group:
-    """The group's runs, of the federations in ``only`` if given. Federations on which no method is done are left out."""
+    """The runs of a group, or of its federations in ``only``. Federations on which no method is done are left out."""
     lines = {name: runs for name, runs in all_lines(folder, group).items() if not only or name in only}
     finals: dict[str, dict[str, list[float]]] = {}
     for name, by_method in lines.items():
