@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import medley as md
 from medley.algorithms.fedecado import Memory
-from medley.numerics.circuit.norton import Branch, Reach, advance, extension
+from medley.numerics.circuit.norton import Branch, Reach, advance, extension, inertia
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from medley.storage import pytree as tree
@@ -47,10 +47,11 @@ def kirchhoff(rig: Rig) -> torch.Tensor:
     return sum((rig.sim.p[i] * J for i, J in flows(rig).items()), torch.zeros_like(rig.s.x))
 
 
-def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=3.0) -> list[torch.Tensor]:
+def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True) -> list[torch.Tensor]:
     """x after every round, as the card has it, where no reply is late."""
     H, b, p = quadratic_parts(toy)
     J, xs, n, e = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H), 0.0
+    v, t = torch.zeros_like(x), -1.0
     for A in cohorts:
         S, T = p @ J, [lr[i] * steps[i] for i in A]
         D = [walk(H[i], b[i], x, lr[i], steps[i], shift=S - J[i]) for i in A]
@@ -62,10 +63,13 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=3.0) -> list[torch.
         w = {i: mean ** (1 - q) * t**q for i, t in zip(A, T, strict=True)}
         Te = sum(p[i] * w[i] for i in A) / share
         f = len(A) / n
-        steady = (1 + e) * min(2.0, f * float(new.norm() / (new - S).norm())) - 1
+        steady = (1 + e) * f * float(new.norm() / (new - S).norm()) - 1
         e = min(reach, max(min(1.0, 1 / f - 1), steady, 0.0))
-        x = x - Te * S - sum(p[i] * w[i] * (after[i] - J[i]) for i in A) / share - e * Te * new
-        J = after
+        cos = float(new @ v / (new.norm() * v.norm())) if t >= 0 else 0.0
+        t = (t + 1) * (1 - max(0.0, cos))
+        v = v * (f * t / (t + 3) if inertia else 0.0)
+        v = v - Te * S - sum(p[i] * w[i] * (after[i] - J[i]) for i in A) / share - e * Te * new
+        x, J = x + v, after
         xs.append(x)
     return xs
 
@@ -76,11 +80,12 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=3.0) -> list[torch.
     reach=st.floats(0, 4),
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
+    inertia=st.booleans(),
 )
-@settings(max_examples=5)
-def test_rounds_are_those_of_the_card(where, q, reach, lr, steps):
-    rig = Rig(method(where, q=q, reach=reach), TOY, lr=lr, epochs=steps)
-    xs = card(TOY, rig.s.x, COHORTS, lr, steps, q, reach)
+@settings(max_examples=6)
+def test_rounds_are_those_of_the_card(where, q, reach, lr, steps, inertia):
+    rig = Rig(method(where, q=q, reach=reach, inertia=inertia), TOY, lr=lr, epochs=steps)
+    xs = card(TOY, rig.s.x, COHORTS, lr, steps, q, reach, inertia)
     scale = max(float(x.norm()) for x in xs)
     for ids, x in zip(COHORTS, xs[1:], strict=True):
         assert float((rig(ids).x - x).norm()) <= 1e-11 * scale
@@ -256,22 +261,24 @@ def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
 # Stability
 
 
-def mean_round(eta: float, f: float, e: float) -> np.ndarray:
-    """(x, T·S) after a round in the mean, for alike clients of curvature h: η = hφT, with φT the time that counts."""
-    return np.array([[1 - eta * (1 + e * f), -e * (1 - f)], [f * eta, 1 - f]])
+def mean_round(eta: float, f: float, e: float, beta: float = 0.0) -> np.ndarray:
+    """(x, T·S, v) after a round in the mean, for alike clients of curvature h: η = hφT, with φT the time that counts."""
+    x = np.array([1 - eta * (1 + e * f), -e * (1 - f), beta])
+    return np.array([x, [f * eta, 1 - f, 0], x - [1, 0, 0]])
 
 
-@pytest.mark.parametrize("f", [0.01, 0.1, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("f", [0.01, 0.1, 0.3, 0.5, 0.8, 0.95, 1.0])
 def test_the_mean_round_is_stable_for_every_curvature_that_a_descent_bears(f: float):
-    """A descent that does not diverge has η ≤ 1: it cannot go further than its own minimum."""
-    for eta in np.linspace(1e-3, 1, 60):
-        for e in np.linspace(0, min(1, 1 / f - 1), 20):
-            M = mean_round(eta, f, e)
-            assert np.linalg.det(M) == pytest.approx((1 - f) * (1 - eta), abs=1e-12)
-            assert max(abs(np.linalg.eigvals(M))) < 1
-    assert f < 0.5 or max(abs(np.linalg.eigvals(mean_round(1.0, f, 1 / f - 1)))) < 1e-7  # deadbeat
-    for e in np.linspace(0, 0.999, 20):  # at full participation the error of S may ask for any e below 1
-        assert max(abs(np.linalg.eigvals(mean_round(1.0, 1.0, e)))) < 1
+    """A descent that does not diverge has η ≤ 1: it cannot go further than its own minimum.
+
+    The error of S may ask for any e below 1, and inertia is below f.
+    """
+    for eta in np.linspace(1e-2, 1, 30):
+        for e in np.linspace(0, 0.999, 10):
+            assert abs(np.linalg.det(mean_round(eta, f, e)[:2, :2])) == pytest.approx((1 - f) * (1 - eta), abs=1e-12)
+            for beta in np.linspace(0, 0.999 * f, 8):
+                assert max(abs(np.linalg.eigvals(mean_round(eta, f, e, beta)))) < 1
+    assert f < 0.5 or max(abs(np.linalg.eigvals(mean_round(1.0, f, 1 / f - 1)))) < 1e-5  # deadbeat
 
 
 def test_alike_clients_take_the_mean_round():
@@ -289,8 +296,8 @@ def test_alike_clients_take_the_mean_round():
     for k in range(3):
         eta = float(1 - (1 - 0.05 * lam[k]) ** 3)
         M = mean_round(eta, 0.25, e)
-        before = np.array([float(U[:, k] @ (x0 - star)), T * float(U[:, k] @ S)])
-        after = np.array([float(U[:, k] @ (rig.s.x - star)), T * float(U[:, k] @ rig.s.S)])
+        before = np.array([float(U[:, k] @ (x0 - star)), T * float(U[:, k] @ S), 0])
+        after = np.array([float(U[:, k] @ y) for y in (rig.s.x - star, T * rig.s.S, rig.s.x - x0)])
         assert M @ before == pytest.approx(after, abs=1e-12)
 
 
@@ -309,16 +316,31 @@ def test_the_extension_follows_the_share_and_the_truncation_error():
     assert extension(0.1, a, b) == 1.0  # the share's lead
     assert extension(0.8, a, -a) == pytest.approx(0.25)
     assert extension(1.0, a, -a) == 0.0  # S changed by twice its size
-    assert extension(1.0, 0.5 * a, a) == pytest.approx(1.0)  # and here by half of it
-    assert extension(1.0, a / 4, a / 2, last=0.5) == pytest.approx(2.0)
-    assert extension(1.0, a, a) == 1.0  # at most twice as long as the last
-    assert extension(1.0, a, b, last=1.0) == 3.0
-    assert extension(1.0, a, b, last=3.0) == 3.0
-    assert extension(1.0, a, b, last=3.0, most=9.0) == 7.0
-    assert extension(1.0, a, 0.5 * a, last=3.0) == pytest.approx(3.0)  # S halved in four windows: four more
-    assert extension(1.0, a, -a, last=3.0) == pytest.approx(1.0)
-    assert extension(0.25, a, 0.5 * a, last=3.0, most=9.0) == 1.0  # a quarter answered: all change four times as much
+    assert extension(1.0, a / 4, a / 2, last=0.5, most=9.0) == pytest.approx(2.0)  # and here by half of it
+    assert extension(1.0, a / 4, a / 2, last=0.5) == 1.0  # at most
+    assert extension(1.0, a, a) == 1.0  # no change at all
+    assert extension(1.0, a, 0.75 * a, last=0.2) == 1.0
+    assert extension(1.0, 2 * a, a, last=0.2) == pytest.approx(0.2)  # S halved in 1.2 windows: another 1.2
+    assert extension(0.5, 2 * a, a, last=1.0, most=9.0) == 1.0  # half of them answered: all change twice as much
     assert extension(1.0, a, 0 * a) == 0.0
+
+
+def test_the_age_of_the_motion_is_set_back_where_it_runs_against_kirchhoffs_sum():
+    S, v = torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.0])
+    assert inertia(1.0, S, v, 0.0) == (0.25, 1.0)
+    assert inertia(0.5, S, v, 5.0) == (0.5 * 6 / 9, 6.0)
+    assert inertia(1.0, S, -v, 5.0) == (0.0, 0.0)  # quite against it: at rest
+    assert inertia(1.0, S, torch.tensor([0.0, 1.0]), 5.0)[1] == 6.0  # across
+    assert inertia(1.0, S, torch.tensor([0.6, 0.8]), 4.0)[1] == pytest.approx(2.0)
+    assert inertia(1.0, 0 * S, v, 2.0)[1] == 3.0
+
+
+def test_inertia_pays_on_a_valley_where_everybody_takes_part():
+    """Eigenvalues of two decades, exact gradients: a tenth of the error that there is without it, after 60 rounds."""
+    valley = md.problems.quadratics(clients=4, d=8, low=0.05, high=5.0, seed=3)
+    fed = federation(valley, lr=0.05, epochs=1)
+    last = {on: error(run(method(inertia=on), fed, 60), valley.x_star) for on in (True, False)}
+    assert last[True] < 0.1 * last[False]
 
 
 def test_the_reach_of_a_reply_is_between_its_own_time_and_the_mean():
@@ -335,8 +357,8 @@ def test_the_reach_of_a_reply_is_between_its_own_time_and_the_mean():
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_without_reach_and_with_full_distrust_it_is_scaffold(where):
-    ours = Rig(method(where, q=1.0, reach=0.0), TOY, lr=LR, epochs=STEPS)
+def test_without_reach_and_inertia_and_with_full_distrust_it_is_scaffold(where):
+    ours = Rig(method(where, q=1.0, reach=0.0, inertia=False), TOY, lr=LR, epochs=STEPS)
     theirs = Rig(md.SCAFFOLD(), TOY, lr=LR, epochs=STEPS)
     for ids in COHORTS * 2:
         assert torch.allclose(ours(ids).x, theirs(ids).x, rtol=0, atol=1e-12)

@@ -32,12 +32,16 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
-    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S|, 2 (1 + e⁻) ) − 1, 0 ), at most 3
-    x⁺ = x − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
+    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 )
+    t = (t⁻ + 1) (1 − max(0, cos(S⁺, v⁻))),  β = f t/(t + 3)
+    v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
+    x⁺ = x + v
 
-The last line is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
+The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
-last step, of 1 + e⁻ windows; it at most doubles. Where no reply is late, m = 0. Where replies are d rounds under way,
+last step, of 1 + e⁻ windows, and at most two windows. β v⁻ is the current of an inductor at the node, damped
+critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where no reply is
+late, m = 0. Where replies are d rounds under way,
 m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
 x with weight √f.
 
@@ -49,9 +53,12 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - The window is a mean of T_i, not the longest: extrapolation to the longest amplifies the others' noise.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
+- The node has an inductor. Its damping is that of Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue &
+  Candès' restart (2015) made gradual. The share f keeps it from summing stale flows.
 
-**SCAFFOLD** is the special case q = 1, reach = 0: J_i = c_i and S = c there. The circuit adds the window's common time,
-its extension by the share and by the truncation error, the read-out, and the absent branches' conductance.
+**SCAFFOLD** is the special case q = 1, reach = 0, inertia off: J_i = c_i and S = c there. The circuit adds the window's
+common time, its extension by the share and by the truncation error, the inductor, the read-out, and the absent
+branches' conductance.
 
 **The optimizer of clients**: SGD, with or without momentum, where D_i/T_i is an exact mean of gradients. Others are
 refused.
@@ -89,7 +96,7 @@ from ...contract.cohort import Cohort
 from ...contract.errors import Unsupported
 from ...contract.messages import Recalled, need_all
 from ...contract.types import Vec
-from ...numerics.circuit.norton import Branch, Reach, Refreshed, advance, extension, refresh
+from ...numerics.circuit.norton import Branch, Reach, Refreshed, advance, extension, inertia, refresh
 from .inductive import Inductive
 from .messages import Center as Center
 from .messages import Change, Net, Node, Request, Server, Window
@@ -114,7 +121,8 @@ class FedECADO(Inductive):
             replies only.
         weights: the I form's w_i in w_i f_i: N·p_i, p_i, or 1, which has the optimum of the plain mean of f_i.
         probes: Hutchinson samples of a curvature.
-        reach: the longest extension of a window, in windows; 0 for none. Default 3.
+        reach: the longest extension of a window, in windows; 0 for none. Default 1.
+        inertia: whether the node has an inductor; default True.
 
     In the forms I and paper C_c is 1, q means nothing, and None for ``delta`` is 0.01; the I form's λ is in units of
     max(1, N/8)·T², T the longest window so far. The source of the defaults is this library's own trials; the paper
@@ -219,6 +227,11 @@ class FedECADO(Inductive):
         f = replies / clients.population
         e = extension(f, *S, s.extended, float(self.reach))
         x = advance(s.x, Te, S, ahead, e, h)
+        if self.inertia:
+            if s.v is not None:
+                beta, s.age = inertia(f, S[1], s.v, s.age)
+                x.add_(s.v, alpha=beta)
+            s.v = x - s.x
         read = s.x if s.read is None else s.read
         s.x, s.read, s.extended = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f)), e
         clients.note(Te=Te, extended=e, late=s.late)

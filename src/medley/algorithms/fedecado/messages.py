@@ -110,6 +110,7 @@ class Server:
         J: flows of the clients that took part, with flows at the server.
         read: the read-out of the node that is evaluated [d]; None for the node itself.
         extended: the extension of the last window, in windows.
+        v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
         late: rounds that a reply is under way, an average over rounds with decay .9; 0 until one was late.
         branches: conductances, from the first late reply on.
         GX, G: Σ p_i h_i x̄_i [d] and Σ p_i h_i over them; GX is None before the first.
@@ -124,6 +125,8 @@ class Server:
     J: dict[int, Vec] = field(default_factory=dict)
     read: Vec | None = None
     extended: float = 0.0
+    v: Vec | None = None
+    age: float = 0.0
     late: float = 0.0
     branches: dict[int, Branch] = field(default_factory=dict)
     GX: Vec | None = None

@@ -35,7 +35,8 @@ class Settings(Algorithm[Server, Memory]):
     flows: Literal["client", "server"] = "server"
     weights: Literal["mean1", "p", "uniform"] = "mean1"
     probes: Annotated[int, at_least(1)] = 8
-    reach: Annotated[float, at_least(0)] = 3.0
+    reach: Annotated[float, at_least(0)] = 1.0
+    inertia: bool = True
 
     def __post_init__(self) -> None:
         """Beside the declared settings: each form has its own."""
@@ -49,8 +50,11 @@ class Settings(Algorithm[Server, Memory]):
                         f" {key} out",
                         key,
                     )
-        elif self.reach != type(self).reach:
-            raise RecipeError(f"FedECADO(reach={self.reach}): form={self.form!r} has no reach; leave it out", "reach")
+        else:
+            for key in ("reach", "inertia"):
+                value = getattr(self, key)
+                if value != getattr(type(self), key):
+                    raise RecipeError(f"FedECADO({key}={value}): form={self.form!r} has no {key}; leave it out", key)
         if self.flows == "client" and (self.form in ("I", "paper") or self.delta is not None):
             raise RecipeError(
                 "FedECADO(flows='client') takes one step a round, in the default form or the J form; leave form and "

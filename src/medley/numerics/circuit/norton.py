@@ -93,24 +93,44 @@ def refresh(
     return Refreshed(after, sums, ahead)
 
 
-def extension(f: float, before: Vec, after: Vec, last: float = 0.0, most: float = 3.0) -> float:
+def extension(f: float, before: Vec, after: Vec, last: float = 0.0, most: float = 1.0) -> float:
     """e: the time by which the window goes on after the clients stop, in units of the window.
 
-    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S|, 2 (1 + e⁻) ) − 1, 0 ), at most ``most``.
+    e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 ), at most ``most`` in the place of both ones.
 
     The first is the lead that cures the lag of the clients that sit out. The second controls the step by the local
     truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻ windows. The next step lasts until S
-    would have changed by its own size, and at most twice as long as the last.
+    would have changed by its own size.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
         before, after: S and S⁺ [d].
         last: e⁻, the extension of the last window; default 0.
-        most: the longest extension; default 3.
+        most: the longest extension; default 1.
     """
     change = float((after - before).norm())
-    steady = (1 + last) * min(f * float(after.norm()) / change if change > 0 else 2.0, 2.0) - 1
-    return min(max(min(1.0, 1 / f - 1), steady, 0.0), most)
+    steady = (1 + last) * f * float(after.norm()) / change - 1 if change > 0 else most
+    return max(min(max(min(1.0, 1 / f - 1), steady), most), 0.0)
+
+
+def inertia(f: float, S: Vec, v: Vec, age: float) -> tuple[float, float]:
+    """β, the share of the node's last move that goes on, and the age t of the motion.
+
+    t = (t⁻ + 1) (1 − max(0, cos(S, v)))        β = f t/(t + 3)
+
+    An inductor in the node's branch, with the resistor 3/t of critical damping. Motion against Kirchhoff's sum is older
+    than it ought to be: its age is set back by the cosine between the two.
+
+    Args:
+        f: the share of the clients that replied, in (0, 1].
+        S: Kirchhoff's sum after the window [d].
+        v: the node's last move [d].
+        age: t⁻.
+    """
+    size = float(S.norm()) * float(v.norm())
+    against = min(max(float(S @ v) / size, 0.0), 1.0) if size > 0 else 0.0
+    age = (age + 1) * (1 - against)
+    return f * age / (age + 3), age
 
 
 def advance(x: Vec, Te: float, S: tuple[Vec, Vec], ahead: Vec, e: float, h: float = 0.0) -> Vec:
