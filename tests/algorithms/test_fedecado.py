@@ -262,7 +262,7 @@ def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
 
 
 def mean_round(eta: float, f: float, e: float, beta: float = 0.0) -> np.ndarray:
-    """(x, T·S, v) after a round in the mean, for alike clients of curvature h: η = hφT, with φT the time that counts."""
+    """(x, T·S, v) after a mean round of alike clients of curvature h: η = hφT, with φT the time that counts."""
     x = np.array([1 - eta * (1 + e * f), -e * (1 - f), beta])
     return np.array([x, [f * eta, 1 - f, 0], x - [1, 0, 0]])
 
