@@ -10,6 +10,7 @@ with _paused_collector():
     from . import privacy as privacy
     from . import problems as problems
     from . import replay as replay
+    from . import robust as robust
     from . import scenarios as scenarios
     from . import sinks as sinks
     from . import transports as transports
@@ -89,6 +90,7 @@ with _paused_collector():
     from .federation.federation import Federation as Federation
     from .federation.run import run as run
     from .privacy.private import Private as Private
+    from .robust.robust import Robust as Robust
     from .server.reply_policy import ReplyPolicy as ReplyPolicy
     from .storage.directions import lower_is_better as lower_is_better
     from .storage.result import Result as Result

@@ -15,7 +15,7 @@ import rich.table
 import typer
 from rich.text import Text
 
-from .. import datasets, models, problems, recipe, replay, report, scenarios
+from .. import datasets, models, problems, recipe, replay, report, robust, scenarios
 from ..contract.errors import RecipeError
 from ..datasets import files
 from ..experiments.board import Board
@@ -46,8 +46,8 @@ def list_all(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, problems, models, datasets, partitions, participations, streams, memories, laws or devices; "
-            "by default all.",
+            help="methods, problems, models, datasets, partitions, participations, streams, memories, folds, laws or "
+            "devices; by default all.",
             metavar="[WHAT]",
         ),
     ] = None,
@@ -63,6 +63,7 @@ def list_all(
         "participations": {n: getattr(scenarios, n) for n in recipe.PARTICIPATIONS},
         "streams": {n: getattr(scenarios, n) for n in recipe.STREAMS},
         "memories": {n: getattr(replay, n) for n in recipe.REPLAYS},
+        "folds": {n: getattr(robust, n) for n in recipe.FOLDS},
         "laws": {n: getattr(scenarios, n) for n in recipe.LAWS},
         "devices": {n: getattr(scenarios, n) for n in recipe.PRESETS},
     }

@@ -12,8 +12,8 @@ from typing import Any
 from ..contract.algorithm import Algorithm
 from ..contract.errors import Diverged, RecipeError
 from ..contract.tuned import Tuned
+from ..contract.wrapper import Wrapper
 from ..numerics.forgetting import figures
-from ..privacy import Private
 from ..report.numbers import directions, usable
 from ..storage.directions import higher_is_better
 from ..storage.result import Result
@@ -137,8 +137,9 @@ def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: flo
     """``algorithm`` with these settings, named as in `known`; ``lr`` multiplies the factor in them."""
     own = {k: v for k, v in settings.items() if k != "lr"}
     method: Any = algorithm  # mypy doesn't know that every method is a dataclass
-    if isinstance(algorithm, Private):
-        outer = {k.removeprefix("private."): own.pop(k) for k in [*own] if k.startswith("private.")}
+    if isinstance(algorithm, Wrapper):
+        prefix = f"{algorithm.prefix}."
+        outer = {k.removeprefix(prefix): own.pop(k) for k in [*own] if k.startswith(prefix)}
         own = {**outer, "method": variant(algorithm.method, own).method}
     return Tuned(dataclasses.replace(method, **own), lr * settings.get("lr", 1.0))
 

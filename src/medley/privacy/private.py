@@ -29,7 +29,6 @@ True
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,15 +38,14 @@ import torch
 from torch import Tensor
 
 from ..contract.algorithm import Algorithm
-from ..contract.client import Client
 from ..contract.cohort import Cohort, Replies
 from ..contract.errors import BudgetSpent, RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.needs import Need
-from ..contract.own import Patterns
 from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
+from ..contract.wrapper import Wrapper, WrapperServer
 from . import accountant
 from .accountant import Release
 from .mechanisms import Banded
@@ -57,18 +55,16 @@ from .rows import RowCohort, RowNoise, by_client, noise_of_rows
 
 
 @dataclass
-class PrivateServer:
+class PrivateServer(WrapperServer):
     """The wrapped method's state, and the account.
 
     Attributes:
-        inner: the method's own state
         spent: what was released so far, rounds with the same law and noise together
         bounds: the bound of each exchange under adaptive clipping, by the exchange's name
         past: the noise of past rounds under `Banded`, newest first, by exchange and field
         rows: what each client released of its rows so far, under unit "row"
     """
 
-    inner: Any
     spent: list[Release] = field(default_factory=list)
     bounds: dict[str, float] = field(default_factory=dict)
     past: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -76,7 +72,7 @@ class PrivateServer:
 
 
 @dataclass(frozen=True)
-class Private(Algorithm[PrivateServer]):
+class Private(Wrapper[PrivateServer]):
     """A method with differential privacy of its clients, or of each client's rows.
 
     Attributes:
@@ -106,7 +102,8 @@ class Private(Algorithm[PrivateServer]):
     mechanism: Banded | None = None
     unit: Literal["client", "row"] = "client"
 
-    every_round = True
+    can = "private"
+    prefix = "private"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,20 +119,19 @@ class Private(Algorithm[PrivateServer]):
             raise RecipeError(
                 "Private(mechanism=Banded()): its noise cancels under one bound only: give clip= a number", "clip"
             )
-        if type(self.method).end_task is not Algorithm.end_task:
-            raise Unsupported(
-                f"{self.method.name} cannot be private: it asks every client at the end of a task",
-                method=self.method.name,
-                need="sums",
-            )
-        # The class has its own; clients run the wrapped method.
-        for name in ("memory", "message_types", "waits_as"):
-            object.__setattr__(self, name, getattr(self.method, name))
         if self.unit == "row":
             self._check_rows()
             alone = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
             object.__setattr__(self, "message_types", alone)
-            object.__setattr__(self, "every_round", self.method.every_round)
+            return
+        object.__setattr__(self, "every_round", True)
+        if isinstance(self.method, Wrapper) and self.method.reads:
+            raise Unsupported(
+                f"{self.method.name} cannot be private: it {self.method.reads}, and noise belongs to sums of replies; "
+                "unit='row' adds it at the clients, and goes with it",
+                method=self.method.name,
+                need="sums",
+            )
 
     def _check_rows(self) -> None:
         for key in ("mechanism", "clip"):
@@ -147,11 +143,14 @@ class Private(Algorithm[PrivateServer]):
                 "Private(unit='row', exchanges=...): noise belongs to local steps; leave it out", "exchanges"
             )
 
-    def __getattr__(self, name: str) -> Any:
-        # Client methods, which a host looks up by name.
-        if name != "method" and name in type(self.method).message_types:
-            return partial(self._of_rows.call, name) if self.unit == "row" else getattr(self.method, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def client_method(self, name: str) -> Any:
+        """The method's client method of this name, on private rows under unit "row"."""
+        return partial(self._of_rows.call, name) if self.unit == "row" else super().client_method(name)
+
+    @property
+    def reads(self) -> str:
+        """Under unit "client" sums only."""
+        return "adds noise to sums of replies" if self.unit == "client" else ""
 
     @property
     def _of_rows(self) -> RowNoise:
@@ -170,15 +169,6 @@ class Private(Algorithm[PrivateServer]):
         """ "DP-" and the method's name."""
         return f"DP-{self.method.name}"
 
-    def settings(self) -> dict[str, Any]:
-        """The method's settings, and those of privacy under names of their own."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
-        return {**self.method.settings(), **{f"private.{k}": v for k, v in own.items()}}
-
-    def suited(self, gives: frozenset[Need]) -> Private:
-        """With the method's "auto" settings resolved."""
-        return dataclasses.replace(self, method=self.method.suited(gives))
-
     def requires(self) -> frozenset[str]:
         """The method's needs, uniform weights, a known law of participation, and replies that displace no others."""
         own = {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT} if self.unit == "client" else set[Need]()
@@ -187,27 +177,6 @@ class Private(Algorithm[PrivateServer]):
     def start(self, x: Vec) -> PrivateServer:
         """The method's own start, and nothing spent."""
         return PrivateServer(self.method.start(x))
-
-    def remember(self, x: Vec) -> Any:
-        """The method's own memory."""
-        return self.method.remember(x)
-
-    def personal(self, me: Client[Any], x: Vec) -> Vec:
-        """The method's own; it stays with its client."""
-        return self.method.personal(me, x)
-
-    @property
-    def is_personal(self) -> bool:
-        """Whether the method's clients use models of their own."""
-        return self.method.is_personal
-
-    def shares(self) -> Patterns | None:
-        """The method's own."""
-        return self.method.shares()
-
-    def model(self, s: PrivateServer) -> Vec:
-        """The method's own model."""
-        return self.method.model(s.inner)
 
     def round(self, s: PrivateServer, clients: Cohort) -> None:
         """The method's round on a cohort that gives noisy sums only, or on one that accounts for clients' rows."""

@@ -69,6 +69,7 @@ from .recipe import Recipe as Recipe
 from .recipe import load as load
 from .recipe import loads as loads
 from .recipe import tuned as tuned
+from .schema import FOLDS as FOLDS
 from .schema import LAWS as LAWS
 from .schema import PARTICIPATIONS as PARTICIPATIONS
 from .schema import PARTITIONS as PARTITIONS

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from .. import datasets, privacy, problems, replay, scenarios, transports
+from .. import datasets, problems, replay, scenarios, transports
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
 from ..contract.tuned import Tuned
@@ -45,6 +45,7 @@ from .schema import (
     model_functions,
     named,
 )  # fmt: skip
+from .wrapping import WRAPPING, wrapped, written
 
 Parts = tuple[Callable[..., Any], Callable[..., Any] | None, dict[str, Any], dict[str, Any]]
 """The problem's family, the function of its model or None, the settings of the first and those of the second."""
@@ -348,15 +349,11 @@ class Recipe:
         kind = self._build.pick(f"{path}.kind", table["kind"], {**there, "SHED.fast": there["SHED"].fast})
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
-        settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", "private")}
+        settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
         lr = self._build.typed(f"{path}.lr", settings.pop("lr", 1.0), float)
-        self._build.known(path, settings, inspect.signature(kind).parameters, also=("lr", "private"))
+        self._build.known(path, settings, inspect.signature(kind).parameters, also=("lr", *WRAPPING))
         algorithm = cast("Algorithm[Any, Any]", self._build.call(path, kind, settings))
-        if "private" in table:
-            how = self._build.typed(f"{path}.private", table["private"], dict)
-            inner = named(privacy, ("Banded", "Quantile"))
-            its = {k: self._build.nested(f"{path}.private.{k}", v, inner) for k, v in how.items()}
-            algorithm = self._build.call(f"{path}.private", privacy.Private, {**its, "method": algorithm})
+        algorithm = wrapped(self._build, path, table, algorithm)
         return algorithm if lr == 1.0 else variant(algorithm, {"lr": lr})
 
 
@@ -378,23 +375,5 @@ def loads(text: str, source: str = "recipe") -> Recipe:
 def tuned(recipe: Recipe, found: Sequence[Tuned]) -> Recipe:
     """The recipe with the methods ``found`` in place of its own."""
     tables = copy.deepcopy(recipe.tables)
-    tables["methods"] = [_written(t) for t in found]
+    tables["methods"] = [written(t) for t in found]
     return Recipe(tables, recipe.source, recipe.folder)
-
-
-def _written(t: Tuned) -> dict[str, Any]:
-    if isinstance(t.method, privacy.Private):
-        outer = {k: v for k, v in vars(t.method).items() if k in inspect.signature(privacy.Private).parameters}
-        inner = outer.pop("method")
-        table = {k: _table(v) for k, v in outer.items() if v is not None}
-        return {**_written(Tuned(inner, t.lr)), "private": table}
-    usual = inspect.signature(type(t.method)).parameters
-    changed = {k: v for k, v in t.method.settings().items() if v is not None and v != usual[k].default}
-    cls = type(t.method)
-    kind = t.name if methods().get(t.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
-    return {"kind": kind, "lr": t.lr, **changed}
-
-
-def _table(value: Any) -> Any:
-    """A dataclass as a table with its kind; any other value as it is."""
-    return {"kind": type(value).__name__, **vars(value)} if hasattr(value, "__dataclass_fields__") else value

@@ -48,6 +48,10 @@ REPLAYS = ("Reservoir", "Ring")
 
 PARTICIPATIONS = ("Availability", "Bernoulli", "Cyclic", "Everyone", "Fixed", "Fraction")
 
+FOLDS = (
+    "CentredClipping", "FLTrust", "GeometricMedian", "Krum", "Median", "Mixed", "MultiKrum", "TrimmedMean",
+)  # fmt: skip
+
 PRESETS = ("factory", "hospitals", "phones")
 
 WORDS: dict[Any, str] = {

@@ -1,0 +1,101 @@
+"""Wrapper: a method whose server reads replies in another way. Its clients run the wrapped method."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from .algorithm import Algorithm
+from .client import Client
+from .errors import Unsupported
+from .needs import Need
+from .own import Patterns
+from .types import Vec
+
+S = TypeVar("S", bound="WrapperServer")
+W = TypeVar("W", bound="Wrapper[Any]")
+
+
+@dataclass
+class WrapperServer:
+    """The state of the wrapped method's server.
+
+    Attributes:
+        inner: the method's own state
+    """
+
+    inner: Any
+
+
+@dataclass(frozen=True)
+class Wrapper(Algorithm[S]):
+    """Base of wrappers: hands on all that belongs to the method itself.
+
+    Attributes:
+        method: the method that runs
+
+    ``can`` completes the refusal "EWC cannot be ...". ``prefix`` begins the names of the wrapper's own settings.
+    """
+
+    method: Algorithm[Any, Any]
+
+    can: ClassVar[str] = ""
+    prefix: ClassVar[str] = ""
+
+    @property
+    def reads(self) -> str:
+        """The way in which the server reads replies, as the predicate of a sentence; "" for any."""
+        return ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.method).end_task is not Algorithm.end_task:
+            raise Unsupported(
+                f"{self.method.name} cannot be {self.can}: it asks every client at the end of a task",
+                method=self.method.name,
+                need="sums",
+            )
+        # The class has its own; clients run the wrapped method.
+        for name in ("memory", "message_types", "waits_as", "every_round"):
+            object.__setattr__(self, name, getattr(self.method, name))
+
+    def __getattr__(self, name: str) -> Any:
+        # Client methods, which a host looks up by name.
+        if name != "method" and name in self.method.message_types:
+            return self.client_method(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def client_method(self, name: str) -> Any:
+        """The method's client method of this name."""
+        return getattr(self.method, name)
+
+    def settings(self) -> dict[str, Any]:
+        """The method's settings, and the wrapper's under names of their own."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
+        return {**self.method.settings(), **{f"{self.prefix}.{k}": v for k, v in own.items()}}
+
+    def suited(self: W, gives: frozenset[Need]) -> W:
+        """With the method's "auto" settings resolved."""
+        return dataclasses.replace(self, method=self.method.suited(gives))
+
+    def remember(self, x: Vec) -> Any:
+        """The method's own memory."""
+        return self.method.remember(x)
+
+    def personal(self, me: Client[Any], x: Vec) -> Vec:
+        """The method's own; it stays with its client."""
+        return self.method.personal(me, x)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether the method's clients use models of their own."""
+        return self.method.is_personal
+
+    def shares(self) -> Patterns | None:
+        """The method's own."""
+        return self.method.shares()
+
+    def model(self, s: S) -> Vec:
+        """The method's own model."""
+        return self.method.model(s.inner)

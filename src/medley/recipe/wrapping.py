@@ -1,0 +1,62 @@
+"""The tables ``private`` and ``fold`` of a method: the wrappers around it, read and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+from .. import privacy, robust
+from ..contract.algorithm import Algorithm
+from ..contract.tuned import Tuned
+from ..contract.wrapper import Wrapper
+from .build import Builder
+from .schema import FOLDS, methods, named
+
+WRAPPING = ("private", "fold")
+"""Keys of a method's table that wrap it, the innermost first."""
+
+
+def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
+    """The method in the wrappers of its table.
+
+    Args:
+        build: of the recipe
+        path: the table's place in the recipe
+        table: the method's table
+        method: the method itself
+
+    Raises RecipeError for wrong keys and values.
+    """
+    if "private" in table:
+        how = build.typed(f"{path}.private", table["private"], dict)
+        inner = named(privacy, ("Banded", "Quantile"))
+        its = {k: build.nested(f"{path}.private.{k}", v, inner) for k, v in how.items()}
+        method = cast("Algorithm[Any, Any]", build.call(f"{path}.private", privacy.Private, {**its, "method": method}))
+    if "fold" in table:
+        how, folds = build.typed(f"{path}.fold", table["fold"], dict), named(robust, FOLDS)
+        fold = build.kind(f"{path}.fold", how, folds, inner=folds)
+        method = cast("Algorithm[Any, Any]", build.call(path, robust.Robust, {"method": method, "fold": fold}))
+    return method
+
+
+def written(t: Tuned) -> dict[str, Any]:
+    """The table of a method with its factor on learning rates, as a recipe has it."""
+    if isinstance(t.method, Wrapper):
+        outer = {k: v for k, v in vars(t.method).items() if k in inspect.signature(type(t.method)).parameters}
+        table = {k: _table(v) for k, v in outer.items() if v is not None and k != "method"}
+        inner = written(Tuned(t.method.method, t.lr))
+        return {**inner, **(table if isinstance(t.method, robust.Robust) else {"private": table})}
+    usual = inspect.signature(type(t.method)).parameters
+    changed = {k: v for k, v in t.method.settings().items() if v is not None and v != usual[k].default}
+    cls = type(t.method)
+    kind = t.name if methods().get(t.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
+    return {"kind": kind, "lr": t.lr, **changed}
+
+
+def _table(value: Any) -> Any:
+    """A dataclass as a table with its kind; any other value as it is."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {"kind": type(value).__name__, **{k: _table(v) for k, v in vars(value).items() if v is not None}}

@@ -1,0 +1,16 @@
+"""Robust folds for clients that lie: rules of single replies in the place of means, and a wrapper of methods."""
+
+from .centred_clipping import CentredClipping
+from .fltrust import FLTrust
+from .geometric_median import GeometricMedian
+from .krum import Krum, MultiKrum
+from .median import Median
+from .mixed import Mixed
+from .robust import Robust
+from .rule import Fold
+from .trimmed_mean import TrimmedMean
+
+__all__ = [
+    "CentredClipping", "FLTrust", "Fold", "GeometricMedian", "Krum", "Median", "Mixed", "MultiKrum", "Robust",
+    "TrimmedMean",
+]  # fmt: skip

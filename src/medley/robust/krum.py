@@ -1,0 +1,82 @@
+"""Krum and multi-Krum.
+
+**Reference**: Blanchard, El Mhamdi, Guerraoui & Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent", NeurIPS 2017, section 4 (Krum) and the end of section 6 (multi-Krum).
+
+**Checked against**: byzfl 0.0.11, whose score counts a − f − 1 neighbours; the paper's, and this one, a − f − 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..contract.errors import TooFewReplies
+from ..contract.settings import at_least
+from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared_distances
+
+
+def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
+    """Rows by their score, the best first.
+
+    s(i) is the sum of ‖x_i − x_j‖² over the a − f − 2 rows j ≠ i that are nearest to x_i. Two rows that are each
+    other's only neighbour have the same, and so have all rows that are there often enough: of rows that differ by a
+    rounding error only, the one that is nearer to all rows goes first.
+    """
+    nearest = squared_distances(rows).sort(1).values
+    far, s = nearest.sum(1), nearest[:, 1 : len(rows) - f - 1].sum(1)
+    unit = (1e-9 * far.median()).clamp(min=torch.finfo(torch.float64).tiny)
+    order = (far / unit).round().sort(stable=True).indices
+    return order[(s / unit).round()[order].sort(stable=True).indices]
+
+
+@dataclass(frozen=True)
+class Krum(Fold):
+    """The one reply whose nearest replies are nearest: all others are left out. It costs O(a²d).
+
+    Attributes:
+        liars: f/a, the share of liars that it bears. It wants a ≥ 2f + 3 replies.
+    """
+
+    liars: Share
+
+    def least(self, a: int) -> int:
+        """2f + 3."""
+        return 2 * liars_among(self, a) + 3
+
+    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+        """x_i of the smallest s(i)."""
+        self.check(len(rows))
+        return rows[int(ranked(rows, liars_among(self, len(rows)))[0])]
+
+
+@dataclass(frozen=True)
+class MultiKrum(Fold):
+    """The mean of the m replies of the best scores of Krum. It costs O(a²d).
+
+    Attributes:
+        liars: f/a, the share of liars that it bears. It wants a ≥ 2f + 3 replies.
+        keep: m, the number of replies that are averaged; default None: a − f.
+    """
+
+    liars: Share
+    keep: Annotated[int, at_least(1)] | None = None
+
+    def least(self, a: int) -> int:
+        """2f + 3."""
+        return 2 * liars_among(self, a) + 3
+
+    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+        """The mean of x_i over the m smallest s(i)."""
+        a, f = len(rows), liars_among(self, len(rows))
+        self.check(a)
+        m = a - f if self.keep is None else self.keep
+        if m > a - f:
+            raise TooFewReplies(
+                f"{self!r} averages {m} of {a} replies, and {f} of them may lie: give keep= at most {a - f}"
+            )
+        return rows[ranked(rows, f)[:m].sort().values].mean(0)

@@ -1,0 +1,20 @@
+"""Coordinate-wise median.
+
+**Reference**: Yin, Chen, Kannan & Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+ICML 2018, Definition 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .rule import NOTHING, Fold, Folded, Rows, Told, median
+
+
+@dataclass(frozen=True)
+class Median(Fold):
+    """The median of each coordinate: bounded by honest values while fewer than half of the replies lie."""
+
+    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+        """g_k = med(x_1k, ..., x_ak), the mean of the middle two where their number is even."""
+        return median(rows)

@@ -1,0 +1,173 @@
+"""A cohort whose replies are folded robustly: means and sums of a method become a rule of single replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..contract.algorithm import Algorithm
+from ..contract.cohort import Cohort, OnLate, Replies
+from ..contract.errors import RecipeError, TooFewReplies, Unsupported, WireError
+from ..contract.message import Message
+from .rule import Fold, Told, liars_among
+
+U = TypeVar("U", bound=Message)
+
+
+class RobustReplies(Generic[U]):
+    """The replies to one `ask`. Each field is folded by itself; a sum is the fold times the sum of its weights."""
+
+    def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort) -> None:
+        self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Clients that replied, ascending; empty before the replies are read."""
+        return self._replies.ids
+
+    @property
+    def count(self) -> float:
+        """The number of clients that replied; 0 before the replies are read."""
+        return self._replies.count
+
+    @property
+    def share(self) -> float:
+        """Σ p_i over the clients that replied; 0 before the replies are read."""
+        return self._replies.share
+
+    @property
+    def asked(self) -> Mapping[int, int]:
+        """The round in which each of these clients was asked."""
+        return self._replies.asked
+
+    def mean(self) -> U:
+        """The fold of the replies. Raises TooFewReplies where the rule wants more of them."""
+        return self._make(1.0, self._read())
+
+    def sum(self, weights: Mapping[int, float] | None = None) -> U:
+        """The fold times Σ w_i over the clients that replied, by default with p_i.
+
+        Raises Unsupported for weights that differ, and TooFewReplies where the rule wants more replies.
+        """
+        got = self._read()
+        w = [(self._clients.p if weights is None else weights)[i] for i in got]
+        if max(w) - min(w) > 1e-9 * max(map(abs, w)):
+            self._clients.refuse("weighs replies by figures of their own")
+        return self._make(sum(w), got)
+
+    def bounded(self, weight: float, scales: Any) -> NoReturn:
+        """Raises Unsupported: a rule bounds replies itself."""
+        self._clients.refuse("bounds replies itself")
+
+    def each(self) -> NoReturn:
+        """Raises Unsupported: there is no sum that the rule could take the place of."""
+        self._clients.refuse("reads replies one by one, and makes no sum of them that a fold could take the place of")
+
+    def _read(self) -> dict[int, U]:
+        got = self._replies.each()
+        rule, where = self._clients.fold, f"round {self._clients.round}, {self._exchange}"
+        if not got:
+            raise TooFewReplies(f"{where}: nobody answered, and {rule!r} has nothing to fold")
+        if rule.root_client is not None and rule.root_client not in got:
+            raise TooFewReplies(
+                f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, has not answered"
+            )
+        others = len(got) - (rule.root_client is not None)
+        try:
+            rule.check(others)
+        except TooFewReplies as e:
+            raise TooFewReplies(f"{where}: {e}") from None
+        return got
+
+    def _make(self, weight: float, got: Mapping[int, U]) -> U:
+        message = object.__new__(self._up)
+        packed = {i: up.pack() for i, up in got.items()}
+        for name in next(iter(packed.values())):
+            message.__dict__[name] = self._folded(name, weight, {i: fields[name] for i, fields in packed.items()})
+        return message
+
+    def _folded(self, name: str, weight: float, values: Mapping[int, Any]) -> Tensor | float | None:
+        """``weight`` times the fold of one field, in its own shape."""
+        where = f"{name!r} of {self._exchange}"
+        if any(v is None for v in values.values()):
+            if all(v is None for v in values.values()):
+                return None
+            raise WireError(f"{where} came from some clients and not from others, and has no fold")
+        first = next(iter(values.values()))
+        if isinstance(first, bool):
+            self._clients.refuse(f"sends {where}, a bool, which has no fold")
+        like = first if isinstance(first, Tensor) else torch.zeros((), dtype=torch.float64)
+        tensors = [torch.as_tensor(v, device=like.device) for v in values.values()]
+        if len({t.shape for t in tensors}) > 1:
+            raise WireError(f"{where} has several shapes, {sorted({tuple(t.shape) for t in tensors})}, and no fold")
+        dtype = like.dtype if like.is_floating_point() else torch.float64
+        rows = torch.stack([t.to(dtype).flatten() for t in tensors])
+        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values]) * weight
+        return folded.reshape(like.shape) if isinstance(first, Tensor) else float(folded)
+
+
+class RobustCohort:
+    """The clients of one round, whose replies are folded by a rule. Implements `Cohort`, mostly by handing on.
+
+    Args:
+        clients: the round's cohort
+        fold: the rule
+        before: the rule's vectors of the round before, by exchange and field; a new mapping after a fold
+        method: the method, for errors
+
+    A rule with a root client asks that one in every exchange.
+    """
+
+    def __init__(self, clients: Cohort, fold: Fold, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
+        self._clients, self.fold, self.before, self._method = clients, fold, dict(before), method
+        self.p, self.round = clients.p, clients.round
+        if clients.buffers is not None:
+            self.refuse("has a model with buffers, as BatchNorm's, which are averaged: one liar could set them")
+        root = fold.root_client
+        if root is not None and root not in clients.p:
+            raise RecipeError(f"{fold!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
+        self.ids = self._with_root(clients.ids)
+        there = len(self.ids) - (root is not None)
+        if clients.ids and there < fold.least(there):
+            raise RecipeError(
+                f"{fold!r} wants {fold.least(there)} replies to bear {liars_among(fold, there)} liars among {there} "
+                f"clients, those of round {self.round}: take more clients, or give a smaller liars=",
+                "fold",
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clients, name)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _with_root(self, ids: Sequence[int]) -> tuple[int, ...]:
+        root = self.fold.root_client
+        return tuple(ids if root is None else sorted({*ids, root}))
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise Unsupported with the reason for which the method cannot be folded robustly."""
+        method, other = self._method, self._method.sums_as
+        remedy = f"; give {other}, whose server reads sums only" if other and "one by one" in what else ""
+        raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
+
+    def folded(self, key: str, rows: Tensor, ids: Sequence[int]) -> Tensor:
+        """The rule's vector of these rows, one of each client of ``ids``."""
+        root = self.fold.root_client
+        at = None if root is None else ids.index(root)
+        v = self.fold(rows, Told(self.before.get(key), at))
+        if self.fold.remembers:
+            self.before = {**self.before, key: v}
+        return v
+
+    def ask(
+        self, method: Callable[..., Any], common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
+    ) -> RobustReplies[Any]:
+        """See `Cohort.ask`."""
+        up = method.__self__.message_types[method.__name__].up  # type: ignore[attr-defined]
+        asked = self._with_root(self.ids if ids is None else ids)
+        replies: Replies[Any] = self._clients.ask(method, common, each, ids=asked, late=late)
+        return RobustReplies(replies, up, method.__name__, self)

@@ -1,0 +1,26 @@
+"""Coordinate-wise trimmed mean.
+
+**Reference**: Yin, Chen, Kannan & Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+ICML 2018, Definition 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, trimmed
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Fold):
+    """The mean of each coordinate without its ⌊βa⌋ smallest and ⌊βa⌋ largest values.
+
+    Attributes:
+        liars: β, the share of liars that it bears.
+    """
+
+    liars: Share
+
+    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+        """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values that are left of coordinate k."""
+        return trimmed(rows, liars_among(self, len(rows)))

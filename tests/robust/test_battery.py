@@ -1,0 +1,42 @@
+"""Folds that want some replies, or a certain client, through the battery; the others are in `support/methods.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+import medley as md
+from medley.contract.errors import RecipeError
+from medley.testing import Check, checks
+from medley.testing.subject import Subject
+
+SMALL = ("partial", "nobody", "one client")
+"""Checks with cohorts of one or two clients, which Krum refuses, and FLTrust without a client beside its root."""
+
+FOLDS = [
+    (md.robust.Krum(0.0), SMALL),
+    (md.robust.MultiKrum(0.0), SMALL),
+    # The root is asked in every round, and has its number whatever the other clients' numbers are.
+    (md.robust.FLTrust(root=0), ("relabelled", *SMALL)),
+]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(c, id=f"{fold.name}-{c}")
+        for fold, without in FOLDS
+        for c in checks(md.Robust(md.FedAvg(), fold=fold))
+        if c.name not in without
+    ],
+)
+def test_conformance(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("fold", [md.robust.Krum(0.0), md.robust.MultiKrum(0.0)], ids=str)
+def test_one_client_is_refused_before_anybody_is_asked(fold: md.robust.Fold) -> None:
+    subject = Subject(md.Robust(md.FedAvg(), fold=fold))
+    with pytest.raises(RecipeError, match=r"wants 3 replies to bear 0 liars among 1 clients") as caught:
+        subject.run(subject.places[0].federation([1]))
+    assert caught.value.key == "fold"
+    assert len(caught.value.result.ledger) == 0

@@ -1,0 +1,224 @@
+"""The wrapper: means and sums that become folds, its state, and its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley.contract.algorithm import Algorithm, on_client
+from medley.contract.client import Client
+from medley.contract.cohort import Cohort
+from medley.contract.errors import MedleyError, RecipeError, TooFewReplies, Unsupported
+from medley.contract.message import Message
+from medley.contract.messages import Model
+from medley.contract.types import Vec
+from medley.transports import Lossy, Processes
+
+R = md.robust
+
+
+def federation(n: int = 10, **given: Any) -> md.Federation:
+    """Digits dealt to n clients, with one weight for all."""
+    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), **given}
+    return md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits().standardise(), **settings)
+
+
+def run(method: Algorithm[Any, Any], fed: md.Federation | None = None, rounds: int = 3, **options: Any) -> md.Result:
+    return md.run(method, fed or federation(), rounds, progress=False, **options)
+
+
+class Said(Message):
+    """A vector, a matrix, a float, an int, and an optional vector."""
+
+    v: Vec
+    m: Vec
+    t: float
+    n: int
+    o: Vec | None = None
+
+
+class State:
+    """A place for what the server read."""
+
+
+def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **given: Any) -> Any:
+    """The message that a method reads by ``read`` off clients that send their row's value in every field."""
+    out: list[Any] = []
+
+    from dataclasses import dataclass
+
+    @dataclass
+    class Server:
+        x: Vec
+
+    @dataclass(frozen=True)
+    class Reader(Algorithm[Server]):
+        """Reads one exchange."""
+
+        def start(self, x: Vec) -> Server:
+            """x₀."""
+            return Server(x)
+
+        def round(self, s: Server, clients: Cohort) -> None:
+            """One exchange."""
+            replies = clients.ask(self.say, Model(s.x))
+            out.append((read(replies), replies))
+
+        @on_client
+        def say(self, me: Client, got: Model) -> Said:
+            """Its own value."""
+            v = rows[me.id]
+            o = None if given.get("silent", False) and (me.id or given["silent"] == "all") else got.x + v
+            return Said(got.x + v, 2 * (got.x + v), v, int(10 * v), o)
+
+    Reader.say.__annotations__.update(me=Client, got=Model)
+    fed = md.Federation(
+        md.problems.LeastSquares(),
+        clients=[(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64))] * len(rows),
+        weights="uniform",
+    )
+    run(md.Robust(Reader(), fold=fold), fed, 1)
+    return out[0]
+
+
+def test_every_field_is_folded_by_itself_and_sums_keep_their_weights() -> None:
+    rows = [1.0, 2.0, 3.0, 4.0, 1000.0]
+    mean, replies = reading(lambda r: r.mean(), R.Median(), rows)
+    assert mean.v.tolist() == [3.0] * len(mean.v)
+    assert mean.m.tolist() == [6.0] * len(mean.v)
+    assert (mean.t, mean.n) == (3.0, 30.0)
+    assert mean.o.tolist() == mean.v.tolist()
+    assert (replies.count, replies.ids) == (5, (0, 1, 2, 3, 4))
+    assert replies.share == pytest.approx(1.0)
+    total, _ = reading(lambda r: r.sum(), R.Median(), rows)
+    assert torch.allclose(total.v, mean.v)  # Σ p_i = 1
+    five, _ = reading(lambda r: r.sum(dict.fromkeys(range(5), 1.0)), R.Median(), rows)
+    assert torch.allclose(five.v, 5 * mean.v)
+    assert five.t == pytest.approx(15.0)
+
+
+def test_an_optional_field_that_nobody_sends_stays_away() -> None:
+    got, _ = reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="all")
+    assert got.o is None
+    with pytest.raises(MedleyError, match="'o' of say came from some clients and not from others"):
+        reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="some")
+
+
+def test_weights_that_differ_are_refused() -> None:
+    with pytest.raises(Unsupported, match="Reader cannot be robust: it weighs replies by figures of their own"):
+        reading(lambda r: r.sum({0: 1.0, 1: 2.0, 2: 1.0}), R.Median(), [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("fold", [R.TrimmedMean(0.0), R.MultiKrum(0.0), R.Mixed(R.TrimmedMean(0.0), 0.0)], ids=str)
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedECADO(flows="client")], ids=str)
+def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any, Any], fold: R.Fold) -> None:
+    plain, robust = run(method), run(md.Robust(method, fold=fold))
+    assert torch.allclose(plain.x, robust.x, atol=1e-10)
+    assert plain.ledger.up == robust.ledger.up
+    assert plain.ledger.down == robust.ledger.down
+
+
+@pytest.mark.parametrize("fold", [R.CentredClipping(), R.Mixed(R.CentredClipping(radius=0.5), 0.2)], ids=str)
+def test_a_fold_that_remembers_goes_on_where_it_was(fold: R.Fold, tmp_path: Path) -> None:
+    method = md.Robust(md.FedAvgM(), fold=fold)
+    whole = run(method, rounds=6)
+    run(method, rounds=3, checkpoint=tmp_path / "run")
+    rest = run(method, rounds=6, resume=tmp_path / "run")
+    assert torch.equal(whole.x, rest.x)
+    assert torch.equal(whole.x, run(method, rounds=6, transport=Processes(2)).x)
+    fresh = run(md.Robust(md.FedAvgM(), fold=R.CentredClipping(steps=1)), rounds=6)
+    assert not torch.equal(whole.x, fresh.x)
+
+
+def test_another_fold_is_another_run(tmp_path: Path) -> None:
+    run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.1)), rounds=1, checkpoint=tmp_path / "run")
+    with pytest.raises(MedleyError, match=r"robust\.fold"):
+        run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.2)), rounds=2, resume=tmp_path / "run")
+
+
+def test_the_root_is_asked_in_every_round() -> None:
+    fed = federation(participation=md.scenarios.Fixed([[1, 2, 3], [4, 5, 6]]))
+    r = run(md.Robust(md.SCAFFOLD(), fold=R.FLTrust(0)), fed, 2)
+    asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in (1, 2)]
+    assert asked == [[0, 1, 2, 3], [0, 4, 5, 6]]
+    with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9") as caught:
+        run(md.Robust(md.FedAvg(), fold=R.FLTrust(12)))
+    assert caught.value.key == "root"
+    with pytest.raises(RecipeError, match=r"FLTrust.* wants 1 replies.*among 0 clients"):
+        run(md.Robust(md.FedAvg(), fold=R.FLTrust(0)), federation(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (md.SHED(), "SHED cannot be robust: it reads replies one by one, and makes no sum of them"),
+        (md.FedECADO(), r"FedECADO cannot be robust: .*; give FedECADO\(flows='client'\), whose server reads sums"),
+        (md.FedBuff(), "FedBuff cannot be robust: it reads replies one by one"),
+    ],
+    ids=lambda v: getattr(v, "name", ""),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_methods_that_read_replies_one_by_one_are_refused(method: Algorithm[Any, Any], message: str) -> None:
+    with pytest.raises(Unsupported, match=message):
+        run(md.Robust(method, fold=R.Median()))
+
+
+def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
+    robust, private = md.Robust(md.FedAvg(), fold=R.Median()), md.Private(md.FedAvg(), noise=1.0)
+    with pytest.raises(Unsupported, match="DP-FedAvg cannot be robust: it adds noise to sums of replies"):
+        md.Robust(private, fold=R.Median())
+    with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: it folds replies.*unit='row' adds it at"):
+        md.Private(robust, noise=1.0)
+    with pytest.raises(Unsupported, match="Median-FedAvg cannot be robust"):
+        md.Robust(robust, fold=R.Median())
+    with pytest.raises(Unsupported, match="EWC cannot be robust: it asks every client at the end of a task"):
+        md.Robust(md.EWC(), fold=R.Median())
+
+
+def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside() -> None:
+    pytest.importorskip("dp_accounting")
+    inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), fold=R.Median())
+    outside = md.Private(md.Robust(md.FedAvg(), fold=R.Median()), unit="row", noise=1.0)
+    a, b = run(inside), run(outside)
+    assert torch.equal(a.x, b.x)
+    assert 0 < a.history[-1]["epsilon"] == b.history[-1]["epsilon"]
+
+
+def test_weights_by_rows_and_models_with_buffers_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"the same weight for every client: give Federation\(weights='uniform'\)"):
+        run(md.Robust(md.FedAvg(), fold=R.Median()), federation(weights="size"))
+    net = torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 10))
+    data = md.datasets.digits().standardise().flatten()
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5), weights="uniform")
+    with pytest.raises(Unsupported, match="a model with buffers, as BatchNorm's, which are averaged: one liar could"):
+        run(md.Robust(md.FedAvg(), fold=R.Median()), fed)
+
+
+def test_more_liars_than_krum_bears_are_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(RecipeError, match=r"Krum\(liars=0.45\) wants 11 replies to bear 4 liars among 10") as caught:
+        run(md.Robust(md.FedAvg(), fold=R.Krum(0.45)))
+    assert len(caught.value.result.ledger) == 0
+
+
+def test_lost_replies_that_make_the_cohort_too_small_end_the_run_with_the_rounds_before() -> None:
+    method = md.Robust(md.FedAvg(), fold=R.Krum(0.2))
+    with pytest.raises(TooFewReplies, match=r"round \d+, train: Krum\(liars=0.2\) wants \d+ replies") as caught:
+        run(method, rounds=50, transport=Lossy(loss=0.55), seed=1)
+    assert caught.value.result.status.outcome == "failed"
+    assert len(caught.value.result.history) > 1
+    assert run(method, transport=Lossy(loss=0.2)).status.ok
+
+
+def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
+    fed = federation(pace=md.scenarios.Pace(lr=[0.1] * 9 + [1e200]))
+    method = md.Robust(md.FedAvg(), fold=R.Median())
+    with pytest.raises(md.contract.errors.Diverged, match="client 9 sent numbers that are not finite"):
+        run(method, fed)
+    kept = run(method, fed, reply_policy=md.ReplyPolicy(faulty="drop"))
+    assert kept.status.ok
+    assert kept.history[-1]["accuracy"] > 0.8

@@ -1,0 +1,207 @@
+"""Every fold against byzfl, closed forms, other orders of its rows, and rows that lie."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import medley as md
+from medley.contract.errors import RecipeError, TooFewReplies
+from medley.robust.mixed import mix
+from medley.robust.rule import Told, distances, liars_among, median, products, squared_distances, trimmed
+
+R = md.robust
+CASES = json.loads(Path(__file__).with_name("byzfl.json").read_text())["cases"]
+
+
+def folds(liars: float) -> list[R.Fold]:
+    """Every fold, bearing this share of liars; the root of FLTrust is row 0."""
+    made = [
+        R.TrimmedMean(liars),
+        R.Median(),
+        R.GeometricMedian(tolerance=1e-9),
+        R.Krum(liars),
+        R.MultiKrum(liars),
+        R.CentredClipping(steps=40),
+        R.FLTrust(0),
+    ]
+    return [*made, *(R.Mixed(fold, liars) for fold in made)]
+
+
+def told(fold: R.Fold, root: int = 0) -> Told:
+    return Told(root=root) if fold.root_client is not None else Told()
+
+
+def rows_of(a: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(a, d, generator=torch.Generator().manual_seed(seed), dtype=dtype) + 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"a={c['a']} f={c['f']}")
+def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
+    x, a, f = torch.tensor(case["rows"], dtype=torch.float64), case["a"], case["f"]
+    liars = f / a
+    made = {
+        "TrimmedMean": R.TrimmedMean(liars)(x),
+        "Median": R.Median()(x),
+        "GeometricMedian": R.GeometricMedian(steps=5000, tolerance=1e-13)(x),
+        "Krum": R.Krum(liars)(x),
+        "MultiKrum": R.MultiKrum(liars, keep=a - f - 1)(x),
+        "CentredClipping": R.CentredClipping(radius=1.5, steps=3)(x),
+        "mixed": mix(x, f),
+        "NNM-Median": R.Mixed(R.Median(), liars)(x),
+    }
+    for name, v in made.items():
+        theirs = torch.tensor(case["byzfl"][name], dtype=torch.float64)
+        off = float((v - theirs).abs().max())
+        assert off < (1e-6 if name == "GeometricMedian" else 1e-12), (name, off)
+
+
+def test_trimmed_mean_is_a_mean_of_sorted_values() -> None:
+    x = torch.tensor([[1.0, 9.0], [2.0, -50.0], [3.0, 8.0], [4.0, 7.0], [1000.0, 6.0]])
+    assert R.TrimmedMean(0.2)(x).tolist() == [3.0, 7.0]
+    assert R.TrimmedMean(0.0)(x).tolist() == [202.0, -4.0]
+    assert R.TrimmedMean(0.4)(x).tolist() == R.Median()(x).tolist() == [3.0, 7.0]
+    assert R.Median()(x[:4]).tolist() == [2.5, 7.5]
+
+
+def test_geometric_median_of_a_triangle_is_fermats_point() -> None:
+    # Of an equilateral triangle it is the centroid; with 3 of 5 points in one place it is that place.
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
+    assert torch.allclose(R.GeometricMedian()(x), x.mean(0), atol=1e-6)
+    y = torch.tensor([[2.0, 2.0]] * 3 + [[50.0, 0.0], [0.0, -70.0]], dtype=torch.float64)
+    assert torch.allclose(R.GeometricMedian()(y), y[0], atol=1e-4)
+
+
+def test_fltrust_by_hand() -> None:
+    # (3, 4) has cosine 0.6 to the root and becomes (1.2, 1.6), (4, 0) becomes (2, 0); (0, 5) and (-1, 0) have weight 0.
+    x = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 5.0], [-1.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    got = R.FLTrust(7)(x, Told(root=0))
+    wanted = (0.6 * torch.tensor([1.2, 1.6]) + 1.0 * torch.tensor([2.0, 0.0])) / 1.6
+    assert torch.allclose(got, wanted.double())
+    assert R.FLTrust(7)(x[[0, 2, 3]], Told(root=0)).tolist() == [2.0, 0.0]  # nobody agrees: the root's own
+    with pytest.raises(TooFewReplies, match="client 7, which holds the root set, has not replied"):
+        R.FLTrust(7)(x)
+
+
+def test_centred_clipping_goes_on_from_the_last_vector() -> None:
+    x = torch.full((4, 3), 10.0)
+    fold = R.CentredClipping(radius=1.0, steps=1)
+    one = fold(x)
+    assert float(one.norm()) == pytest.approx(1.0)
+    assert float(fold(x, Told(before=one)).norm()) == pytest.approx(2.0)
+    assert float(fold(x, Told(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
+
+
+@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+@given(a=st.integers(8, 14), d=st.integers(1, 6), seed=st.integers(0, 1000))
+@settings(max_examples=12, deadline=None)
+def test_the_order_of_rows_plays_no_part(fold: R.Fold, a: int, d: int, seed: int) -> None:
+    x = rows_of(a, d, seed)
+    if isinstance(fold, R.Mixed) and "Krum" in fold.name:
+        # Two groups of a half each, whose rows are alike, are a tie that only their order can decide.
+        assume(len(mix(x, liars_among(fold, a)).round(decimals=9).unique(dim=0)) > 2)
+    order = torch.randperm(a, generator=torch.Generator().manual_seed(seed))
+    root = order.tolist().index(0)
+    assert torch.allclose(fold(x, told(fold)), fold(x[order], told(fold, root)), atol=1e-9)
+
+
+@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
+    x = rows_of(1, 9, dtype=dtype).repeat(10, 1)
+    got = fold(x, told(fold))
+    assert got.dtype == dtype
+    assert torch.allclose(got, x[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("fold", folds(0.4), ids=lambda f: f.name)
+@pytest.mark.parametrize("size", [1e2, 1e6, 1e15])
+@given(seed=st.integers(0, 200), f=st.integers(1, 4))
+@settings(max_examples=8, deadline=None)
+def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
+    fold: R.Fold, size: float, seed: int, f: int
+) -> None:
+    a, d = 11, 6
+    x = rows_of(a, d, seed, torch.float32)
+    honest = x[: a - f]
+    spread = float(distances(honest, honest.mean(0)).max())
+    x[a - f :] = size * torch.randn(f, d, generator=torch.Generator().manual_seed(seed))
+    away = float((fold(x, told(fold)) - honest.mean(0)).norm())
+    assert away < 4 * spread, (away, spread)
+
+
+@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+def test_a_mean_is_moved_by_one_liar_and_no_fold_is(fold: R.Fold) -> None:
+    x = rows_of(12, 40)
+    lied = x.clone()
+    lied[-1] = 1e6
+    plain = fold(x, told(fold))
+    assert float((lied.mean(0) - x.mean(0)).norm()) > 1e5
+    assert float((fold(lied, told(fold)) - plain).norm()) < 2 * float(distances(x, x.mean(0)).max())
+
+
+@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+def test_the_same_rows_give_the_same_bits(fold: R.Fold) -> None:
+    x = rows_of(12, 9000, dtype=torch.float32)
+    assert torch.equal(fold(x, told(fold)), fold(x.clone(), told(fold)))
+
+
+def test_the_number_of_liars_is_rounded_down_but_not_by_a_rounding_error() -> None:
+    assert [liars_among(R.Krum(0.29), 100), liars_among(R.Krum(0.3), 10), liars_among(R.Krum(0.19), 10)] == [29, 3, 1]
+    assert liars_among(R.Median(), 10) == 0
+
+
+@pytest.mark.parametrize("make", [R.TrimmedMean, R.Krum, R.MultiKrum, lambda s: R.Mixed(R.Median(), s)])
+@pytest.mark.parametrize("share", [0.5, -0.1, 1.0, float("nan")])
+def test_a_share_of_a_half_is_refused(make: Any, share: Any) -> None:
+    with pytest.raises(RecipeError, match=r"liars=.*must be a number in \[0, 0.5\)") as caught:
+        make(share)
+    assert caught.value.key == "liars"
+
+
+def test_mixing_twice_is_refused() -> None:
+    with pytest.raises(RecipeError, match="it mixes already"):
+        R.Mixed(R.Mixed(R.Median(), 0.2), 0.2)
+
+
+@pytest.mark.parametrize("fold", [R.Krum(0.3), R.MultiKrum(0.3), R.Mixed(R.Krum(0.3), 0.3)], ids=lambda f: f.name)
+def test_krum_wants_two_f_and_three_replies(fold: R.Fold) -> None:
+    assert fold.least(10) == 9
+    fold(rows_of(10, 3))
+    with pytest.raises(TooFewReplies, match=r"Krum.* wants 3 replies to bear 0 liars, and 2 came"):
+        fold(rows_of(2, 3))
+    with pytest.raises(TooFewReplies, match=r"Krum\(liars=0.45.* wants 7 replies to bear 2 liars, and 6 came"):
+        R.Krum(0.45)(rows_of(6, 3))
+
+
+def test_multi_krum_keeps_no_more_than_may_be_honest() -> None:
+    with pytest.raises(TooFewReplies, match="averages 9 of 10 replies, and 2 of them may lie: give keep= at most 8"):
+        R.MultiKrum(0.2, keep=9)(rows_of(10, 3))
+    x = rows_of(10, 3)
+    assert torch.equal(R.MultiKrum(0.2, keep=1)(x), R.Krum(0.2)(x))
+
+
+def test_distances_keep_their_digits_beside_a_row_that_is_far_off() -> None:
+    x = rows_of(9, 5000, dtype=torch.float32)
+    x[-1] = 1e18
+    near = squared_distances(x)[:8, :8]
+    assert torch.allclose(near, torch.cdist(x[:8].double(), x[:8].double()) ** 2, rtol=1e-5)
+    assert torch.equal(near, near.T)
+    assert float(squared_distances(x)[0, 8]) > 1e38
+    assert torch.allclose(products(x[:8], x[0]), x[:8].double() @ x[0].double())
+
+
+@given(a=st.integers(1, 12), seed=st.integers(0, 99), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_trimmed_is_numpys_sort(a: int, seed: int, data: st.DataObject) -> None:
+    f = data.draw(st.integers(0, (a - 1) // 2))
+    x = rows_of(a, 5, seed)
+    assert np.allclose(trimmed(x, f), np.sort(x.numpy(), 0)[f : a - f].mean(0))
+    assert np.allclose(median(x), np.median(x.numpy(), 0))
