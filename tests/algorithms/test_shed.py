@@ -19,6 +19,8 @@ from support.oracles import unchecked
 from support.rig import Rig
 from support.toys import LossyTransport
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 ALONE = {
     "L-BFGS": {"lbfgs": 30},
     "speculative": {"search": "speculative"},

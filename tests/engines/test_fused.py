@@ -15,6 +15,8 @@ from medley.contract.errors import RecipeError
 from medley.engines.fused import products, span
 from medley.engines.fused.engine import Fused
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
 
