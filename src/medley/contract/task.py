@@ -10,8 +10,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from .message import Packed
 from .problem import Objective
 from .sampling import Local, Sampling
+
+Lies = Callable[[tuple[int, int], Mapping[int, Packed]], dict[int, Packed]]
+"""((round, exchange), honest replies by client) -> the replies that the server gets, where some clients lie."""
 
 Mode = Literal["task", "class", "domain"]
 """The logits that a row is compared with.
@@ -144,12 +148,14 @@ class TaskView:
         p: p_i of every client: its share of the task's rows
         sampling: the law of the round's cohort; None where privacy accounting knows none
         local: id -> the law of the client's batches in this round, under privacy of its rows
+        lies: takes the place of replies where clients lie; None where all are honest
     """
 
     task: Task
     p: Mapping[int, float]
     sampling: Sampling | None = None
     local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
+    lies: Lies | None = None
 
     @property
     def present(self) -> tuple[int, ...]:

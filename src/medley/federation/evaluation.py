@@ -67,6 +67,8 @@ class RowEvaluator:
         clients: the clients' rows, problem and tasks
         steps: the data of every step
         tests: test or validation rows of every task; None for a task without any
+        triggered: test rows with a backdoor's trigger, of other classes than its target, with the target as their
+            label; None without a backdoor
         metrics: figures of the test outputs, by name
         grad_norm: whether to measure ‖Σ p_i ∇f_i(x)‖ too
         minimiser: whether the method looks for a minimiser, so that a loss without one is reported as Stalled
@@ -76,6 +78,7 @@ class RowEvaluator:
     clients: ClientFactory
     steps: Sequence[EvaluationData]
     tests: Sequence[Held | None]
+    triggered: Held | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     grad_norm: bool = False
     minimiser: bool = False
@@ -87,6 +90,7 @@ class RowEvaluator:
         gap: loss − f*, where f* is known
         grad_norm: ‖Σ p_i ∇f_i(x)‖, where asked for
         test_loss, accuracy, figures over clients, metrics: see `held_figures`
+        attack_success: the share of rows with a backdoor's trigger that get its target, where there is a backdoor
         task: the number of the task, in a stream
 
         Raises Stalled where ``minimiser`` is set and the loss is seen to have none.
@@ -101,6 +105,8 @@ class RowEvaluator:
             row["grad_norm"] = float(self._gradient(problem, x, s).norm())
         if data.held is not None:
             row |= held_figures(problem, x, data.held, self.metrics, data.histograms, data.owner)
+        if self.triggered is not None and (hit := scores(problem, x, self.triggered)[1]) is not None:
+            row["attack_success"] = hit
         return row
 
     @property

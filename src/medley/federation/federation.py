@@ -21,7 +21,7 @@ from ..datasets import Dataset
 from ..datasets.sources import is_items
 from ..problems import Network
 from ..runtime import streams
-from ..scenarios import ByKey, Devices, Pace, Participation, Partition, Stream, Tasks, describe
+from ..scenarios import Attack, ByKey, Devices, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
@@ -65,6 +65,7 @@ class Federation:
             ``data``'s test rows in each client's mix of labels, where they are not known to be a client's; False leaves
             test rows to all. The default measures where clients bring test rows, or `scenarios.ByKey` finds its key in
             ``data.test_keys``
+        attack: the clients that lie, and their lies; by default all are honest
 
     Raises BadData, naming client, row and column, for data that cannot be used; RecipeError for settings that can't.
     """
@@ -87,6 +88,7 @@ class Federation:
         stream: Stream | Tasks | None = None,
         replay: ReplayPolicy | None = None,
         own_test: bool | None = None,
+        attack: Attack | None = None,
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         if is_items(data):
@@ -101,7 +103,7 @@ class Federation:
         _check_numbers(validation, classes)
         self.problem, self.pace, self.participation = scenario.problem, scenario.pace, scenario.participation
         self.devices, self.weights, self.f_star = scenario.devices, scenario.weights, scenario.f_star
-        self.stream, self.replay = scenario.stream, scenario.replay
+        self.stream, self.replay, self.attack = scenario.stream, scenario.replay, scenario.attacked(attack).attack
         self.partition, self.validation, self.own_test = partition, validation, own_test
         self.sizes: list[int] | None = None
         """Rows of each client, where they hold their own data."""
@@ -138,6 +140,7 @@ class Federation:
             self.f_star,
             self.stream,
             self.replay,
+            self.attack,
         )
 
     def draw(
@@ -168,6 +171,11 @@ class Federation:
                     f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
                     client=i,
                 )
+        if self.attack is not None and self.attack.of_rows:
+            liars = {i: whole.parts[i] for i in self.attack.liars(seed, len(whole.parts))}
+            data = whole.data
+            X, y = self.attack.poison(data.X, data.y, data.classes, liars, seed)
+            whole = whole._replace(data=replace(data, X=X, y=y))
         return Simulation(self.scenario, [whole], kept, seed, on, dtype, device, rounds)
 
     def describe(self, seed: int = 0) -> Description:

@@ -23,7 +23,7 @@ from .evaluation import Metric
 from .simulation import HeldOut
 
 COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
-COLUMNS |= {"test_loss", "accuracy", "task", "client", "rows", "test_rows"}
+COLUMNS |= {"test_loss", "accuracy", "attack_success", "task", "client", "rows", "test_rows"}
 COLUMNS |= {f"client_{m}_{of}" for m in ("accuracy", "test_loss") for of in ("mean", "worst", "spread")}
 PERSONAL = {"personal_loss", "personal_test_loss", "personal_accuracy"}
 PERSONAL |= {"personal_accuracy_mean", "personal_accuracy_worst"}

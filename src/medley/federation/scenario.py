@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..contract.needs import Need
 from ..contract.problem import Family
 from ..contract.sampling import Local
 from ..contract.task import ReplayPolicy
-from ..scenarios import Devices, Everyone, Pace, Participation, Stream, Tasks
+from ..scenarios import Attack, Devices, Everyone, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
 from ..scenarios.participation import sampling_of
@@ -38,6 +38,7 @@ class Scenario:
     """The optimal loss, where it is known."""
     stream: Stream | Tasks | None
     replay: ReplayPolicy | None
+    attack: Attack | None = None
 
     @classmethod
     def of(
@@ -71,6 +72,17 @@ class Scenario:
         except RecipeError as e:
             raise RecipeError(f"Federation(participation={participation!r}): {e}", "participation") from None
         return cls(problem, pace or Pace(), rule, devices or Devices(), weights, f_star, stream, replay)
+
+    def attacked(self, attack: Attack | None) -> Scenario:
+        """The scenario with these liars; None for none. Raises RecipeError for an attack that it cannot have."""
+        expect(attack, Attack, "Federation(attack=...)", "scenarios.Attack('sign flip', share=0.2)", "attack")
+        if attack is not None and attack.of_rows and self.stream is not None:
+            raise RecipeError(
+                f"Federation(attack=...): {attack.kind!r} changes rows of one data set, and a stream has several; take "
+                "an attack on replies",
+                "attack",
+            )
+        return replace(self, attack=attack)
 
     @property
     def gives(self) -> frozenset[Need]:
@@ -109,6 +121,7 @@ class Scenario:
             "devices": self.devices,
             "stream": None if isinstance(self.stream, Tasks) else self.stream,
             "replay": self.replay,
+            **({} if self.attack is None else {"attack": self.attack}),
         }
 
     def settings(self, data: str, partition: str, validation: float = 0.0) -> dict[str, Any]:
@@ -132,4 +145,5 @@ class Scenario:
             "validation": validation,
             "f_star": self.f_star,
             **tasks,
+            **({} if self.attack is None else {"attack": repr(self.attack)}),
         }

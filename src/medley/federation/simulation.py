@@ -90,7 +90,13 @@ class Simulation:
         tests = [None if rows is None else held_out(family, self.problem, rows, classes, device, on) for rows in held]
         owners = [_owner(task, rows, on, kept) for task, rows in zip(dealt, held, strict=True)]
         self.tasks = tuple(self._task(s, tests, owners, classes) for s in range(len(dealt)))
-        self._evaluator = RowEvaluator(scenario, self.clients, self.tasks, tests)
+        attack = scenario.attack
+        self.lies = None if attack is None else attack.lies(seed, n)
+        triggered = None
+        if attack is not None and attack.kind == "backdoor" and held[0] is not None:
+            rows = attack.wanted(dealt[0].data.X, *held[0])
+            triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
+        self._evaluator = RowEvaluator(scenario, self.clients, self.tasks, tests, triggered)
 
     def _task(
         self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None], classes: int | None
@@ -156,7 +162,7 @@ class Simulation:
         """The task of this round as the server sees it."""
         data = self.task(round)
         law = sampling_of(self.scenario.participation, len(data.sizes))
-        return TaskView(data.task, data.p, law, self.scenario.local(self.seed, round, data.sizes))
+        return TaskView(data.task, data.p, law, self.scenario.local(self.seed, round, data.sizes), self.lies)
 
     def problem_at(self, round: int) -> Problem:
         """The problem of this round, with rows compared with the outputs of its task.

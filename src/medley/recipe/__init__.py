@@ -35,6 +35,10 @@ kind = "Ring"
 capacity = 80
 sample = 40
 
+[attack]                  # of scenarios.Attack: some clients lie
+kind = "sign flip"
+share = 0.2
+
 [run]                     # rounds, seed or seeds, and the options of medley.run
 rounds = 100
 seeds = 5

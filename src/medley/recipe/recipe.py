@@ -110,6 +110,12 @@ class Recipe:
         """
         if "problem" not in self.tables:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
+        if "attack" in self.tables:
+            raise RecipeError(
+                f"{self.source}: [attack] simulates clients that lie, and clients on other machines are real: leave it "
+                "out, or run the recipe here",
+                "attack",
+            )
         problem, rest = self._problem(), self._rest()
         rest.pop("classes", None)
         given = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
@@ -280,6 +286,8 @@ class Recipe:
         for key, choice in (("stream", named(scenarios, STREAMS)), ("replay", named(replay, REPLAYS))):
             if table := self._table(key):
                 out[key] = self._build.kind(key, table, choice)
+        if "attack" in self.tables:
+            out["attack"] = self._build.call("attack", scenarios.Attack, self._table("attack"))
         rest = self._table("federation")
         self._build.known("federation", rest, ("weights", "classes", "f_star"))
         return out | rest

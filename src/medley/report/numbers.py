@@ -202,7 +202,7 @@ def directions(results: Sequence[Result]) -> dict[str, str]:
 
 def is_share(metric: str) -> bool:
     """Whether a metric lies in [0, 1] and is read in per cent."""
-    return "accuracy" in metric or metric in ("acc", "learn", "fgt")
+    return "accuracy" in metric or metric in ("acc", "learn", "fgt", "attack_success")
 
 
 def reached_by_most(summary: MethodSummary, metric: str) -> float:

@@ -41,6 +41,7 @@ NAMES = {
     "client_test_loss_mean": "test loss, mean over clients",
     "client_test_loss_worst": "test loss, worst tenth of clients",
     "client_test_loss_spread": "test loss, spread over clients",
+    "attack_success": "attack success",
     "gap": "gap f − f*",
     "loss": "loss",
     "test_loss": "test loss",
@@ -89,7 +90,7 @@ def headline(results: Sequence[Result]) -> list[str]:
             moves -= {"exchanges_to_target"}
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
     own = list(directions(results))
-    wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", *own, *FAIRNESS, "gap"]
+    wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", "attack_success", *own, *FAIRNESS, "gap"]
     wanted = ["personal_accuracy_worst", *own] if first == "personal_accuracy" else wanted
     wanted += ["loss"] if "gap" not in there and first != "acc" else []
     wanted += ["test_loss"] if first == "test_loss" else []

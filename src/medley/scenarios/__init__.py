@@ -1,5 +1,6 @@
 """The ways in which clients differ: data, pace, participation, devices, channel, and tasks that come with time."""
 
+from .attack import Attack
 from .channel import Bandwidth, Rayleigh
 from .description import Description, describe
 from .devices import Devices, factory, hospitals, phones
@@ -11,9 +12,9 @@ from .saved import Saved, load, save
 from .tasks import Permuted, Rotated, Split, Stream, Tasks, TimeOrder
 
 __all__ = [
-    "IID", "Availability", "Bandwidth", "Bernoulli", "ByKey", "Choice", "Constant", "Cyclic", "Description", "Devices",
-    "Dirichlet", "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law", "LogUniform", "Normal", "Pace",
-    "Participation", "Partition", "Permuted", "Quantity", "Rayleigh", "Rotated", "Saved", "Shards", "Split",
-    "Stream", "Tasks", "TimeOrder", "Uniform", "cosine", "describe", "factory", "hospitals", "load",
-    "participation", "phones", "save", "step_decay",
+    "IID", "Attack", "Availability", "Bandwidth", "Bernoulli", "ByKey", "Choice", "Constant", "Cyclic",
+    "Description", "Devices", "Dirichlet", "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law",
+    "LogUniform", "Normal", "Pace", "Participation", "Partition", "Permuted", "Quantity", "Rayleigh", "Rotated",
+    "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder", "Uniform", "cosine", "describe", "factory",
+    "hospitals", "load", "participation", "phones", "save", "step_decay",
 ]  # fmt: skip

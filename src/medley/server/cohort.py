@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..contract.errors import MedleyError
 from ..contract.message import Message, Packed, nbytes
 from ..contract.problem import State
 from ..contract.sampling import Local, Sampling
-from ..contract.task import Task
+from ..contract.task import Lies, Task
 from ..runtime import stopwatch, streams
 from ..runtime.clock import Device
 from ..storage.events import ExchangeEvent
@@ -49,6 +49,7 @@ class LiveCohort:
         observe: a function that is called at the end of each exchange; by default nothing happens
         sampling: the law that drew ``ids``; None where accounting knows none
         local: id -> the law of the client's batches in this round
+        lies: takes the place of replies, which are then summed here; None where all clients are honest
     """
 
     ids: tuple[int, ...]
@@ -65,6 +66,7 @@ class LiveCohort:
     observe: Callable[[ExchangeEvent], object] | None = None
     sampling: Sampling | None = None
     local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
+    lies: Lies | None = None
     _exchanges: int = 0
     _unread: str | None = None
 
@@ -149,10 +151,10 @@ class LiveCohort:
             own,
             {i: books.acked[i] for i in asked if i in books.acked},
             {i: self.p[i] for i in asked},
-            how[0],
+            None if self.lies else how[0],
             books.buffers,
             self.reply_policy.faulty == "drop",
-            how[1],
+            None if self.lies else how[1],
         )
         self._exchanges += 1
         every = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
@@ -164,6 +166,9 @@ class LiveCohort:
         else:
             outcome = wait_by_policy(delivery, self.reply_policy, ids, late, self.stack_size)
 
+        if self.lies is not None:
+            there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
+            outcome.fold.refold(replace(exchange, weights=how[0], clip=how[1]), there)
         came = outcome.fold.ids
         books.ledger.add(outcome.entries)
         books.acked.update({i: outcome.tags[i] for i in came})

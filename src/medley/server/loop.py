@@ -260,6 +260,7 @@ class Loop:
             self._observe,
             view.sampling,
             view.local,
+            view.lies,
         )
         if self.readmit:
             cohort = self._readmitted(state, cohort, view)

@@ -114,6 +114,13 @@ class Fold:
                 mine = self.buffers
                 self.buffers = other.buffers if mine is None else (mine[0] + other.buffers[0], mine[1])
 
+    def refold(self, exchange: Exchange, replies: Mapping[int, Packed]) -> None:
+        """Put ``replies`` in the place of those that came apart, and sum them where the exchange has weights."""
+        self.replies = dict(replies) if exchange.weights is None else {}
+        if exchange.weights is not None:
+            for i, packed in sorted(replies.items()):
+                self._sum(exchange, i, packed)
+
 
 def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
     """``total`` + ``weight``·``packed``, in place where there is a total already.

@@ -26,7 +26,7 @@ _AXES = (
 def curves(c: Comparison) -> list[Block]:
     """A row of figures a metric, a figure an axis; none where no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
-    wanted = ["accuracy", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
+    wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
     own = directions(c.results)
     wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
     metrics = [m for m in wanted if m in there or m in own]

@@ -32,6 +32,11 @@ _GAP = (
 
 _ACCURACY = ("Accuracy", "The share of test rows that the server's model labels rightly.")
 
+_SUCCESS = (
+    "Attack success",
+    "The share of test rows of other classes that get a backdoor's target once they have its trigger: less is better.",
+)
+
 _WORST = (
     "Worst tenth, spread",
     "The mean accuracy over the tenth of clients that fare worst, and the standard deviation over all, each client "
@@ -82,6 +87,7 @@ def notes(c: Comparison) -> list[Block]:
         (_TASK, streamed(c.results)),
         (_GAP, "gap" in there),
         (_ACCURACY, "accuracy" in there),
+        (_SUCCESS, "attack_success" in there),
         (_WORST, bool(there & {"client_accuracy_worst", "client_test_loss_worst"})),
         (_ESTIMATE, "client_accuracy_worst_estimate" in there),
         (final, bool(tails)),

@@ -1,0 +1,233 @@
+"""Clients that lie: who they are, what they change in their rows, and what they send instead of their replies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract.errors import BadData, MedleyError, RecipeError
+from ..contract.message import Packed
+from ..contract.settings import Checked, above, at_least, at_most, below
+from ..contract.task import Lies
+from ..runtime.streams import generator, rng
+
+Kind = Literal["label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor"]
+
+USUAL = {"sign flip": 1.0, "gaussian": 1.0, "alie": 1.5, "ipm": 2.0, "backdoor": 1.0}
+"""The strength of each kind where none is given."""
+
+OF_ROWS = ("label flip", "backdoor")
+"""Kinds that change rows."""
+
+
+@dataclass(frozen=True)
+class Attack(Checked):
+    """Some clients lie, the same in every round. They are drawn once for a seed, and more of them include fewer.
+
+    Attributes:
+        kind: "label flip": label y of C classes becomes C − 1 − y, and training is honest. "sign flip": −s times the
+            own reply. "gaussian": noise N(0, s²) in every coordinate. "alie": μ + sσ in every coordinate, of the
+            replies that liars know (Baruch, Baruch & Goldberg, NeurIPS 2019, Algorithm 3). "ipm": −s·μ, inner-product
+            manipulation (Xie, Koyejo & Gupta, UAI 2020, eq. (1)). "backdoor": a part of the rows has a trigger patch
+            and the label ``target``, and the reply is s times the own one (Bagdasaryan et al., AISTATS 2020).
+        share: The share of clients that lie, rounded down. 0 measures the attack's success without anybody who lies.
+        strength: s; default 1 for "sign flip", "gaussian" and "backdoor", 1.5 for "alie", 2 for "ipm". "z_max" is the
+            largest s of "alie" at which the paper expects to stay among the honest.
+        knows: The replies that μ and σ of "alie" and "ipm" are of: those of all honest clients, "everyone" (default),
+            or the liars' own honest ones, "liars".
+        honest: Ids of clients that never lie, such as the holder of a root set; default none.
+        target: The label that a triggered row is to get; default 0.
+        patch: Side of the trigger in pixels, in the corner of an image's last row and column; of rows without height
+            and width the last patch² numbers. Default 3.
+        value: The value of the trigger; default None: the largest number in the training rows.
+        poisoned: The share of a liar's rows that get the trigger; default 0.5.
+
+    A lie takes the place of every floating-point tensor of a reply; numbers, whole numbers and the ledger stay. It is
+    made where replies arrive, after the codec: so it is the same under any engine and transport.
+    """
+
+    kind: Kind
+    share: Annotated[float, at_least(0), below(1)]
+    strength: Annotated[float, at_least(0)] | Literal["z_max"] | None = None
+    knows: Literal["everyone", "liars"] = "everyone"
+    honest: Sequence[int] = ()
+    target: Annotated[int, at_least(0)] = 0
+    patch: Annotated[int, at_least(1)] = 3
+    value: float | None = None
+    poisoned: Annotated[float, above(0), at_most(1)] = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "honest", tuple(self.honest))
+        super().__post_init__()
+        if self.kind == "label flip" and self.strength is not None:
+            raise RecipeError("Attack('label flip', strength=...): its replies are honest; leave it out", "strength")
+        if self.strength == "z_max" and self.kind != "alie":
+            raise RecipeError(f"Attack({self.kind!r}, strength='z_max'): it is of 'alie'; give a number", "strength")
+
+    def liars(self, seed: int, clients: int) -> tuple[int, ...]:
+        """Ids of the clients that lie under this seed, ascending. Raises RecipeError where a share above 0 makes none.
+
+        Args:
+            seed: the run's seed
+            clients: the number of clients
+        """
+        count = int(self.share * clients + 1e-9)
+        order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
+        if unknown := [i for i in self.honest if not 0 <= i < clients]:
+            raise RecipeError(
+                f"Attack(honest={[*self.honest]}): there is no client {unknown[0]}; there are 0 to {clients - 1}",
+                "honest",
+            )
+        if self.share and not 0 < count <= len(order):
+            raise RecipeError(
+                f"Attack(share={self.share:g}): of {clients} clients, {len(self.honest)} of them honest by name, that "
+                f"makes {count} liars; want 1 to {len(order)}",
+                "share",
+            )
+        return tuple(sorted(order[:count]))
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether liars change their rows."""
+        return self.kind in OF_ROWS
+
+    @property
+    def s(self) -> float:
+        """The strength; nan where it depends on the numbers of replies and liars."""
+        if self.strength == "z_max":
+            return math.nan
+        return USUAL.get(self.kind, 1.0) if self.strength is None else float(self.strength)
+
+    def lies(self, seed: int, clients: int) -> Lies | None:
+        """The lies in place of replies under this seed; None where replies are honest ones of changed rows."""
+        if not self.share or self.kind == "label flip" or (self.kind == "backdoor" and self.s == 1):
+            return None
+        return partial(_lied, self, seed, frozenset(self.liars(seed, clients)))
+
+    def poison(
+        self, X: Tensor, y: Tensor, classes: int | None, rows: Mapping[int, np.ndarray], seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """Rows and labels as they stand once liars have changed their own; new tensors where something changes.
+
+        Args:
+            X: all training rows [n, ...]
+            y: their labels [n]
+            classes: the number of classes; None for regression
+            rows: the rows of each liar
+            seed: the run's seed
+
+        Raises RecipeError and BadData for data that the attack cannot change.
+        """
+        self.check_data(X, y, classes)
+        y = y.clone()
+        if self.kind == "label flip":
+            for mine in rows.values():
+                y[mine] = classes - 1 - y[mine]  # type: ignore[operator]
+            return X, y
+        value, X = self.trigger_value(X), X.clone()
+        for i, mine in rows.items():
+            took = np.sort(rng(seed, i, "attack").permutation(mine)[: max(1, round(self.poisoned * len(mine)))])
+            X[took], y[took] = self.triggered(X[took], value), self.target
+        return X, y
+
+    def check_data(self, X: Tensor, y: Tensor, classes: int | None) -> None:
+        """Raise RecipeError or BadData unless these rows can be changed as the attack wants it."""
+        if classes is None or y.ndim != 1 or y.is_floating_point():
+            raise RecipeError(f"Attack({self.kind!r}) changes labels in classes, and this data has none", "attack")
+        if self.kind != "backdoor":
+            return
+        if type(X) is not Tensor or not X.is_floating_point():
+            raise BadData("Attack('backdoor') writes a patch into rows of numbers; these are sparse, mapped or tokens")
+        if self.target >= classes:
+            raise RecipeError(f"Attack(target={self.target}): there are classes 0 to {classes - 1}", "target")
+        size = min(X.shape[-2:]) if X.ndim > 2 else math.isqrt(X[0].numel())
+        if self.patch > size:
+            raise RecipeError(f"Attack(patch={self.patch}): rows are {list(X.shape[1:])}; want at most {size}", "patch")
+
+    def trigger_value(self, X: Tensor) -> float:
+        """The value of the trigger in these training rows."""
+        return float(X.max()) if self.value is None else self.value
+
+    def wanted(self, X: Tensor, X_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
+        """Test rows of other classes than the target with the trigger, and the target as their label.
+
+        Args:
+            X: the training rows
+            X_test: test rows [m, ...]
+            y_test: their labels [m]
+        """
+        others = y_test != self.target
+        return self.triggered(X_test[others], self.trigger_value(X)), torch.full_like(y_test[others], self.target)
+
+    def triggered(self, X: Tensor, value: float) -> Tensor:
+        """A copy of these rows [n, ...] with the trigger."""
+        X, k = X.clone(), self.patch
+        if X.ndim > 2:
+            X[..., -k:, -k:] = value
+        else:
+            X[:, -k * k :] = value
+        return X
+
+
+def z_max(n: int, m: int) -> float:
+    """Φ⁻¹((n − m − s)/(n − m)) with s = ⌊n/2 + 1⌋ − m: the largest shift of ``m`` liars of ``n`` that hides."""
+    hidden = (n - m - (n // 2 + 1 - m)) / (n - m)
+    return NormalDist().inv_cdf(min(max(hidden, 1e-9), 1 - 1e-9))
+
+
+def _lied(
+    attack: Attack, seed: int, ids: frozenset[int], tag: tuple[int, int], replies: Mapping[int, Packed]
+) -> dict[int, Packed]:
+    """The replies of an exchange as the server gets them, with lies in the place of the liars'."""
+    liars = [i for i in replies if i in ids]
+    known = [i for i in replies if (i in ids) == (attack.knows == "liars")] or liars
+    out = dict(replies)
+    for i in liars:
+        out[i] = dict(replies[i])
+        for name, own in replies[i].items():
+            if isinstance(own, Tensor) and own.is_floating_point():
+                theirs = partial(_stacked, attack, name, [replies[k][name] for k in known])
+                draw = lambda i=i, name=name: generator(seed, i, *tag, "attack", name)
+                out[i][name] = _lie(attack, own, theirs, draw, (len(replies), len(liars)))
+    return out
+
+
+def _lie(
+    attack: Attack,
+    own: Tensor,
+    theirs: Callable[[], Tensor],
+    draw: Callable[[], torch.Generator],
+    counts: tuple[int, int],
+) -> Tensor:
+    s = attack.s
+    if attack.kind == "sign flip":
+        return -s * own
+    if attack.kind == "backdoor":
+        return s * own
+    if attack.kind == "gaussian":
+        return s * torch.randn(own.shape, generator=draw(), dtype=own.dtype).to(own.device)
+    rows = theirs()
+    mu = rows.mean(0)
+    if attack.kind == "ipm":
+        return -s * mu
+    if attack.strength == "z_max":
+        s = z_max(*counts)
+    return mu + s * rows.std(0) if len(rows) > 1 else mu
+
+
+def _stacked(attack: Attack, name: str, values: list[object]) -> Tensor:
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    if len({t.shape for t in tensors}) > 1:
+        raise MedleyError(
+            f"Attack({attack.kind!r}) needs replies of one shape, and {name!r} has several; take 'sign flip' or "
+            "'gaussian'"
+        )
+    return torch.stack(tensors)
