@@ -1,0 +1,56 @@
+"""The command that examines an installation: doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import rich.box
+import rich.table
+import torch
+import typer
+from rich.text import Text
+
+from ..datasets import files
+from ..runtime import tricks
+from ..storage.environment import environment
+from . import installation
+from .arguments import Debug
+from .console import REFUSED, say, show
+
+
+def doctor(debug: Debug = False) -> None:
+    """Print versions, cores, devices, extras and data sets that are here, and what does not fit, with its remedy."""
+    wanted = metadata.requires("medley") or []
+    show(_table("here", _here()))
+    show(_table("extras", installation.extras(wanted)))
+    sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
+    show(_table("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
+    if problems := installation.problems(wanted):
+        for problem in problems:
+            say(f"! {problem}")
+        raise typer.Exit(REFUSED)
+    show("nothing is wrong")
+
+
+def _here() -> dict[str, Any]:
+    devices = [f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    rows = {k: v for k, v in environment().items() if k != "threads"}
+    rows["cores"] = f"{installation.cores()} for this process; torch uses {torch.get_num_threads()} thread(s)"
+    rows["devices"] = ", ".join(["cpu", *devices])
+    if (free := installation.shared_memory()) is not None:
+        rows["shared memory"] = f"{free:,.0f} MiB free in {installation.SHARED}"
+    rows["tricks"] = "on" if tricks.ON else "off (MEDLEY_TRICKS=0)"
+    return rows
+
+
+def _table(title: str, rows: Mapping[str, Any]) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(title, no_wrap=True)
+    table.add_column("")
+    for key, value in rows.items():
+        table.add_row(key, Text(str(value)))
+    return table

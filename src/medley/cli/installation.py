@@ -1,0 +1,131 @@
+"""What is installed, what of it does not fit, and what the machine lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from ..datasets import files
+
+SHARED = Path("/dev/shm")
+"""Where processes share their vectors on Linux."""
+
+LEAST = 256.0
+"""MiB of shared memory below which worker processes may run out of it."""
+
+BACKSTAGE = ("dev", "docs", "hooks", "fuzz")
+"""Extras of those who work on Medley."""
+
+
+def version(name: str) -> str:
+    """The version of a package that is installed, or ""."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[str, str]:
+    """What each extra needs and its version here, or the command that installs it.
+
+    Args:
+        wanted: Medley's requirements, as `importlib.metadata.requires` has them.
+        here: The version of a package; default of those that are installed.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for line in wanted:
+        name, _, extra = parts(line)
+        if extra and extra not in BACKSTAGE and name != "medley":
+            rows.setdefault(extra, {})[name] = here(name)
+    return {
+        extra: ", ".join(f"{name} {found}" if found else f"no {name}" for name, found in needs.items())
+        + ("" if all(needs.values()) else f": pip install 'medley[{extra}]'")
+        for extra, needs in sorted(rows.items())
+    }
+
+
+def conflicts(wanted: Iterable[str], here: Callable[[str], str] = version) -> list[str]:
+    """Requirements that what is installed does not meet, each with its remedy; the arguments are those of `extras`.
+
+    A package of an extra may be missing.
+    """
+    told = []
+    for line in wanted:
+        name, versions, extra = parts(line)
+        found = here(name)
+        if found and any(not meets(found, bound) for bound in filter(None, versions.split(","))):
+            what = f"medley[{extra}]" if extra else "medley"
+            told.append(f"{name} {found} is here, and {what} needs {versions}: pip install '{name}{versions}'")
+        elif not found and not extra:
+            told.append(f"{name} is not installed: pip install '{name}{versions}'")
+    return told
+
+
+def parts(line: str) -> tuple[str, str, str]:
+    """Name, versions and extra of a requirement such as "flwr<1.43,>=1.41; extra == 'flower'"."""
+    found = re.fullmatch(r"([\w.-]+)(?:\[[^]]*])?\s*([^;]*?)\s*(?:;.*?extra\s*==\s*['\"]([\w-]+)['\"].*|;.*)?", line)
+    return (found[1], found[2].strip("() "), found[3] or "") if found else (line, "", "")
+
+
+def meets(found: str, bound: str) -> bool:
+    """Whether a version is on the right side of ">=1.2" or "<1.2"; other kinds of bounds are not looked at."""
+    known = re.fullmatch(r"(>=|<)\s*([\d.]+)", bound.strip())
+    if not known:
+        return True
+    ours, theirs = (tuple(int(k) for k in re.findall(r"\d+", v)[:3]) for v in (found.split("+")[0], known[2]))
+    width = max(len(ours), len(theirs))
+    ours, theirs = (v + (0,) * (width - len(v)) for v in (ours, theirs))
+    return ours >= theirs if known[1] == ">=" else ours < theirs
+
+
+def shared_memory() -> float | None:
+    """MiB that are free where processes share their vectors; None where there is no such place."""
+    return shutil.disk_usage(SHARED).free / 2**20 if SHARED.is_dir() else None
+
+
+def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[str]:
+    """What the machine lacks, each with its remedy.
+
+    Args:
+        free: MiB of `shared_memory`.
+        threads: Threads that torch uses.
+        cores: Cores that this process may use.
+        encoding: The terminal's.
+    """
+    told = []
+    if free is not None and free < LEAST:
+        told.append(
+            f"{SHARED} has {free:.0f} MiB free, and worker processes share their vectors there: give a container more "
+            "(docker run --shm-size=1g), or run in one process (--jobs 1)"
+        )
+    if threads > cores:
+        told.append(f"torch uses {threads} threads on {cores} core(s): set OMP_NUM_THREADS={cores}")
+    folder = os.environ.get("MEDLEY_DATA")
+    if folder and not Path(folder).is_dir():
+        told.append(f"MEDLEY_DATA is {folder}, which is no folder: set it to the folder that holds the data sets")
+    if encoding.lower().replace("-", "") != "utf8":
+        told.append(f"the terminal's encoding is {encoding}: set PYTHONUTF8=1, or tables lose their signs")
+    return told
+
+
+def problems(wanted: Iterable[str]) -> list[str]:
+    """All that does not fit here: `conflicts` and `lacks`."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return conflicts(wanted) + lacks(shared_memory(), torch.get_num_threads(), cores(), encoding)
+
+
+def data_sets() -> list[str]:
+    """The published sets that are here."""
+    return [name for name in files.EXPECTED if files.there(name)]

@@ -1,0 +1,68 @@
+"""A new project runs, compares and passes its own tests; names that cannot be a module are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.test_cli import medley
+
+
+def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
+    project = tmp_path / "wards"
+    got = medley("new", project)
+    assert got.exit_code == 0, got.output
+    assert {p.name for p in project.iterdir()} == {
+        "wards.py",
+        "recipe.toml",
+        "test_wards.py",
+        "README.md",
+        "data.csv",
+        ".gitignore",
+    }
+    assert not any("$" in p.read_text() for p in project.iterdir())
+    got = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
+    assert got.exit_code == 0, got.output
+    assert "SCAFFOLD" in got.stdout
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            project,
+            project,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(project), *filter(None, sys.path)])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["Wards", "two words", "class", "medley", "1st"])
+def test_a_name_that_is_no_module_is_refused(name, tmp_path):
+    got = medley("new", tmp_path / name)
+    assert got.exit_code == 2
+    assert "the name of a Python module" in got.stderr
+    assert not (tmp_path / name).exists()
+
+
+def test_nothing_is_written_over(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    got = medley("new", tmp_path / "mine")
+    assert got.exit_code == 2
+    assert "something already" in got.stderr
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
