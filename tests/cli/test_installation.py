@@ -1,4 +1,4 @@
-"""Requirements against what is installed, and what a machine lacks."""
+"""Requirements against versions that are installed, and limits of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, what of it does not fit, and what the machine lacks."""
+"""Versions that are installed, requirements that they do not meet, and limits of the machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[str, str]:
-    """What each extra needs and its version here, or the command that installs it.
+    """The packages of each extra with their versions here, or the command that installs them.
 
     Args:
         wanted: Medley's requirements, as `importlib.metadata.requires` has them.
@@ -96,7 +96,7 @@ def shared_memory() -> float | None:
 
 
 def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[str]:
-    """What the machine lacks, each with its remedy.
+    """Limits of the machine that are in the way, each with its remedy.
 
     Args:
         free: MiB of `shared_memory`.
