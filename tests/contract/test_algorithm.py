@@ -101,3 +101,25 @@ def test_a_client_method_of_another_form_is_refused() -> None:
             @on_client
             def train(self, me: Client) -> Model:  # type: ignore[empty-body]
                 ...
+
+
+def test_a_client_needs_no_annotation_and_a_message_without_one_is_named() -> None:
+    class Plain(Algorithm[Server]):
+        @on_client
+        def train(self, me, got: Model) -> Model:  # type: ignore[no-untyped-def]
+            return got
+
+    assert Plain.message_types["train"] == (Model, None, Model, False)
+    with pytest.raises(TypeError, match=r"'got' is not annotated with one: write `got: Model`"):
+
+        class Odd(Algorithm[Server]):
+            @on_client
+            def train(self, me: Client, got) -> Model:  # type: ignore[no-untyped-def]
+                return got
+
+    with pytest.raises(TypeError, match="its return annotation is no Message: write `-> Step`"):
+
+        class Mute(Algorithm[Server]):
+            @on_client
+            def train(self, me: Client, got: Model):  # type: ignore[no-untyped-def]
+                return got

@@ -147,7 +147,7 @@ def test_standardise_images_per_channel() -> None:
         (lambda d: replace(d, X=d.X[:, 0]), r"\[n, features\]", None, None),
         (lambda d: replace(d, y=d.y + 1), r"y\[2\] = 3 is no label", 2, None),
         (lambda d: replace(d, y=d.y.float()), "must be int64", None, None),
-        (lambda d: replace(d, classes=None), "give `classes=`", None, None),
+        (lambda d: replace(d, y=d.y + 1, classes=None), "whole numbers, 1 to 3.*give `classes=`", None, None),
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
         (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \(2,\)", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
@@ -160,6 +160,31 @@ def test_what_does_not_fit_is_refused(bad, says: str, row: int | None, column: i
     with pytest.raises(BadData, match=says) as caught:
         bad(numbered())
     assert (caught.value.row, caught.value.column) == (row, column)
+
+
+def test_arrays_lists_and_texts_become_tensors_and_whole_numbers_are_counted() -> None:
+    X = np.arange(12.0).reshape(6, 2)
+    d = Dataset(X, np.array([0, 1, 2, 0, 1, 2]), X[:2].tolist(), [0, 1], keys={"site": np.array(list("aabbcc"))})
+    assert (d.X.dtype, d.y.dtype, d.classes) == (torch.float64, torch.int64, 3)
+    assert d.X_test is not None
+    assert torch.equal(d.X_test, d.X[:2])
+    assert d.keys["site"].tolist() == list("aabbcc")
+    assert Dataset(X, X[:, 0]).classes is None  # values
+    assert Dataset(X, torch.tensor([0, 1, 0, 1, 0, 1])).classes == 2
+    t = Dataset(X, np.array(list("baabca"), object), X[:2], ["c", "a"])
+    assert (t.classes, t.labels, t.y.tolist()) == (3, ("a", "b", "c"), [1, 0, 0, 1, 2, 0])
+    assert t.y_test is not None
+    assert t.y_test.tolist() == [2, 0]
+    for y, said in (
+        (np.array([0, 2, 0, 2, 0, 2]), "whole numbers, 0 to 2"),  # no 1 among them
+        (np.array([3, 17, 4, 4, 4, 4]), "whole numbers, 3 to 17"),
+        (np.ma.masked_equal(X[:, 0], 4.0), r"training y, row 2: 4.0 is masked"),
+        (np.array([None] * 6), "training y, row 0: None is no whole number"),
+    ):
+        with pytest.raises(BadData, match=said):
+            Dataset(X, y)  # type: ignore[arg-type]
+    with pytest.raises(BadData, match="test y holds other labels than texts"):
+        Dataset(X, list("aabbcc"), X, np.arange(6))  # type: ignore[arg-type]
 
 
 def test_huge_but_finite_numbers_are_fine() -> None:

@@ -69,15 +69,27 @@ def on_client(method: F | None = None, *, vectorized: bool = False) -> F | Calla
 
 def _message_types(cls: type, method: Any) -> MessageTypes:
     """The wire types that a client method's annotations declare. Raises TypeError for annotations of another form."""
-    hints = typing.get_type_hints(inspect.unwrap(method))
-    up = hints.pop("return")
-    _, *downs = hints.values()
-    if not 1 <= len(downs) <= 2 or not all(isinstance(t, type) and issubclass(t, Message) for t in (up, *downs)):
+    function = inspect.unwrap(method)
+    hints = typing.get_type_hints(function)
+    _, *names = inspect.signature(function).parameters
+    messages = names[1:]  # after the client, whose annotation is for readers and mypy
+    bare = next((name for name in [*messages, "return"] if not _is_message(hints.get(name))), None)
+    if not 1 <= len(messages) <= 2 or bare is not None:
+        said = ""
+        if bare == "return":
+            said = "; its return annotation is no Message: write `-> Step`, or the reply's own class"
+        elif bare is not None:
+            said = f"; {bare!r} is not annotated with one: write `{bare}: Model`, or its own class"
         raise TypeError(
             f"{cls.__name__}.{method.__name__}: a client method takes (self, me: Client[...], got: SomeMessage) and, "
-            "if clients are told different things, a third SomeMessage; it returns a Message"
+            f"if clients are told different things, a third SomeMessage; it returns a Message{said}"
         )
-    return MessageTypes(downs[0], downs[1] if len(downs) == 2 else None, up, method.vectorized)
+    each = hints[messages[1]] if len(messages) == 2 else None
+    return MessageTypes(hints[messages[0]], each, hints["return"], method.vectorized)
+
+
+def _is_message(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Message)
 
 
 def _with_card(cls: type) -> str | None:

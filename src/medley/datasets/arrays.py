@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,27 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
     check_tensor(t, what, client)
     t = t.cpu()
     return t if t.is_floating_point() else t.to(torch.int64)
+
+
+def is_text(values: Any) -> bool:
+    """Whether targets are texts: an array, a list or a column of them."""
+    if values is None or isinstance(values, Tensor) or is_sparse(values):
+        return False
+    array = np.asarray(values)
+    return array.dtype.kind in "US" or (array.dtype == object and all(isinstance(v, str) for v in array.ravel()))
+
+
+def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:
+    """All texts among targets, in the order of the alphabet; none where no targets are texts."""
+    texts = [np.unique(np.asarray(y).astype(str)) for y in targets if is_text(y) and len(y)]
+    return tuple(map(str, np.unique(np.concatenate(texts)))) if texts else ()
+
+
+def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
+    """Texts as their places in ``names``. Raises BadData, naming ``what``, for targets that are no texts."""
+    if not is_text(values):
+        raise BadData(f"{what} holds other labels than texts, as the other targets do; give texts, y.astype(str)")
+    return np.searchsorted(np.asarray(names), np.asarray(values).astype(str))
 
 
 def check_tensor(t: Tensor, what: str, client: int | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,14 +18,29 @@ from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 from ..runtime import streams
 from ..storage.html import facts
-from .arrays import check_tensor
+from .arrays import as_tensor, check_tensor, numbered, text_labels
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
 
 Targets = Int[Tensor, "_ ..."] | Float[Tensor, "_ ..."]
 
+if not TYPE_CHECKING:  # tests check these at run time, before __post_init__ makes tensors of arrays
+    Features, Targets = Features | np.ndarray | Sequence, Targets | np.ndarray | Sequence
+
 Pair = tuple[Tensor, Tensor] | tuple[None, None]
+
+
+PARTS = {
+    "X": "training X",
+    "y": "training y",
+    "X_test": "test X",
+    "y_test": "test y",
+    "X_validation": "validation X",
+    "y_validation": "validation y",
+    "weights": "weights",
+}
+"""The tensors of a data set, and their names in messages."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,17 +49,20 @@ class Dataset:
 
     Raises ``BadData``, with the row where there is one, for lengths, labels or numbers that do not fit.
 
+    Arrays, lists, pandas frames and SciPy's sparse matrices become tensors.
+
     Attributes:
-        X: Training rows [n, ...], float32, or integer token ids. For linear models it may be sparse
+        X: Training rows [n, ...], floats, or integer token ids. For linear models it may be sparse
             (`medley.numerics.sparse.Sparse`).
-        y: Training targets [n, ...]: int64 labels 0..``classes``-1, or float32 values where ``classes`` is None.
-            Integers [n, ...] may do without ``classes``, where a loss of the user's own reads them.
+        y: Training targets [n, ...]: labels 0..``classes``-1 or texts, or floating-point values where ``classes`` is
+            None. Integers [n, t] may do without ``classes``, where a loss of the user's own reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
-        classes: The number of classes; default None, for regression.
+        classes: The number of classes. By default it is counted where whole numbers [n] are all of 0..C-1 and C is 2 or
+            more, or labels are texts; else None, for regression.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
-        labels: Names of the classes; default none.
+        labels: Names of the classes; by default the texts among the targets, in the order of the alphabet.
         X_validation: Validation rows [v, ...]; default none.
         y_validation: Validation targets [v]; default none.
         weights: Weight of each training row's loss [n], at least 0; default 1 each.
@@ -65,6 +84,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         self._check_kinds()
+        self._take_arrays()
         for part in ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights"):
             t = getattr(self, part)
             # The same numbers in another order of memory would take other kernels, whose last bits differ.
@@ -125,18 +145,37 @@ class Dataset:
                 raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
         if not isinstance(self.labels, Sequence):
             raise RecipeError(f"{self.name}: labels is {self.labels!r}; give the names of the classes", "labels")
-        if self.weights is not None and not isinstance(self.weights, Tensor):
-            raise RecipeError(f"{self.name}: weights is {self.weights!r}; give a tensor [n]", "weights")
         if self.classes is not None and (not isinstance(self.classes, int) or not 1 <= self.classes < 2**31):
             raise RecipeError(f"{self.name}: classes is {self.classes!r}; give a whole number", "classes")
 
+    def _take_arrays(self) -> None:
+        """Make tensors of arrays, numbers of texts, and count the classes of whole numbers."""
+        targets = [y for y in (self.y, self.y_test, self.y_validation) if y is not None]
+        if names := text_labels(targets):
+            for part in ("y", "y_test", "y_validation"):
+                if getattr(self, part) is not None:
+                    object.__setattr__(self, part, numbered(getattr(self, part), names, f"{self.name}: {PARTS[part]}"))
+            object.__setattr__(self, "labels", self.labels or names)
+            object.__setattr__(self, "classes", self.classes or len(names))
+        for part, words in PARTS.items():
+            given = getattr(self, part)
+            if given is None:
+                continue
+            if isinstance(given, Tensor):
+                check_tensor(given, f"{self.name}: {words}")
+            else:
+                made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
+                object.__setattr__(self, part, made)
+        for part in ("keys", "test_keys"):
+            columns = {name: np.asarray(values) for name, values in getattr(self, part).items()}
+            object.__setattr__(self, part, columns)
+        y = self.y
+        if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):
+            found = y.unique()
+            if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
+                object.__setattr__(self, "classes", len(found))
+
     def _check(self, X: Tensor, y: Tensor, part: str) -> None:
-        given: tuple[tuple[str, object], ...] = (("X", X), ("y", y))
-        for which, values in given:
-            if not isinstance(values, Tensor):
-                kind = type(values).__name__
-                raise BadData(f"{self.name}: {part} {which} is a {kind}; give a tensor, torch.as_tensor({which}).")
-            check_tensor(values, f"{self.name}: {part} {which}")
         if len(X) != len(y) or not len(X):
             raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
         if X.ndim < 2:
@@ -146,11 +185,16 @@ class Dataset:
         _finite(X, f"{self.name}: {part} X")
         if self.classes is None:
             if not y.is_floating_point() and y.ndim == 1:
-                raise BadData(f"{self.name}: {part} y holds integers; give `classes=`, or floats for regression.")
+                raise BadData(
+                    f"{self.name}: {part} y holds whole numbers, {int(y.min())} to {int(y.max())}. If they are labels, "
+                    "number them from 0 and give `classes=`; if they are values, give floats, y.astype('float32')."
+                )
             _finite(y, f"{self.name}: {part} y")
             return
         if y.dtype != torch.int64:
-            raise BadData(f"{self.name}: {part} y holds {y.dtype}; class labels must be int64.")
+            raise BadData(
+                f"{self.name}: {part} y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long()."
+            )
         outside = ((y < 0) & (y.ndim == 1)) | (y >= self.classes)  # sequences may be padded with a negative number
         if outside.any():
             at = tuple(outside.nonzero()[0].tolist())

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract.errors import BadData
 from ..contract.problem import Family
 from ..datasets import Dataset
-from ..datasets.arrays import as_tensor
+from ..datasets.arrays import as_tensor, numbered, text_labels
 from ..datasets.sources import is_items, pair_of
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
@@ -80,25 +80,17 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
     Labels that are no text stay as they are, and there are no names then.
     """
     places = (1, 3)
-    texts = [np.unique(g[k]) for g in [*clients, test] if isinstance(g, tuple | list) for k in places if _is_text(g, k)]
-    if not texts:
+    names = text_labels(g[k] for g in [*clients, test] if isinstance(g, tuple | list) for k in places if k < len(g))
+    if not names:
         return list(clients), test, ()
-    names = np.unique(np.concatenate(texts).astype(str))
 
-    def change(g: Any) -> Any:
+    def change(g: Any, what: str) -> Any:
         if not isinstance(g, tuple | list):
             return g
-        return tuple(np.searchsorted(names, np.asarray(v, str)) if _is_text(g, k) else v for k, v in enumerate(g))
+        text = [k in places and v is not None and len(v) > 0 for k, v in enumerate(g)]
+        return tuple(numbered(v, names, what) if text[k] else v for k, v in enumerate(g))
 
-    return [change(g) for g in clients], change(test), tuple(map(str, names))
-
-
-def _is_text(given: Sequence[Any], k: int) -> bool:
-    """Whether the k-th part of a client's data is an array of text."""
-    if k not in (1, 3) or k >= len(given) or given[k] is None or isinstance(given[k], Tensor):
-        return False
-    values = np.asarray(given[k])
-    return values.dtype.kind in "US" or (values.dtype == object and all(isinstance(v, str) for v in values.ravel()))
+    return [change(g, f"client {i}'s y") for i, g in enumerate(clients)], change(test, "the test y"), names
 
 
 def _rows(i: int, given: Any) -> OwnRows:

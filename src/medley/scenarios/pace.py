@@ -135,8 +135,8 @@ class Pace:
             raise RecipeError.unknown(str(self.optimizer_state), ("fresh", "kept"), "Pace(optimizer_state=...)")
         if self.optimizer_state == "kept" and not own:
             raise RecipeError(
-                f"Pace(optimizer_state='kept') is for factories; give a class in the place of {self.optimizer!r}, such "
-                "as optimizer=torch.optim.Adam.",
+                f"Pace(optimizer_state='kept') is for factories, and the optimizer is {self.optimizer!r}, which begins "
+                "anew in every round: give optimizer_state='fresh' too, or a class such as optimizer=torch.optim.SGD.",
                 "optimizer_state",
             )
         if own and self.momentum:
