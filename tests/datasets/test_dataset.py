@@ -149,7 +149,7 @@ def test_standardise_images_per_channel() -> None:
         (lambda d: replace(d, y=d.y.float()), "must be int64", None, None),
         (lambda d: replace(d, y=d.y + 1, classes=None), "whole numbers, 1 to 3.*give `classes=`", None, None),
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
-        (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \(2,\)", None, None),
+        (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \[2\]", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
         (lambda d: replace(d, labels=("a",)), "1 labels for 3", None, None),
         (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "nan at row 4, column 0", 4, 0),

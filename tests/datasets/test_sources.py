@@ -1,4 +1,4 @@
-"""Data as people have it: PyTorch's and Hugging Face's data sets, mapped files, frames, text labels, transforms."""
+"""Data as people have it: PyTorch's data sets, mapped files, text labels, transforms."""
 
 from __future__ import annotations
 
@@ -84,34 +84,12 @@ def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
         ),
         (lambda: Rows(range(0)), "client 1 has no rows"),
         (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: 3})(PARTS[0]), "client 1: an item is a int"),
-        (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: {"a": 1, "b": 2}})(PARTS[0]), "want one input"),
+        (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: {"a": 1, "b": 2}})(PARTS[0]), "want inputs and a target"),
     ],
 )
 def test_data_sets_that_have_no_rows_to_read_are_refused_by_name(made: Any, said: str) -> None:
     with pytest.raises(md.BadData, match=said):
         run([Rows(PARTS[0]), made()], None)
-
-
-def test_hugging_face_data_sets_are_read_by_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interface of `datasets.Dataset` that is used: len, items by number, columns by name, with_format."""
-
-    class Table:
-        def __init__(self, rows: range) -> None:
-            self.rows = rows
-
-        def __len__(self) -> int:
-            return len(self.rows)
-
-        def with_format(self, form: None) -> Table:
-            return self
-
-        def __getitem__(self, key: Any) -> Any:
-            if key == "label":
-                return [int(DIGITS.y[r]) for r in self.rows]
-            return {"image": DIGITS.X[self.rows[key]].tolist(), "label": int(DIGITS.y[self.rows[key]])}
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Table))
-    assert run([Table(p) for p in PARTS], None).digest == run(ARRAYS, None).digest
 
 
 def test_text_labels_are_numbered_and_come_back_in_predictions() -> None:
@@ -123,38 +101,6 @@ def test_text_labels_are_numbered_and_come_back_in_predictions() -> None:
     assert r.summary["accuracy"] == run(ARRAYS, (DIGITS.X_test, DIGITS.y_test)).summary["accuracy"]
     right = r.predict(DIGITS.X_test) == names[DIGITS.y_test]
     assert float(right.mean()) == r.summary["accuracy"]
-
-
-class Frame:
-    """The part of pandas' frame that is read: columns by name."""
-
-    def __init__(self, **columns: Any) -> None:
-        self.columns = list(columns)
-        self.values = columns
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-
-def test_a_frame_with_a_client_column_is_dealt_by_it() -> None:
-    rng = np.random.default_rng(0)
-    age, site = rng.normal(60, 10, 300), np.repeat(["a", "b", "c"], [200, 60, 40])
-    table = Frame(age=(age - 60) / 10, smoker=rng.random(300) < 0.3, site=site, died=np.where(age > 60, "yes", "no"))
-    data = md.datasets.frame(table, target="died", client="site")
-    assert (data.labels, data.X.shape) == (("no", "yes"), (300, 2))
-    fed = md.Federation(md.problems.Logistic(mu=1e-3), data=data, partition=md.scenarios.ByKey("site"))
-    assert sorted(fed.draw(0).sizes.tolist()) == [40, 60, 200]
-    r = md.run(md.Newton(), fed, 5)
-    assert (r.predict(data.X) == np.asarray(table["died"])).mean() > 0.95
-    for change, said in (
-        ({"target": "dead"}, "dead"),
-        ({"features": ["age", "site"]}, "column 'site' is no numbers"),
-    ):
-        with pytest.raises(md.MedleyError, match=said):
-            md.datasets.frame(table, **{"target": "died", "client": "site", **change})
-    table.values["age"] = np.where(np.arange(300) == 7, np.nan, age)
-    with pytest.raises(md.BadData, match=r"column .age. has .*nan.* in row 7"):
-        md.datasets.frame(table, target="died", client="site")
 
 
 def shaken(X: Tensor, generator: torch.Generator) -> Tensor:

@@ -84,7 +84,7 @@ def test_kept_states_survive_a_stop_workers_and_stacks(tmp_path: Path) -> None:
         ({"optimizer": torch.optim.LBFGS}, "closure"),
         ({"optimizer": nn.Linear}, "Give a class of torch.optim"),
         ({"optimizer": lambda params, lr: 3}, "it makes a int"),
-        ({"optimizer": "adam", "optimizer_state": "kept"}, "give a class in the place of 'adam'"),
+        ({"optimizer": "adam", "optimizer_state": "kept"}, "give optimizer_state='fresh' too"),
         ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "functools.partial"),
     ],
 )

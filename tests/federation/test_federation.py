@@ -294,7 +294,7 @@ def test_other_data_that_cannot_be_used():
     assert "client 0's X cannot be made an array of rows" in str(bad([([[1.0, 2.0], [3.0]], [1.0, 2.0])]))
     assert "wants y as [rows], this one is [20, 1]" in str(bad([(X, y[:, None]) for X, y in two]))
     assert "wants X as [rows, features]" in str(bad([(X[:, None], y)]))
-    assert "a test row has shape (2,)" in str(bad(two, test=(X[:, :2], y)))
+    assert "a test row has shape [2]" in str(bad(two, test=(X[:, :2], y)))
     assert "test" in str(bad(two, test=(X[:2], y)))
 
 
@@ -367,7 +367,7 @@ for slip in (
     lambda: md.Federation(torch.nn.Linear(3, 1), clients=[pair]),
     lambda: md.Federation(md.problems.Softmax, clients=[pair]),
     lambda: md.Federation(ls, clients=[pair], pace=0.1),
-    lambda: md.Federation(ls, data=pair, partition=md.scenarios.IID(1)),
+    lambda: md.Federation(ls, data=list(pair), partition=md.scenarios.IID(1)),
     lambda: md.Federation(ls, clients=[pair], test=X),
     lambda: md.Federation(ls, clients=[pair, X]),
     lambda: md.Federation(ls, clients={"a": pair}),
@@ -418,7 +418,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(problem): this is a module; wrap it, problems.Network(module)",
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
-        "Federation(data=...) is a tuple; give an object such as datasets.Dataset(X, y, classes=10)",
+        "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
         "Federation(test=...): give a pair (X, y)",
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "Federation(clients=...) is a mapping; give a list of pairs (X, y), list(clients.values())",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..numerics.fields import Fields, fields
 from ..numerics.lazy import Lazy, Mapped
 from ..numerics.sparse import Sparse, is_sparse
 
@@ -30,7 +31,8 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
     Rows of mapped arrays of floats are read when they are used.
 
     Args:
-        value: an array, a tensor, nested lists, or one of SciPy's sparse matrices
+        value: an array, a tensor, nested lists, or one of SciPy's sparse matrices; several inputs a row as a dict or a
+            tuple of arrays
         what: its name in messages
         client: the client that holds it, for errors; default none
         labels: whether whole numbers in an array of objects are taken too; default False
@@ -38,8 +40,10 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
     Raises BadData, naming client, row and column, for entries that are masked, complex, dates, text or other objects,
     and for whole numbers above the largest int64.
     """
-    if isinstance(value, Lazy):
+    if isinstance(value, Lazy | Fields):
         return value
+    if not labels and (several := fields(value, lambda v, name: as_tensor(v, f"{what}[{name}]", client))) is not None:
+        return several
     if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1:
         return Lazy([Mapped(value)])
     if is_sparse(value):
@@ -77,7 +81,7 @@ def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
 
 def check_tensor(t: Tensor, what: str, client: int | None = None) -> None:
     """Raise BadData for a tensor that holds no plain real numbers."""
-    if isinstance(t, Sparse):
+    if isinstance(t, Sparse | Fields):
         return
     why = ""
     if t.layout != torch.strided or t.is_quantized:
@@ -122,8 +126,8 @@ def _objects(array: np.ndarray, what: str, client: int | None, labels: bool, col
     """Whole numbers of an array of objects, where they are labels. Raises BadData for any other array."""
     wanted = int | np.integer if labels else int | float | np.number
     bad = np.array([not isinstance(v, wanted) for v in array.flat], bool).reshape(array.shape)
-    if labels and not bad.any():
-        return array.astype(np.int64)
+    if not bad.any() and (labels or columns is not None):  # a frame's columns are of several types
+        return array.astype(np.int64 if labels else np.float64)
     words = "is no whole number; give numbers" if labels else "is in an array of objects; give X.astype(float)"
     return _refuse(bad, array, what, client, words, columns)
 

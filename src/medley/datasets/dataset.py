@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
+from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 from ..runtime import streams
@@ -25,8 +26,8 @@ Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token i
 
 Targets = Int[Tensor, "_ ..."] | Float[Tensor, "_ ..."]
 
-if not TYPE_CHECKING:  # tests check these at run time, before __post_init__ makes tensors of arrays
-    Features, Targets = Features | np.ndarray | Sequence, Targets | np.ndarray | Sequence
+if not TYPE_CHECKING:  # tests check types at run time, before __post_init__ makes tensors of arrays
+    Features = Targets = object
 
 Pair = tuple[Tensor, Tensor] | tuple[None, None]
 
@@ -49,7 +50,8 @@ class Dataset:
 
     Raises ``BadData``, with the row where there is one, for lengths, labels or numbers that do not fit.
 
-    Arrays, lists, pandas frames and SciPy's sparse matrices become tensors.
+    Arrays, lists, pandas frames and SciPy's sparse matrices become tensors. Several inputs a row are a dict or a tuple
+    of arrays [n, ...], for a `Network` whose module takes them by name or by place.
 
     Attributes:
         X: Training rows [n, ...], floats, or integer token ids. For linear models it may be sparse
@@ -97,10 +99,10 @@ class Dataset:
         ):
             if X is not None and y is not None:
                 self._check(X, y, part)
-                if X.shape[1:] != self.X.shape[1:]:
+                if layout(X) != layout(self.X):
                     raise BadData(
-                        f"{self.name}: a {part} row has shape {tuple(X.shape[1:])}, "
-                        f"a training row {tuple(self.X.shape[1:])}; both need the same columns in the same order."
+                        f"{self.name}: a {part} row has shape {described(X)}, "
+                        f"a training row {described(self.X)}; both need the same columns in the same order."
                     )
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
@@ -129,7 +131,7 @@ class Dataset:
         return facts(f"Dataset {self.name}", self._facts())
 
     def _facts(self) -> dict[str, object]:
-        said: dict[str, object] = {f"rows {list(self.X.shape[1:])}": len(self.X)}
+        said: dict[str, object] = {f"rows {described(self.X)}": len(self.X)}
         for what, X in (("test rows", self.X_test), ("validation rows", self.X_validation)):
             if X is not None:
                 said[what] = len(X)
@@ -171,7 +173,7 @@ class Dataset:
             object.__setattr__(self, part, columns)
         y = self.y
         if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):
-            found = y.unique()
+            found = torch.unique(y)
             if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
                 object.__setattr__(self, "classes", len(found))
 
@@ -182,7 +184,8 @@ class Dataset:
             raise BadData(f"{self.name}: {part} X has shape {tuple(X.shape)}; rows are needed, [n, features] or more.")
         if 0 in X.shape[1:]:
             raise BadData(f"{self.name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
-        _finite(X, f"{self.name}: {part} X")
+        for t, what in tensors(X, f"{self.name}: {part} X"):
+            _finite(t, what)
         if self.classes is None:
             if not y.is_floating_point() and y.ndim == 1:
                 raise BadData(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
+from ..numerics.fields import Fields
 from ..numerics.sparse import Sparse
 from ..storage.atomic import made
 from .dataset import Dataset
@@ -33,8 +34,9 @@ def save(data: Dataset, folder: Place) -> Path:
         raise RecipeError(
             f"{call}: {place} is not empty; give a new folder, or datasets.saved({str(place)!r}).", "folder"
         )
-    if isinstance(data.X, Sparse):
-        raise RecipeError(f"{call}: sparse rows cannot be mapped; keep the data set in memory.", "data")
+    if isinstance(data.X, Sparse | Fields):
+        kind = "sparse rows" if isinstance(data.X, Sparse) else "rows of several inputs"
+        raise RecipeError(f"{call}: {kind} cannot be mapped; keep the data set in memory.", "data")
     made(place)
     tensors = {name: t for name in PARTS if (t := getattr(data, name)) is not None}
     for name, t in tensors.items():

@@ -13,41 +13,69 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
+from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, Mapped
 from .dataset import Dataset
+
+Path = tuple[str | int, ...]
+"""Names and places that lead from an item of a data set to one input."""
 
 TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings."""
 
 
+class Shelf:
+    """Items of a data set, read together; those of the last call are kept, so that each is read once for all inputs."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+        self._last: tuple[list[int], list[Any]] = ([], [])
+
+    def read(self, rows: list[int]) -> list[Any]:
+        """These items."""
+        if self._last[0] != rows:
+            self._last = rows, [self.items[i] for i in rows]
+        return self._last[1]
+
+    def __reduce__(self) -> Any:
+        return Shelf, (self.items,)
+
+
 class Items:
-    """The inputs of a data set whose items are (input, target), or mappings with a target among `TARGETS`.
+    """One input of a data set's items.
 
     Args:
-        items: the data set, with ``len`` and items by number
-        key: the input's name or place in an item
+        shelf: the items
+        path: names or places that lead from an item to the input
     """
 
     cheap = False
 
-    def __init__(self, items: Any, key: str | int) -> None:
-        self.items, self.key = items, key
-        first = as_row(items[0][key])
-        self.shape = (len(items), *first.shape)
+    def __init__(self, shelf: Shelf, path: Path) -> None:
+        self.shelf, self.path = shelf, path
+        first = as_row(_at(shelf.read([0])[0], path), path)
+        self.shape = (len(shelf.items), *first.shape)
         self.dtype = first.dtype
 
     def read(self, rows: np.ndarray) -> Tensor:
         """These rows. Raises BadData, naming the row, for one of another shape."""
+        numbers = rows.tolist()
         out = []
-        for i in rows.tolist():
-            row = as_row(self.items[i][self.key])
+        for i, item in zip(numbers, self.shelf.read(numbers), strict=True):
+            row = as_row(_at(item, self.path), self.path)
             if row.shape != self.shape[1:]:
                 raise BadData(f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop", row=i)
             out.append(row)
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
 
-def as_row(value: Any) -> Tensor:
+def _at(item: Any, path: Path) -> Any:
+    for key in path:
+        item = item[key]
+    return item
+
+
+def as_row(value: Any, path: Path = ()) -> Tensor:
     """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1]."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else value.to(torch.int64)
@@ -56,7 +84,11 @@ def as_row(value: Any) -> Tensor:
         pixels = torch.from_numpy(array.astype(np.float32) / 255)
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
     if array.dtype.kind not in "fiub":
-        raise BadData(f"an item's input is a {type(value).__name__}; give tensors, arrays, numbers or images")
+        name = f" {path[-1]!r}" if path and isinstance(path[-1], str) else ""
+        remedy = f", or leave the column out, remove_columns([{path[-1]!r}])" if name else ""
+        raise BadData(
+            f"an item's input{name} is a {type(value).__name__}; give tensors, arrays, numbers or images{remedy}"
+        )
     if array.dtype == np.float64:
         array = array.astype(np.float32)  # Python's floats
     t = torch.from_numpy(np.array(array))
@@ -64,53 +96,92 @@ def as_row(value: Any) -> Tensor:
 
 
 def is_items(value: object) -> bool:
-    """Whether a value is a data set of PyTorch or Hugging Face, or PyTorch's loader of one."""
-    return isinstance(value, TorchDataset | DataLoader) or _is_hugging_face(value)
+    """Whether a value is a data set of PyTorch or Hugging Face, PyTorch's loader of one, or a frame."""
+    return isinstance(value, TorchDataset | DataLoader) or _is_hugging_face(value) or is_frame(value)
 
 
-def pair_of(value: Any, where: str) -> tuple[Tensor, np.ndarray | Tensor]:
+def is_frame(value: object) -> bool:
+    """Whether a value is a table with columns by name, such as a frame of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "__getitem__") and not isinstance(value, Tensor)
+
+
+def pair_of(value: Any, where: str, aside: str | None = None) -> tuple[Tensor, np.ndarray | Tensor]:
     """Inputs and targets of a data set of another library: inputs are read when they are used, targets now.
 
-    A loader stands for its data set: batches are the pace's. Raises BadData, naming ``where``, for a data set without
-    numbered items, and for items that are no pair.
+    A loader stands for its data set: batches are the pace's. Items of several inputs make `Fields`.
+
+    Args:
+        value: the data set
+        where: its name in messages
+        aside: a column that is no input, such as each row's client; default none
+
+    Raises BadData, naming ``where``, for a data set without numbered items, and for items that are no pair.
     """
     items: Any = value.dataset if isinstance(value, DataLoader) else value
-    if isinstance(items, TensorDataset) and len(items.tensors) == 2:
-        return items.tensors
+    if is_frame(items):
+        return _of_frame(items, where, aside)
+    if isinstance(items, TensorDataset) and len(items.tensors) > 1:
+        *inputs, y = items.tensors
+        return inputs[0] if len(inputs) == 1 else Fields(inputs), y
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__"):
         raise BadData(f"{where}: an iterable data set has no numbered rows; give one with __len__ and __getitem__")
     if not len(items):
         raise BadData(f"{where} has no rows; leave it out")
-    key, target = _names(items[0], where)
-    if _is_hugging_face(items):
-        y: Any = np.asarray(items.with_format(None)[target][:])
-    else:
-        y = _targets(items, target)
-    return Lazy([Items(items, key)]), y
+    paths, names, target = _places(items[0], where, aside)
+    if _is_hugging_face(items) and names and all(np.isscalar(items[0][name]) for name in names):
+        return _of_frame(items, where, aside)  # a table
+    shelf = Shelf(items)
+    inputs = [Lazy([Items(shelf, path)]) for path in paths]
+    return inputs[0] if len(inputs) == 1 else Fields(inputs, names), column(items, target)
 
 
-def _targets(items: Any, target: str | int) -> np.ndarray | Tensor:
+def column(items: Any, target: str | int) -> np.ndarray | Tensor:
+    """One column of a data set of another library, such as its targets, in memory."""
+    items = items.dataset if isinstance(items, DataLoader) else items
+    if _is_hugging_face(items) or is_frame(items):
+        return _cells(items, str(target))
     known = getattr(items, "targets", None)  # torchvision's, which spares the decoding of images
-    if known is not None and len(known) == len(items) and getattr(items, "target_transform", None) is None:
+    if known is not None and target in (1, *TARGETS) and len(known) == len(items) and not _changed(items):
         return known if isinstance(known, Tensor) else np.asarray(known)
     found = [items[i][target] for i in range(len(items))]
     return torch.stack(found) if isinstance(found[0], Tensor) else np.asarray(found)
 
 
-def _names(item: Any, where: str) -> tuple[str | int, str | int]:
-    """The places of input and target in an item."""
+def as_key(items: Any, key: str) -> np.ndarray:
+    """The column that names each row's client. Raises RecipeError where there is none."""
+    names = items.columns if is_frame(items) else getattr(items, "column_names", None)
+    if names is not None and key not in list(names):
+        raise RecipeError.unknown(key, [str(n) for n in names], "ByKey: the data")
+    return np.asarray(column(items, key))
+
+
+def _changed(items: Any) -> bool:
+    return getattr(items, "target_transform", None) is not None
+
+
+def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[str] | None, str | int]:
+    """The places of inputs in an item, the inputs' names, and the place of the target."""
     if isinstance(item, Mapping):
         target = next((name for name in TARGETS if name in item), None)
-        inputs = [name for name in item if name != target]
-        if target is not None and len(inputs) == 1:
-            return inputs[0], target
+        inputs = [name for name in item if name not in (target, aside)]
+        if target is not None and inputs:
+            return [(name,) for name in inputs], inputs, target
         raise BadData(
-            f"{where}: its rows have {list(item)}; want one input and a target called {', '.join(TARGETS)}: "
+            f"{where}: its rows have {list(item)}; want inputs and a target called {', '.join(TARGETS)}: "
             "select or rename columns"
         )
+    if isinstance(item, tuple | list) and len(item) > 2:
+        return [(k,) for k in range(len(item) - 1)], None, len(item) - 1
     if isinstance(item, tuple | list) and len(item) == 2:
-        return 0, 1
-    raise BadData(f"{where}: an item is a {type(item).__name__}; want (input, target), or a mapping of both")
+        first = item[0]
+        if isinstance(first, Mapping):
+            return [(0, name) for name in first], [str(name) for name in first], 1
+        if isinstance(first, tuple):
+            return [(0, k) for k in range(len(first))], None, 1
+        return [(0,)], None, 1
+    raise BadData(
+        f"{where}: an item is a {type(item).__name__}; want (input, target), (inputs ..., target), or a mapping"
+    )
 
 
 def _is_hugging_face(value: object) -> bool:
@@ -119,29 +190,53 @@ def _is_hugging_face(value: object) -> bool:
     return there is not None and isinstance(value, getattr(there, "Dataset", ()))
 
 
+def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.ndarray]:
+    """Inputs and targets of a frame, whose target has one of the usual names."""
+    names = list(getattr(table, "column_names", None) or table.columns)
+    target = next((name for name in TARGETS if name in names), None)
+    if target is None:
+        raise BadData(
+            f"{where} is a frame without a column called {', '.join(TARGETS)}: rename the target's, "
+            "frame.rename(columns={'died': 'label'}), or give datasets.frame(table, target='died', client='site')"
+        )
+    return _inputs(table, [target, *([] if aside is None else [aside])], None), _cells(table, target)
+
+
+def by_client(value: Any) -> Dataset:
+    """A frame of all clients' rows as a data set with the key "client". Raises BadData for one without that column."""
+    names = [str(name) for name in value.columns]
+    target = next((name for name in TARGETS if name in names), None)
+    if target is None or "client" not in names:
+        raise BadData(
+            f"Federation(clients=...) is a frame with the columns {', '.join(names)}: say which are the client's and "
+            "the target's, clients=datasets.frame(table, target='died', client='hospital')"
+        )
+    return frame(value, target, "client")
+
+
 def frame(
-    table: Any, target: str, client: str | None = None, features: Sequence[str] | None = None, regression: bool = False
+    table: Any,
+    target: str,
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    regression: bool | None = None,
 ) -> Dataset:
-    """The data set of a pandas frame, or of any table with columns by name.
+    """The data set of a pandas frame, a Hugging Face data set, or any table with columns by name, read into memory.
 
     Args:
         table: the frame
         target: the column of labels, numbers or text, or of values
         client: the column of each row's client; `scenarios.ByKey` deals by it. Default None
         features: the columns of inputs, numbers or booleans; default None: all others
-        regression: whether targets are values; default False
+        regression: whether targets are values; by default fractions are, and all else is labels
 
     Raises RecipeError for a column that is not there, BadData, naming column and row, for cells that are no numbers.
     """
-    names = [str(name) for name in table.columns]
-    special = [target, *([] if client is None else [client])]
-    wanted = [n for n in names if n not in special] if features is None else list(features)
-    for name in (*special, *wanted):
-        if name not in names:
-            raise RecipeError.unknown(name, names, "datasets.frame(...): the table")
-    X = torch.stack([_numbers(np.asarray(table[name]), name) for name in wanted], 1)
-    keys = {} if client is None else {client: np.asarray(table[client])}
-    given = np.asarray(table[target])
+    X = _inputs(table, [target, *([] if client is None else [client])], features)
+    keys = {} if client is None else {client: _cells(table, client)}
+    given = _cells(table, target)
+    if regression is None:
+        regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
         return Dataset(X, _numbers(given, target), keys=keys, name="frame")
     missing = np.array([v is None or v != v for v in given.tolist()])
@@ -153,6 +248,35 @@ def frame(
         raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
     named = tuple(map(str, labels))
     return Dataset(X, torch.from_numpy(y.astype(np.int64)), classes=len(labels), keys=keys, name="frame", labels=named)
+
+
+def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None) -> Tensor:
+    """The columns ``features`` as float32 [n, columns]; None: all but the ``special`` ones."""
+    names = [str(name) for name in getattr(table, "column_names", None) or table.columns]
+    wanted = [n for n in names if n not in special] if features is None else list(features)
+    for name in (*special, *wanted):
+        if name not in names:
+            raise RecipeError.unknown(name, names, "datasets.frame(...): the table")
+    if not wanted:
+        raise BadData(f"datasets.frame(...): the table has no columns but {', '.join(special)}; give some of inputs")
+    return torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
+
+
+def only_key(data: Dataset) -> str:
+    """The one key of a data set that stands for its clients. Raises RecipeError for none, or several."""
+    if len(data.keys) == 1:
+        return next(iter(data.keys))
+    raise RecipeError(
+        f"Federation(clients={data!r}): it has {len(data.keys)} keys and one must name the clients; give data= and "
+        "partition=scenarios.ByKey(...)",
+        "clients",
+    )
+
+
+def _cells(table: Any, name: str) -> np.ndarray:
+    """A column of a frame, or of a Hugging Face data set."""
+    found = table.with_format(None)[name][:] if _is_hugging_face(table) else table[name]
+    return np.asarray(found)
 
 
 def _numbers(column: np.ndarray, name: str) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..contract.client import Client, Descent
 from ..contract.types import Num, Vec
+from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse
 from ..runtime import tricks
@@ -71,15 +72,15 @@ Group = list[Schedule]
 def supports(me: Client[Any], how: Descent) -> bool:
     """Whether these clients can be trained together.
 
-    That takes dense rows in memory, without weights and transforms, batches that take in every row, the problem's loss,
-    no correction, and an optimizer of Medley's own.
+    That takes dense rows of one input in memory, without weights and transforms, batches that take in every row, the
+    problem's loss, no correction, and an optimizer of Medley's own.
     """
     objectives = [c.problem for c in me.members]
     weighed = any(getattr(f, "w", None) is not None for f in objectives)
     sparse = any(isinstance(getattr(f, "X", None), Sparse) for f in objectives)
     dropping = any(c.pace.drop_last and c.cuts[-1].stop < c.problem.n for c in me.members)
     own = not isinstance(how.optimizer, str)
-    drawn = any(isinstance(getattr(f, "X", None), Lazy) or getattr(f, "transform", None) for f in objectives)
+    drawn = any(isinstance(getattr(f, "X", None), Lazy | Fields) or getattr(f, "transform", None) for f in objectives)
     return how.loss is None and how.correct is None and not (weighed or sparse or drawn or dropping or own)
 
 

@@ -26,6 +26,7 @@ from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.needs import Need
 from ..contract.problem import Problem
 from ..contract.types import Data, Num, Vec
+from ..numerics.fields import Fields
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from .minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
@@ -238,6 +239,8 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
     if Need.NOISE in problem.gives:
         return "the network draws random numbers (dropout), every client its own"
     (X, y), kept = problem.seen, problem.flat.clone()
+    if isinstance(X, Fields):
+        return "rows have several inputs"
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     problem.mode(True)
     try:

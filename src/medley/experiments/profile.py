@@ -14,6 +14,7 @@ from ..contract.tuned import Tuned
 from ..engines.fused.products import linear
 from ..federation.federation import Federation
 from ..federation.run import run
+from ..numerics.fields import applied, inputs_of
 from ..runtime.stopwatch import Stopwatch
 from ..storage.result import Result
 
@@ -123,7 +124,7 @@ def _forward(fed: Federation, result: Result) -> float:
     X = fed.data.X[:1]
     X = X.to(result.x.dtype) if X.is_floating_point() else X
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        result.model.to("cpu")(X)
+        applied(result.model.to("cpu"), inputs_of(X))
     return float(counter.get_total_flops())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from ..contract.problem import Family
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
-from ..datasets.sources import is_items
+from ..datasets.sources import by_client, is_frame, only_key
 from ..problems import Network
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Pace, Participation, Partition, Stream, Tasks, describe
@@ -30,7 +30,7 @@ from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from ..storage.values import without_addresses
 from .checks import expect
-from .own_data import pooled
+from .own_data import pooled, whole_data
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import HeldOut, Simulation
@@ -44,13 +44,15 @@ class Federation:
 
     Args:
         problem: the model and its loss
-        data: the data set that is divided among clients; one of PyTorch's or Hugging Face's will do
+        data: the data set that is divided among clients; (X, y), one of PyTorch's or Hugging Face's or a frame will do
         partition: the rule that divides it; it is drawn anew for every seed
         clients: each client's own pair (X, y), or (X, y, w) with weights of rows [n], or (X, y, X_test, y_test) or
             (X, y, X_test, y_test, w) with test rows of its own, or a data set of PyTorch's (a DataLoader of one) or
             Hugging Face's. Such data sets and mapped arrays are read when they are used. A linear model's X may be one
-            of SciPy's sparse matrices
-        test: test rows (X, y), or a data set; with ``clients``, or with another library's ``data``
+            of SciPy's sparse matrices. X may be a dict or a tuple of arrays, several inputs a row, for networks. One
+            frame of all clients' rows has columns "client" and "label" (or "target", "y"); of other names
+            `datasets.frame` makes the data set that is given here
+        test: test rows (X, y), or a data set; where ``data`` or clients have none
         pace: the clients' local training budgets; lr 0.1, one epoch, batches of 32 by default
         participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; everyone by
             default
@@ -75,7 +77,7 @@ class Federation:
         problem: Family,
         *,
         data: Any = None,
-        clients: Sequence[Any] | None = None,
+        clients: Any = None,
         test: Any = None,
         partition: Partition | None = None,
         pace: Pace | None = None,
@@ -91,8 +93,13 @@ class Federation:
         attack: Attack | None = None,
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
-        if is_items(data):
-            data, _ = pooled(problem, [data], test, classes)
+        if is_frame(clients):
+            clients = by_client(clients)
+        if isinstance(clients, Dataset):
+            if data is None and partition is None:
+                partition = ByKey(only_key(clients))
+            data, clients = (clients, None) if data is None else (data, clients)
+        data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
         if isinstance(stream, Tasks):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData
+from ..contract.errors import BadData, RecipeError
 from ..contract.problem import Family
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, numbered, text_labels
-from ..datasets.sources import is_items, pair_of
+from ..datasets.sources import as_key, is_items, pair_of
+from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 
@@ -28,7 +30,9 @@ class OwnRows(NamedTuple):
     y_test: Tensor | None
 
 
-def pooled(problem: Family, clients: Sequence[Any], test: Any, classes: int | None) -> tuple[Dataset, list[int]]:
+def pooled(
+    problem: Family, clients: Sequence[Any], test: Any, classes: int | None, aside: str | None = None
+) -> tuple[Dataset, list[int]]:
     """One data set of the clients' rows in order, and the number of rows of each.
 
     Args:
@@ -36,6 +40,7 @@ def pooled(problem: Family, clients: Sequence[Any], test: Any, classes: int | No
         clients: each client's (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter with weights
         test: test rows (X, y), or None
         classes: the number of classes; None counts the labels that occur
+        aside: a column of other libraries' data sets that is no input; default none
 
     Test rows of the clients' own have the clients' ids in ``test_keys["client"]``. Raises BadData, naming client, row
     and column, for data that cannot be used.
@@ -46,15 +51,15 @@ def pooled(problem: Family, clients: Sequence[Any], test: Any, classes: int | No
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
-    clients = [pair_of(given, f"client {i}") if is_items(given) else given for i, given in enumerate(clients)]
-    test = pair_of(test, "Federation(test=...)") if is_items(test) else test
+    clients = [pair_of(given, f"client {i}", aside) if is_items(given) else given for i, given in enumerate(clients)]
+    test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
     clients, test, names = numbered_labels(clients, test)
     rows = [_rows(i, given) for i, given in enumerate(clients)]
-    shape = rows[0].X.shape[1:]
     for i, (X, *_) in enumerate(rows):
-        if X.shape[1:] != shape:
+        if layout(X) != layout(rows[0].X):
             raise BadData(
-                f"client {i} has rows of shape {list(X.shape[1:])}, client 0 of {list(shape)}: all must agree", client=i
+                f"client {i} has rows of shape {described(X)}, client 0 of {described(rows[0].X)}: all must agree",
+                client=i,
             )
     weights = [r.w for r in rows if r.w is not None]
     if weights and len(weights) < len(rows):
@@ -72,6 +77,35 @@ def pooled(problem: Family, clients: Sequence[Any], test: Any, classes: int | No
         classes = max(2, *(int(t.max()) + 1 for t in (y, y_test) if t is not None))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
     return Dataset(X, y, X_test, y_test, classes=classes, name="own", weights=w, test_keys=owner, labels=names), sizes
+
+
+def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:
+    """``data`` with its test rows as a data set, where it is a pair (X, y), another library's, or a frame.
+
+    Args:
+        problem: the model, for the labels that it takes
+        data: the user's; a data set, None and other values are returned as they are
+        test: the user's test rows, or None
+        classes: the number of classes; None counts the labels that occur
+        key: the column that names each row's client; None without
+
+    Raises RecipeError for a mapping of splits, and for test rows where ``data`` has some.
+    """
+    if isinstance(data, Mapping):
+        raise RecipeError(
+            f"Federation(data=...) has the parts {', '.join(map(str, data))}; give one, as data=parts['train'], "
+            "test=parts['test']",
+            "data",
+        )
+    if is_items(data) or (isinstance(data, tuple) and len(data) in (2, 3)):
+        made, _ = pooled(problem, [data], test, classes, key)
+        return made if key is None or isinstance(data, tuple) else replace(made, keys={key: as_key(data, key)})
+    if test is None or not isinstance(data, Dataset):
+        return data
+    if data.X_test is not None:
+        raise RecipeError("Federation(test=...): the data set has test rows already; leave one of both out", "test")
+    rows = _test(problem, pair_of(test, "Federation(test=...)") if is_items(test) else test, data.classes)
+    return replace(data, X_test=rows[0], y_test=rows[1])
 
 
 def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
@@ -109,10 +143,9 @@ def _rows(i: int, given: Any) -> OwnRows:
         raise BadData(f"client {i}: X_test and y_test belong together; give both, or None for both", client=i)
     if len(given) > 3 and given[2] is not None and len(given[2]):
         X_test, y_test = _pair(i, given[2], given[3], "_test")
-        if X_test.shape[1:] != X.shape[1:]:
+        if layout(X_test) != layout(X):
             raise BadData(
-                f"client {i} has test rows of shape {list(X_test.shape[1:])} and rows of {list(X.shape[1:])}: both "
-                "must agree",
+                f"client {i} has test rows of shape {described(X_test)} and rows of {described(X)}: both must agree",
                 client=i,
             )
     if len(given) in (2, 4):
@@ -133,7 +166,8 @@ def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
         )
     if 0 in X.shape[1:]:
         raise BadData(f"client {i}: X{part} is {list(X.shape)}, rows without columns; want one at least", client=i)
-    check_finite(X, i, "column")
+    for t, name in tensors(X, ""):
+        check_finite(t, i, f"{name} column".strip())
     check_finite(y[:, None] if y.ndim == 1 else y, i, "target")
     return X, y
 

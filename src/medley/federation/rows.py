@@ -17,6 +17,7 @@ from ..contract.errors import BadData, Unsupported
 from ..contract.needs import Need
 from ..contract.problem import Family, Objective, Problem
 from ..contract.types import Index, Weights
+from ..numerics.fields import Fields, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import largest, not_finite
 
@@ -148,14 +149,14 @@ class ClientRows:
 
     def excess(self) -> str:
         """A sentence about the largest input or target, where it is above `LARGE`; empty where all are smaller."""
-        for t, what in ((self.X, "input"), (self.y, "target")):
+        for t, what in (*tensors(self.X, "input"), (self.y, "target")):
             if not t.is_floating_point() or not t.numel():
                 continue
             at, value = largest(t)
             if abs(value) < LARGE:
                 continue
             said = self.layout.blamed(BadData(f"its largest {what} is {value:g}", row=at[0]))
-            tail = f"in column {at[1]}" if what == "input" and len(at) > 1 else "there"
+            tail = f"in column {at[1]}" if what != "target" and len(at) > 1 else "there"
             if abs(value) > math.sqrt(torch.finfo(t.dtype).max):
                 kind = str(t.dtype).removeprefix("torch.")
                 return f"{said} {tail}, whose square {kind} does not hold: standardise the {what}s, or leave it out"
@@ -232,6 +233,10 @@ def bound(
 
 def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
     """Raise BadData, with row and column, for a number of ``given`` that the dtype of ``taken`` does not hold."""
+    if isinstance(given, Fields) and isinstance(taken, Fields):
+        for (part, name), (cast, _) in zip(tensors(given, what), tensors(taken, what), strict=True):
+            refuse_overflow(part, cast, name)
+        return
     if isinstance(taken, Lazy):
         return  # rows are not read for it
     narrower = given.is_floating_point() and torch.finfo(given.dtype).max > torch.finfo(taken.dtype).max

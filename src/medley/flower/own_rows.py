@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..contract.client import Client, Engine
-from ..contract.errors import BadData, Diverged, WireError
+from ..contract.errors import BadData, Diverged, Unsupported, WireError
 from ..contract.problem import Problem, State
 from ..contract.types import Vec
 from ..datasets import Dataset
@@ -21,6 +21,7 @@ from ..federation.evaluation import Held, scores
 from ..federation.rows import Layout, bound, gathered, held_out, ready
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
+from ..numerics.fields import Fields
 from ..recipe import Recipe
 from .census import ClientReport, Known, RowKind, TaskReport
 
@@ -58,6 +59,13 @@ class Lot:
             rows: the training rows that are the client's
             tests: the test rows that are the client's
         """
+        if isinstance(d.X, Fields):
+            raise Unsupported(
+                "nodes of Flower take rows of one input, and these have several; join them to one tensor [n, ...], or "
+                "run on another transport",
+                method="flower",
+                need="rows of one input",
+            )
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
         return cls(d.X[rows], d.y[rows], w, X, y, d.classes, labels)

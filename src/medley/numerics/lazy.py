@@ -6,7 +6,7 @@ batch is in memory while it is trained on, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, runtime_checkable
 
@@ -121,8 +121,9 @@ class Lazy(Tensor):
 
 
 def in_memory(t: Tensor) -> Tensor:
-    """The tensor, read where it is lazy."""
-    return t.read() if isinstance(t, Lazy) else t
+    """The tensor, read where it is lazy, and where it holds lazy ones."""
+    read: Callable[[], Tensor] | None = getattr(t, "read", None)
+    return t if read is None else read()
 
 
 def digest(t: Lazy, size: int) -> bytes:

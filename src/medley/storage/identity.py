@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import RecipeError
+from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, digest
 from ..numerics.sparse import arrays
 from .modules import OWN
@@ -166,6 +167,8 @@ class Digester:
 
     def tensor(self, t: Tensor) -> bytes:
         """A tensor by dtype, shape and content, dense or sparse; gradients and devices don't count."""
+        if isinstance(t, Fields):
+            return self.all("fields", [t.names, *t.parts])
         if isinstance(t, Lazy):
             return digest(t, SIZE)
         parts = [np.ascontiguousarray(a).reshape(-1) for a in arrays(t.detach().cpu())]

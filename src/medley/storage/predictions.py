@@ -9,28 +9,50 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..contract.errors import BadData
+from ..numerics.fields import applied, fields, inputs_of
+
 
 def outputs_of(module: nn.Module, X: Any, batch: int) -> Tensor:
     """The module's outputs of rows X in evaluation mode, on the CPU; its mode is as before afterwards.
 
     Args:
         module: the module
-        X: rows [n, ...], a tensor or an array; floats in any dtype
+        X: rows [n, ...], a tensor, an array, or a dict or tuple of such; floats in any dtype
         batch: rows in one forward pass
     """
-    rows = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
+    given = fields(X, lambda v, _: _tensor(v))
+    rows = _tensor(X) if given is None else given
     like = next(p for p in module.parameters() if p.is_floating_point())
     was = module.training
     module.eval()
     try:
         with torch.no_grad():
             parts = [
-                module(part.to(like.device, like.dtype if part.is_floating_point() else part.dtype)).cpu()
+                applied(
+                    module, inputs_of(part.to(like.device, like.dtype if rows.is_floating_point() else rows.dtype))
+                ).cpu()
                 for part in torch.split(rows, batch)
             ]
     finally:
         module.train(was)
     return torch.cat(parts)
+
+
+def _tensor(X: Any) -> Tensor:
+    """Rows as a tensor: an array, a tensor, or a frame, whose columns may be of several types.
+
+    Raises BadData for cells that are no numbers.
+    """
+    if isinstance(X, Tensor):
+        return X
+    array = np.asarray(X)
+    if array.dtype == object and hasattr(X, "columns"):
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as e:
+            raise BadData(f"predict(X): a frame's columns must be numbers: {e}; give those of training") from None
+    return torch.as_tensor(array)
 
 
 def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...contract.errors import BadData, RecipeError
 from ...contract.types import Data
+from ...numerics.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
 from .loss import LinearLoss
 from .problem import LinearProblem
@@ -46,6 +47,11 @@ class Linear(LinearLoss):
 
         Raises BadData where X or y has another shape.
         """
+        if isinstance(X, Fields):
+            raise BadData(
+                f"{type(self).__name__} wants X as [rows, features], this one has several inputs a row "
+                f"({described(X)}); join them to one table, or give a Network whose module takes them"
+            )
         if X.ndim != 2:
             raise BadData(
                 f"{type(self).__name__} wants X as [rows, features], this one is {list(X.shape)}; flatten it first "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ...contract.needs import Need
 from ...contract.own import Patterns
 from ...contract.problem import Problem
 from ...contract.types import Data
+from ...numerics.fields import Fields, described
 from ...numerics.lazy import in_memory
 from ...numerics.redrawn import redrawn
 from ...numerics.sparse import Sparse
@@ -25,6 +27,11 @@ from .names import trainable
 from .problem import NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
+
+
+def _takes(module: nn.Module, X: Data) -> str:
+    """A clause on the arguments of the module's `forward`, where rows have several inputs."""
+    return f"; its forward takes {inspect.signature(module.forward)}" if isinstance(X, Fields) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +137,14 @@ class Network:
         except BadData:
             raise
         except Exception as e:
-            whole = "" if X.is_floating_point() else " of integers (convert them to floats if it does not embed them)"
-            raise BadData(f"the network cannot read rows of shape {list(X.shape[1:])}{whole}: {e}") from e
+            whole = (
+                ""
+                if X.is_floating_point() or isinstance(X, Fields)
+                else " of integers (convert them to floats if it does not embed them)"
+            )
+            raise BadData(
+                f"the network cannot read rows of shape {described(X)}{whole}: {e}{_takes(self.module, X)}"
+            ) from e
         self._check_outputs(out, y, classes)
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
             raise BadData(

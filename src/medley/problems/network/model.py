@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ...contract.errors import RecipeError
 from ...contract.problem import State
 from ...contract.types import Data, Vec, Weights
-from ...numerics.lazy import in_memory
+from ...numerics.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
 from .spec import NetworkSpec
@@ -133,14 +133,19 @@ class NetworkModel:
         self.load(x)
         self.mode(False)
         with torch.no_grad():
-            return cast(Tensor, self.module(in_memory(X)))
+            return self.apply(X)
 
-    def call(self, x: Vec, X: Data) -> Tensor:
+    def apply(self, X: Data) -> Tensor:
+        """The network's outputs of these rows in its present mode, with its present parameters."""
+        return applied(self.module, inputs_of(X))
+
+    def call(self, x: Vec, X: Inputs) -> Tensor:
         """The network's outputs in its present mode, differentiable by x."""
         parts = self.split(x)
         params = {path: parts[i] for path, i in self.places}
         # Tied by torch, a module at two paths would be left with what it was given.
-        return cast(Tensor, functional_call(self.module, params, (X,), tie_weights=False))
+        args, named = arguments(self.module, X)
+        return cast(Tensor, functional_call(self.module, params, args, named, tie_weights=False))
 
     def compared(self, outputs: Tensor, y: Data) -> Tensor:
         """Outputs, with −∞ for the classes with which a row's label is not compared.

@@ -11,10 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
 
 from ...contract.errors import Unsupported
 from ...contract.problem import LocalLoss
 from ...contract.types import Data, Rows, Vec, Weights
+from ...numerics.fields import Inputs, inputs_of, several
 from ...numerics.lazy import in_memory
 from ...runtime.meter import Meter
 from ..labels import count
@@ -121,11 +123,11 @@ class NetworkObjective:
         p.mode(True)
         p.gradient.zero_()
         if self.transform is not None and self.rng is not None:
-            X = self.transform(X, self.rng)
+            X = several(self.transform(inputs_of(X), self.rng))
 
         def of() -> Tensor:
             return (
-                p.mean_loss(p.module(X), y, self._weights(rows))
+                p.mean_loss(p.apply(X), y, self._weights(rows))
                 if loss is None
                 else loss(NetworkBatch(self, x, X, y, rows))
             )
@@ -152,7 +154,8 @@ class NetworkObjective:
         w = self._weights(rows)
         p.mode(False)  # so that a Hessian is that of the function that is evaluated
 
-        return lambda v: p.mean_loss(p.call(v, X), y, w)
+        inputs = inputs_of(X)
+        return lambda v: p.mean_loss(p.call(v, inputs), y, w)
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x) v on these rows by double backward, in evaluation mode."""
@@ -185,6 +188,11 @@ class NetworkObjective:
         with torch.no_grad():
             return batch.features
 
+    def _of_row(self, x: Vec, row: Inputs, y: Tensor) -> Tensor:
+        """The loss of one row, differentiable by x."""
+        batch: Inputs = tree_map(lambda t: t[None], row)
+        return self.problem.mean_loss(self.problem.call(x, batch), y[None])
+
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
         """(1/n) Σ_j (∂l_j/∂x)², square by coordinate, in evaluation mode, a block of rows at a time."""
         p = self.problem
@@ -192,12 +200,11 @@ class NetworkObjective:
         self.meter.rows += len(y)
         p.mode(False)
 
-        f = lambda v, a, b: p.mean_loss(p.call(v, a[None]), b[None])
-        by_row, block = vmap(grad(f), in_dims=(None, 0, 0)), max(1, ROW_GRADIENTS // self.d)
+        by_row, block = vmap(grad(self._of_row), in_dims=(None, 0, 0)), max(1, ROW_GRADIENTS // self.d)
         total = torch.zeros_like(x)
         weights = self._weights(rows)
         for k, (a, b) in enumerate(zip(torch.split(X, block), torch.split(y, block), strict=True)):
-            squared = by_row(x, a, b).square()
+            squared = by_row(x, inputs_of(a), b).square()
             some = None if weights is None else weights[k * block : (k + 1) * block]
             total += squared.sum(0) if some is None else some @ squared
         return total / len(y)
@@ -209,10 +216,10 @@ class NetworkObjective:
         weights = self._weights(rows)
         self.meter.rows += len(y)
         p.mode(True)
-        by_row = vmap(grad(lambda v, a, b: p.mean_loss(p.call(v, a[None]), b[None])), (None, 0, 0))
+        by_row = vmap(grad(self._of_row), (None, 0, 0))
         block = max(1, ROW_GRADIENTS // self.d)
         for at in range(0, len(y), block):
-            g = by_row(x, X[at : at + block], y[at : at + block])
+            g = by_row(x, inputs_of(X[at : at + block]), y[at : at + block])
             if weights is not None:
                 g *= weights[at : at + block, None]
             total += (bound / g.norm(dim=1).clamp(min=bound)) @ g
@@ -265,7 +272,7 @@ class NetworkBatch:
         p, kept = self.of.problem, []
         hook = p.head.register_forward_pre_hook(lambda m, args: kept.append(args[0])) if p.head is not None else None
         try:
-            out = p.module(self.X)
+            out = p.apply(self.X)
         finally:
             if hook is not None:
                 hook.remove()

@@ -15,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
 from ...contract.types import Data, Vec, Weights
+from ...numerics.fields import arguments, inputs_of, tensors
 from ...numerics.lazy import Lazy
 from ...numerics.redrawn import redrawn
 from ...runtime.meter import Meter
@@ -82,20 +83,22 @@ class NetworkProblem(NetworkModel):
 
         The rows of the greatest and of the least integer are tried, which pass if all do. Floats are not looked at.
         """
-        if X.is_floating_point() or isinstance(X, Lazy) or not X.numel():
-            return
-        size = X[0].numel()
-        for at in (int(X.argmax()), int(X.argmin())):
-            row = at // size
-            ids = X[row : row + 1]
-            try:
-                self.outputs(self.flat, ids.to(self.device))
-            except IndexError as e:
-                raise BadData(
-                    f"the network cannot read ids {int(ids.min())}..{int(ids.max())} ({e}); give its embedding more "
-                    "ids, or check the tokeniser",
-                    row=row,
-                ) from e
+        for part, where in tensors(X, ""):
+            if part.is_floating_point() or isinstance(part, Lazy) or not part.numel():
+                continue
+            size = part.shape[1:].numel()
+            for at in (int(part.argmax()), int(part.argmin())):
+                row = at // size
+                ids = part[row]
+                try:
+                    rows = X[row : row + 1]
+                    self.outputs(self.flat, rows.to(self.device, self.dtype if X.is_floating_point() else X.dtype))
+                except IndexError as e:
+                    raise BadData(
+                        f"the network cannot read ids{where} {int(ids.min())}..{int(ids.max())} ({e}); give its "
+                        "embedding more ids, or check the tokeniser",
+                        row=row,
+                    ) from e
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> NetworkObjective:
         """f_i of these rows; their weights ``w`` [n] are 1 by default."""
@@ -128,7 +131,7 @@ class NetworkProblem(NetworkModel):
         with torch.random.fork_rng(cuda), torch.no_grad():
             before = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             try:
-                functional_call(self.module, kept, (X,), tie_weights=False)
+                functional_call(self.module, kept, *arguments(self.module, inputs_of(X)), tie_weights=False)
             except Exception:  # BatchNorm fails with one row; it is not known then
                 return True
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,11 @@ from ...contract.own import Patterns
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, y) -> the mean loss of the batch, a 0-d tensor; or the loss of each row, a tensor [b, ...]."""
 
-Transform = Callable[[Tensor, torch.Generator], Tensor]
-"""(rows [b, ...], a random stream) -> rows of a batch for training, such as `medley.datasets.augment.flip`."""
+Transform = Callable[[Any, torch.Generator], Any]
+"""(rows, a random stream) -> rows of a batch for training, such as `medley.datasets.augment.flip`.
+
+Rows are a tensor [b, ...]; of several inputs a dict or a tuple of such.
+"""
 
 
 @runtime_checkable

@@ -1,0 +1,149 @@
+"""Frames of pandas and data sets of Hugging Face, by the libraries themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import medley as md
+
+pd = pytest.importorskip("pandas")
+
+RNG = np.random.default_rng(0)
+P = md.problems.Logistic(mu=0.001, intercept=True)
+
+
+def patients() -> Any:
+    """300 patients of three hospitals, whose index is in disorder."""
+    table = pd.DataFrame({"age": RNG.normal(0, 1, 300), "smoker": RNG.random(300) < 0.3})
+    table["hospital"] = np.repeat(["north", "south", "west"], [200, 60, 40])
+    table["died"] = np.where(table.age + table.smoker > 0.5, "yes", "no")
+    return table.sample(frac=1, random_state=1)
+
+
+def test_a_frame_with_a_client_column() -> None:
+    table = patients()
+    data = md.datasets.frame(table, target="died", client="hospital")
+    assert (data.labels, data.X.shape, data.classes) == (("no", "yes"), (300, 2), 2)
+    usual = table.rename(columns={"hospital": "client", "died": "label"})
+    feds = [
+        md.Federation(P, data=data, partition=md.scenarios.ByKey("hospital")),
+        md.Federation(P, clients=data),
+        md.Federation(P, clients=usual),
+        md.Federation(P, data=usual.rename(columns={"client": "hospital"}), partition=md.scenarios.ByKey("hospital")),
+        md.Federation(P, clients=[part.drop(columns="client") for _, part in usual.groupby("client")]),
+        md.Federation(P, clients=[(part[["age", "smoker"]], part["label"]) for _, part in usual.groupby("client")]),
+    ]
+    found = [md.run(md.Newton(), fed, 4) for fed in feds]
+    for fed, r in zip(feds, found, strict=True):
+        assert sorted(fed.draw(0).sizes.tolist()) == [40, 60, 200]
+        assert torch.allclose(r.x, found[0].x, atol=1e-5)
+        assert (r.predict(table[["age", "smoker"]]) == table["died"]).mean() > 0.95
+
+
+def test_targets_with_fractions_are_values_and_others_labels() -> None:
+    table = patients().drop(columns="died").assign(cost=lambda t: t.age * 1.5)
+    assert md.datasets.frame(table, target="cost", client="hospital").classes is None
+    assert md.datasets.frame(table.assign(cost=[1.0, 2.0] * 150), target="cost", client="hospital").classes == 2
+    counts = table.assign(cost=[1.0, 2.0] * 150)
+    assert md.datasets.frame(counts, target="cost", client="hospital", regression=True).classes is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: md.datasets.frame(t, target="dead"), "dead"),
+        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' is no numbers.*get_dummies"),
+        (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
+        (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
+        (lambda t: md.Federation(P, clients=t), r"columns age, smoker, hospital, died: say which .*datasets\.frame"),
+        (lambda t: md.Federation(P, clients=[t, t]), "client 0 is a frame without a column called label"),
+        (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "it has 0 keys"),
+        (
+            lambda t: md.Federation(P, data=t.rename(columns={"died": "y"}), partition=md.scenarios.ByKey("site")),
+            "site",
+        ),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused_by_column(change: Any, said: str) -> None:
+    with pytest.raises(md.MedleyError, match=said):
+        change(patients())
+
+
+def test_figures_of_a_run_as_a_frame() -> None:
+    r = md.run(md.Newton(), md.Federation(P, clients=md.datasets.frame(patients(), "died", "hospital")), 3)
+    table = r.frame()
+    assert list(table["round"]) == [0, 1, 2, 3]
+    assert float(table["loss"].iloc[-1]) == r.history[-1]["loss"]
+
+
+DIGITS = md.datasets.digits()
+
+
+@pytest.fixture(name="hf")
+def hugging_face() -> Any:
+    """The package `datasets`, which `make test-extras` has."""
+    found = pytest.importorskip("datasets")
+    if not hasattr(found, "Dataset"):  # a folder of tests has the same name
+        pytest.skip("the package `datasets` is not installed")
+    return found
+
+
+def test_hugging_face_data_sets_have_the_bits_of_arrays(hf: Any) -> None:
+    parts = [slice(0, 200), slice(200, 330)]
+    arrays = [(DIGITS.X[p], DIGITS.y[p]) for p in parts]
+    sets = [hf.Dataset.from_dict({"image": X.tolist(), "label": y.tolist()}) for X, y in arrays]
+    net = nn.Sequential(nn.Linear(64, 10))
+    want = md.run(md.FedAvg(), md.Federation(md.problems.Network(net), clients=arrays), 2, engine="seq")
+    for clients in (sets, [s.with_format("torch") for s in sets], [s.with_format("numpy") for s in sets]):
+        fed = md.Federation(md.problems.Network(net), clients=clients)
+        assert md.run(md.FedAvg(), fed, 2).digest == want.digest
+    two = md.run(
+        md.FedAvg(), md.Federation(md.problems.Network(net), clients=sets), 2, transport=md.transports.Processes(2)
+    )
+    assert two.digest == want.digest
+
+
+def test_hugging_face_data_sets_are_dealt_by_a_column_and_tables_are_tables(hf: Any) -> None:
+    own = hf.Dataset.from_dict({"image": DIGITS.X[:300].tolist(), "label": DIGITS.y[:300].tolist()})
+    owned = own.add_column("user", (np.arange(300) % 3).tolist())
+    by_user = md.scenarios.ByKey("user")
+    fed = md.Federation(md.problems.Network(nn.Linear(64, 10)), data=owned, partition=by_user)
+    assert fed.draw(0).sizes.tolist() == [100, 100, 100]
+    assert md.run(md.FedAvg(), fed, 1).status.outcome == "finished"
+    table = hf.Dataset.from_pandas(patients().rename(columns={"died": "label"}), preserve_index=False)
+    one = md.Federation(P, data=table, partition=md.scenarios.ByKey("hospital"))
+    two = md.Federation(P, clients=md.datasets.frame(table, target="label", client="hospital"))
+    assert torch.allclose(md.run(md.Newton(), one, 3).x, md.run(md.Newton(), two, 3).x)
+    with pytest.raises(md.RecipeError, match=r"has the parts train; give one, as data=parts\['train'\]"):
+        md.Federation(P, data=hf.DatasetDict({"train": table}), partition=by_user)
+
+
+def test_hugging_face_tokens_masks_and_images(hf: Any) -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(20, 4), nn.Linear(4, 2)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            mask = attention_mask[..., None].to(self.head.weight.dtype)
+            out: Tensor = self.head((self.embed(input_ids) * mask).sum(1) / mask.sum(1))
+            return out
+
+    columns = {"input_ids": RNG.integers(0, 20, (80, 6)).tolist(), "attention_mask": np.ones((80, 6), int).tolist()}
+    tokens = hf.Dataset.from_dict({**columns, "label": RNG.integers(0, 2, 80).tolist(), "text": ["a"] * 80})
+    with pytest.raises(md.BadData, match=r"input 'text' is a str.*remove_columns\(\['text'\]\)"):
+        md.Federation(md.problems.Network(Mean()), clients=[tokens])
+    fed = md.Federation(md.problems.Network(Mean()), clients=[tokens.remove_columns("text")] * 2)
+    r = md.run(md.FedAvg(), fed, 3)
+    assert r.history[-1]["loss"] < r.history[0]["loss"]
+    Image = pytest.importorskip("PIL.Image")
+    pixels = RNG.integers(0, 255, (40, 8, 8, 3), dtype=np.uint8)
+    photos = hf.Dataset.from_dict({"img": [Image.fromarray(a) for a in pixels], "label": ["cat", "dog"] * 20})
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    seen = md.run(md.FedAvg(), md.Federation(md.problems.Network(net), clients=[photos, photos]), 2)
+    assert set(seen.predict(torch.rand(20, 3, 8, 8))) <= {"cat", "dog"}
