@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test slow check bench soak soak-deploy docs test-deploy constraints hooks release bounds bounds-short newest coverage
+.PHONY: demo test slow check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -46,6 +46,16 @@ soak: .venv/.ready
 	$(BIN)/python benchmarks/fuzz.py --what all --count 100000
 	$(BIN)/python benchmarks/soak.py memory --on processes --minutes 30
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --minutes 30; fi
+
+# Hugging Face's data sets, TensorBoard and a notebook for real, in an environment of their own: no other test wants them.
+test-extras: .venv-extras/.ready
+	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/test_sinks.py tests/test_notebook.py
+
+.venv-extras/.ready: pyproject.toml constraints.txt
+	test -x .venv-extras/bin/python || $(PYTHON) -m venv .venv-extras
+	.venv-extras/bin/pip install -q -c constraints.txt torch
+	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,tensorboard,notebook]'
+	touch $@
 
 # A node, the server's app or the SuperLink of a deployment killed at 30 random moments: half an hour.
 soak-deploy: .venv-deploy/.ready

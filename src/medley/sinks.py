@@ -15,14 +15,13 @@ from typing import Any
 
 from .contract.errors import MedleyError
 from .contract.settings import checked
-from .storage.result import Row
 
 
 class Sink(ABC):
     """A function of rows that is closed at the end."""
 
     @abstractmethod
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: Mapping[str, Any]) -> None:
         """File the figures of a row."""
 
     @abstractmethod
@@ -37,7 +36,7 @@ class TensorBoard(Sink):
     def __init__(self, folder: str | Path) -> None:
         self.writer = _client("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: Mapping[str, Any]) -> None:
         """File a scalar for each column."""
         for name, value in figures(row).items():
             self.writer.add_scalar(name, value, int(row["round"]))
@@ -73,7 +72,7 @@ class MLflow(Sink):
         for key, value in (params or {}).items():
             self.client.log_param(self.run, key, value)
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: Mapping[str, Any]) -> None:
         """File a metric for each column."""
         for name, value in figures(row).items():
             self.client.log_metric(self.run, name, value, step=int(row["round"]))
@@ -90,7 +89,7 @@ class WandB(Sink):
     def __init__(self, project: str = "medley", **options: Any) -> None:
         self.run = _client("wandb", "wandb").init(project=project, **options)
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: Mapping[str, Any]) -> None:
         """File the row."""
         self.run.log(figures(row), step=None if "method" in row else int(row["round"]))
 
@@ -99,7 +98,7 @@ class WandB(Sink):
         self.run.finish()
 
 
-def figures(row: Row) -> dict[str, float]:
+def figures(row: Mapping[str, Any]) -> dict[str, float]:
     """The figures of a row by name. Those of a comparison stand below their method and seed."""
     below = f"{row['method']}/seed {row['seed']}/" if "method" in row else ""
     return {below + name: value for name, value in row.items() if name not in ("method", "seed")}

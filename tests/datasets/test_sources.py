@@ -84,7 +84,10 @@ def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
         ),
         (lambda: Rows(range(0)), "client 1 has no rows"),
         (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: 3})(PARTS[0]), "client 1: an item is a int"),
-        (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: {"a": 1, "b": 2}})(PARTS[0]), "want inputs and a target"),
+        (
+            lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: {"a": 1, "b": 2}})(PARTS[0]),
+            "want inputs and a target",
+        ),
     ],
 )
 def test_data_sets_that_have_no_rows_to_read_are_refused_by_name(made: Any, said: str) -> None:
