@@ -83,6 +83,15 @@ def test_three_nodes_find_the_x_of_one_process(there: Deployment) -> None:
             assert log.read_text().splitlines()[-1].endswith("ended")
 
 
+def test_a_robust_fold_of_real_replies(there: Deployment) -> None:
+    robust = [{"kind": "SCAFFOLD", "fold": {"kind": "GeometricMedian"}}]
+    r = recipe.Recipe({**LOGISTIC, "federation": {"weights": "uniform"}, "methods": robust})
+    assert isinstance(r.methods()[0], md.Robust)
+    there.app(r)
+    with there.nodes():
+        same(there.result("robust"), r)
+
+
 def test_a_stream_of_tasks_on_nodes(there: Deployment) -> None:
     r = recipe.Recipe(STREAM)
     there.app(r)

@@ -38,7 +38,10 @@ def make_report(
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
     report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
-    show(Board(results, base))
+    if report.lying.several(results):
+        show(Text(report.lying.table(report.lying.points(results))))
+    else:
+        show(Board(results, base))
     show(f"saved in {output}")
 
 

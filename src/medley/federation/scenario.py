@@ -145,5 +145,5 @@ class Scenario:
             "validation": validation,
             "f_star": self.f_star,
             **tasks,
-            **({} if self.attack is None else {"attack": repr(self.attack)}),
+            **({} if self.attack is None else {"attack": repr(self.attack), "liars": self.attack.share}),
         }

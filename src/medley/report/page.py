@@ -8,6 +8,7 @@ from typing import Any
 
 from ..storage import atomic
 from ..storage.result import Result
+from . import lying
 from .document import Block, Document, Raw, Text
 from .figures import Markup
 from .sections.compared import compared
@@ -80,6 +81,8 @@ def page(
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
     """Write `page` to a file, whole or not at all; its folder is made.
 
+    Runs under several attacks or shares of liars make the page of `lying.page` instead.
+
     Args:
         path: The file.
         results: Runs, at most one of each method and seed.
@@ -93,7 +96,11 @@ def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
         MedleyError: The file cannot be written; the one that was there is untouched.
     """
     path = Path(path)
-    text = page(results, **kwargs)
+    if lying.several(results):
+        told = {k: v for k, v in kwargs.items() if k in ("title", "command") and v is not None}
+        text = lying.page(lying.points(results), **told)
+    else:
+        text = page(results, **kwargs)
     atomic.made(path.parent)
     with atomic.replacing(path) as tmp:
         tmp.write_text(text, encoding="utf-8")
