@@ -3,7 +3,7 @@
     python benchmarks/folds.py
 
 100 clients of 600 rows [784] train a network of 235,146 parameters for one epoch in batches of 32, on one thread. Every
-figure is CPU time, the median of several rounds, taken in turns. Rows are random: their values play no part in the time.
+figure is CPU time, the median of several rounds, taken in turns. Rows are random; their values play no part.
 """
 
 from __future__ import annotations
