@@ -10,9 +10,10 @@ SLOWEST := --durations=20 --durations-min=0.5
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
 
-# Two workers: the tests are single-threaded, and each worker pays for importing torch once.
+# Two workers: the tests are single-threaded, and each worker pays for importing torch once. Each begins with a half of the
+# tests, so that those of one method meet on one worker, and share the run that they compare with.
 test: .venv/.ready
-	$(BIN)/pytest -n 2 -m "not slow" $(SLOWEST)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(SLOWEST)
 
 # The slow tests run the commands of README and docs too. Two workers take each other's tests when theirs are done; those
 # marked `timed` run alone.

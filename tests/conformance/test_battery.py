@@ -20,6 +20,8 @@ from medley.contract.types import Vec
 from medley.testing import checks, conformance
 from medley.testing.card import Line, Term, card
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 
 class Model(Message):
     x: Vec

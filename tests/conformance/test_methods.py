@@ -12,18 +12,24 @@ from medley.testing import Check, checks
 from support.methods import METHODS
 from support.oracles import unchecked
 
-TYPED = {"card", "relabelled", "partial", "nobody", "one client", "narrow codec", "server by assignment"}
+TYPED = {"card", "partial", "one client", "narrow codec"}
 """The short checks, which run with run-time types; those take half of the time of the long ones."""
 
 
-@pytest.mark.parametrize("check", [pytest.param(c, id=f"{m.name}-{c}") for m in METHODS for c in checks(m)])
+LONG = {"one worker": [pytest.mark.slow]}
+"""Checks that `make test` leaves out: two workers take the same way."""
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param(c, id=f"{m.name}-{c}", marks=LONG.get(c.name, [])) for m in METHODS for c in checks(m)]
+)
 def test_conformance(check: Check) -> None:
     with nullcontext() if check.name in TYPED else unchecked():
         check()
 
 
 def test_the_short_checks_are_checks() -> None:
-    assert {c.name for c in checks(METHODS[0])} > TYPED
+    assert {c.name for c in checks(METHODS[0])} > TYPED | set(LONG)
 
 
 def test_the_table_holds_every_public_method() -> None:

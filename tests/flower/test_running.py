@@ -80,6 +80,7 @@ def deployment(project: Path, *kills: int) -> tuple[Local, list[str]]:
     return local, said
 
 
+@pytest.mark.slow
 def test_a_killed_app_goes_on_by_itself_to_the_digest_of_the_undisturbed_run(tmp_path: Path) -> None:
     local, said = deployment(tmp_path / "project", 3, 5)
     status = local.run(tmp_path / "run", {}, restarts=3)
@@ -92,6 +93,7 @@ def test_a_killed_app_goes_on_by_itself_to_the_digest_of_the_undisturbed_run(tmp
     assert md.Result.load(tmp_path / "run").digest == whole.digest
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_go_on_ends_with_its_sentence_and_goes_on_when_told_so(tmp_path: Path) -> None:
     local, _ = deployment(tmp_path / "project", 3, -5)
     status = local.run(tmp_path / "run", {})
@@ -176,6 +178,7 @@ def test_old_memories_are_deleted_and_nothing_else(tmp_path: Path) -> None:
 MEDLEY = str(Path(sys.executable).with_name("medley"))
 
 
+@pytest.mark.slow
 def test_a_node_deletes_its_memories_when_told_to(tmp_path: Path) -> None:
     for run, age in (("old", 100_000), ("new", 0)):
         Shelf(tmp_path / run / "0", {}).put((1, 0), {})

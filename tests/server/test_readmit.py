@@ -12,6 +12,8 @@ import medley as md
 from medley.algorithms.fedecado.messages import Server
 from medley.storage import checkpoint, pytree
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 
 def state(folder: Path, method: Any) -> tuple[Any, dict[int, Any]]:
     """The server's state and the clients' memories in a checkpoint."""

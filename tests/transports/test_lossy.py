@@ -21,6 +21,8 @@ from medley.wire.codecs import Delta
 from support.oracles import unchecked
 from support.toys import Toy, federation
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 QUADRATICS = md.problems.quadratics(clients=10)
 TRYING = md.ReplyPolicy(retries=60)
 
