@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from medley.report import Dots, Line, heat, histogram, lines, partition, strip
 from medley.report.figures import DARK, LIGHT, Axis, mark
+from medley.report.text import with_units
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -186,3 +187,33 @@ def test_heat_shades_by_value_and_leaves_blanks() -> None:
     shades = [float(r.get("style", "").split("fill-opacity:")[1]) for r in root.iter(f"{SVG}rect")]
     assert shades == pytest.approx([0.27, 0.155, 0.5])
     assert [t.text for t in root.iter(f"{SVG}text")].count("25.0") == 1
+
+
+def test_a_method_that_sends_a_thousand_times_as_much_does_not_squeeze_the_others() -> None:
+    x = np.array([0.0, 1e3, 1e4])
+    for log, widest in (("x", 0.5), ("xy", 0.5), (False, 0.01)):
+        svg = lines([Line("a", 0, x, 1 + x), Line("b", 1, x * 1e3, 1 + x)], title="t", x="bytes", log=log)  # type: ignore[arg-type]
+        paths = re.findall(r'data-name="a"><path d="M([^"]+)"', svg)
+        xs = [float(p.split(",")[0]) for p in paths[0].split(" ")]
+        share = (xs[-1] - xs[0]) / 312
+        assert share <= widest * 1.01
+        assert (share > 0.2) == bool(log)
+    assert re.findall(r">(\d+ [kMG]?B)<", lines([Line("a", 0, x, 1 + x)], title="t", x="bytes", log="x")) == [
+        "1 kB",
+        "2 kB",
+        "5 kB",
+        "10 kB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "metric", "said"),
+    [
+        (-0.97, 3.95, "seconds_to_target", "−1.0 ± 4.0 s"),
+        (0.002, 0.3, "seconds_to_target", "+2.00 ± 300 ms"),
+        (1200.0, 5e6, "bytes_to_target", "0.0 ± 5.0 MB"),
+        (1.5, 0.5, "seconds_to_target", "+1.50 ± 0.50 s"),
+    ],
+)
+def test_a_difference_and_its_interval_have_one_unit(mean: float, half: float, metric: str, said: str) -> None:
+    assert with_units(mean, half, metric, signed=True) == said

@@ -152,6 +152,7 @@ def test_primary_metric() -> None:
     assert primary(board()) == "accuracy"
     assert primary(board(accuracy=False)) == "loss"
     assert primary(board(accuracy=False, gap=True)) == "gap"
+    assert primary(board(gap=True)) == "gap"  # the optimal loss is known
     assert primary([run(summary={"acc": 0.5})]) == "acc"
     assert list(by_method(board())) == ["A", "B", "C"]
 

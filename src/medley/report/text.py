@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .numbers import Paired, Stat, is_share
 from .targets import COLUMNS
-from .units import DASH, FORMATS, plus_minus
+from .units import DASH, FORMATS, plus_minus, unit_of
 
 FEW = 4
 """Fewer seeds than this stand in the place of an interval that leaves the possible range."""
@@ -52,7 +52,7 @@ def worth(stat: Stat, metric: str, seeds: bool = False) -> str:
     if seeds and 2 <= stat.n < FEW and stat.half > 0:
         return f"{form(stat.mean)} ({', '.join(form(v).removesuffix(' %') for v in stat.values)})".replace("-", "−")
     if kind_of(metric) in ("count", "seconds", "bytes"):
-        return _with_units(stat.mean, stat.half, metric)
+        return with_units(stat.mean, stat.half, metric)
     text = plus_minus(stat.mean, stat.half, is_share(metric))
     return f"{text} %" if is_share(metric) else text
 
@@ -68,7 +68,7 @@ def difference(pair: Paired | None) -> str:
     if pair is None or not pair.n:
         return DASH
     if kind_of(pair.metric) in ("count", "seconds", "bytes"):
-        return _with_units(pair.diff.mean, pair.diff.half, pair.metric, signed=True)
+        return with_units(pair.diff.mean, pair.diff.half, pair.metric, signed=True)
     share = is_share(pair.metric)
     if impossible(pair):
         seeds = (plus_minus(v, math.nan, share, signed=True) for v in pair.diff.values)
@@ -77,8 +77,8 @@ def difference(pair: Paired | None) -> str:
     return f"{text} pp" if share else text
 
 
-def _with_units(mean: float, half: float, metric: str, signed: bool = False) -> str:
-    """``mean ± half`` with their units, once where both have the same."""
+def with_units(mean: float, half: float, metric: str, signed: bool = False) -> str:
+    """``mean ± half`` in one unit, that of the larger."""
     form = FORMATS[kind_of(metric)]
     sign = "−" if mean < 0 else "+" if signed and mean > 0 else ""
     text = sign + form(abs(mean))
@@ -86,4 +86,7 @@ def _with_units(mean: float, half: float, metric: str, signed: bool = False) -> 
         return text
     value, _, unit = text.partition(" ")
     spread, _, same = form(half).partition(" ")
-    return f"{value} ± {spread} {unit}".rstrip() if unit == same else f"{text} ± {form(half)}"
+    if unit == same:
+        return f"{value} ± {spread} {unit}".rstrip()
+    size, unit = unit_of(kind_of(metric), max(abs(mean), half))
+    return f"{plus_minus(mean / size, half / size, signed=signed)} {unit}"

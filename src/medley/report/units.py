@@ -12,22 +12,44 @@ DASH = "–"
 """The text of a missing figure."""
 
 
+UNITS = {
+    "bytes": (
+        ("TB", 0.9995e12, 1e12),
+        ("GB", 0.9995e9, 1e9),
+        ("MB", 0.9995e6, 1e6),
+        ("kB", 999.5, 1e3),
+        ("B", 0.0, 1.0),
+    ),
+    "seconds": (
+        ("d", 172800.0, 86400.0),
+        ("h", 5400.0, 3600.0),
+        ("min", 90.0, 60.0),
+        ("s", 0.9995, 1.0),
+        ("ms", 0.0, 1e-3),
+    ),
+}
+"""Units by kind, largest first: name, the least value that takes it, size."""
+
+
+def unit_of(kind: str, v: Real) -> tuple[float, str]:
+    """Size and name of the unit in which ``v`` is written; (1, "") where the kind has none."""
+    return next(((size, name) for name, least, size in UNITS.get(kind, ()) if v >= least), (1.0, ""))
+
+
 def nbytes(b: Real) -> str:
     """Bytes in decimal units: 999 B, 12.3 kB, 4.56 MB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if b >= 0.9995 * size:
-            return f"{_three(b / size)} {unit}"
+    size, unit = unit_of("bytes", b)
+    if size > 1:
+        return f"{_three(b / size)} {unit}"
     return f"{b:.0f} B" if math.isfinite(b) else DASH
 
 
 def duration(s: Real) -> str:
     """Seconds in a suitable unit: 350 ms, 12.3 s, 4.50 min, 7.80 h, 3.20 d."""
-    for unit, least, size in (("d", 172800.0, 86400.0), ("h", 5400.0, 3600.0), ("min", 90.0, 60.0), ("s", 0.9995, 1.0)):
-        if s >= least:
-            return f"{_three(s / size)} {unit}"
     if not math.isfinite(s):
         return DASH
-    return f"{_three(1000 * s)} ms" if s >= 1e-4 else "0 s"
+    size, unit = unit_of("seconds", s)
+    return f"{_three(s / size)} {unit}" if s >= 1e-4 else "0 s"
 
 
 def count(k: Real) -> str:

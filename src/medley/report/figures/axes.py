@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ..units import Real
+from ..units import UNITS, Real, unit_of
 from .svg import Box, rule, text
 
 Numbers = Float[np.ndarray, "..."]
@@ -55,6 +55,8 @@ class Axis:
         """Size and name of the unit that ticks are written in; (1, "") where there is none."""
         if self.kind == "percent":
             return 0.01, "%"
+        if self.log:
+            return 1.0, ""
         for least, size, name in _UNITS.get(self.kind, ()):
             if self.high >= least:
                 return size, name
@@ -62,6 +64,9 @@ class Axis:
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         """About ``most`` round values of the data and their text."""
+        if self.log and self.kind in UNITS:
+            ticks = [(v, unit_of(self.kind, v)) for v, _ in _log_ticks(self.low, self.high, most)]
+            return [(v, f"{v / size:g} {unit}") for v, (size, unit) in ticks]
         if self.log:
             return _log_ticks(self.low, self.high, most)
         size = self.scale[0]
@@ -133,7 +138,7 @@ def _log_ticks(low: Real, high: Real, most: int) -> list[tuple[float, str]]:
     plain = a > -3.01 and b < 4.01
     ticks = [(10.0**k, f"{10.0**k:g}" if plain else "10" + str(k).translate(_SUPERSCRIPT)) for k in exponents]
     if len(ticks) < 3:
-        between = [m * 10.0**k for k in range(math.floor(a), math.ceil(b)) for m in (1, 2, 5)]
+        between = [m * 10.0**k for k in range(math.floor(a), math.ceil(b) + 1) for m in (1, 2, 5)]
         ticks = [(v, f"{v:g}") for v in between if low <= v <= high]
     if len(ticks) < 2:
         ticks = [(v, f"{v:.3g}") for v in (low, math.sqrt(low * high), high)]

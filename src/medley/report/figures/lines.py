@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -55,7 +56,7 @@ def lines(
     ylabel: str = "",
     x: str = "count",
     y: str = "number",
-    log: bool = False,
+    log: bool | Literal["x", "y", "xy"] = False,
     legend: bool = True,
 ) -> Markup:
     """Curves with their bands, 380 px wide and 250 px high; a legend adds 18 px a row.
@@ -70,7 +71,8 @@ def lines(
         ylabel: Label of the vertical axis; default none.
         x: Kind of the horizontal axis: ``count`` (default), ``bytes``, ``seconds``, ``percent`` or ``number``.
         y: Kind of the vertical axis, one of the same; default ``number``.
-        log: Whether the vertical axis is logarithmic; default False.
+        log: The logarithmic axes; default False, none. True is the vertical one. A horizontal one begins at the least
+            positive abscissa, and zero lies there.
         legend: Whether a legend stands below; default True.
     """
     whole = [s for s in series if not s.broken and len(s.x)] or [s for s in series if len(s.x)]
@@ -78,9 +80,10 @@ def lines(
         return empty(WIDTH, title)
     rows = _legend_rows(series, WIDTH - 16) if legend else []
     box = Box(52, 24 if ylabel else 10, WIDTH - 16, HEIGHT - 40)
-    X = Axis(*span(np.concatenate([s.x for s in series]), x, tight=True), box.left, box.right, x)
-    low, high, floored = _y_span(whole, y, log)
-    Y = Axis(low, high, box.bottom, box.top, y, log)
+    X = _x_axis(np.concatenate([s.x for s in series]), x, box, log in ("x", "xy"))
+    upright = log is True or log in ("y", "xy")
+    low, high, floored = _y_span(whole, y, upright)
+    Y = Axis(low, high, box.bottom, box.top, y, upright)
     # Runs that broke off lie below the others.
     drawn = [_drawn(s, X, Y, box) for s in sorted(series, key=lambda s: not s.broken) if len(s.x)]
     plot = "".join(d.band for d in drawn) + "".join(f"{d.group}{d.curve}</g>" for d in drawn)
@@ -99,11 +102,18 @@ def lines(
     )
     # The page's script reads values back from pixels by these.
     data = (
-        f'class="plot" data-x="{X.low:.9g} {X.high:.9g} {box.left} {box.right} {x}" '
-        f'data-y="{Y.low:.9g} {Y.high:.9g} {box.bottom} {box.top} {y} {int(log)}" data-xlabel="{escape(xlabel)}"'
+        f'class="plot" data-x="{X.low:.9g} {X.high:.9g} {box.left} {box.right} {x} {int(X.log)}" '
+        f'data-y="{Y.low:.9g} {Y.high:.9g} {box.bottom} {box.top} {y} {int(upright)}" data-xlabel="{escape(xlabel)}"'
     )
     tall = HEIGHT + 18 * len(rows)
     return figure(WIDTH, tall, title, f"{ylabel or title} over {xlabel}: {desc}.", "".join(body), data)
+
+
+def _x_axis(v: Float[np.ndarray, " k"], kind: str, box: Box, log: bool) -> Axis:
+    positive = v[v > 0]
+    if not log or not len(positive) or float(positive.min()) == float(v.max()):
+        return Axis(*span(v, kind, tight=True), box.left, box.right, kind)
+    return Axis(float(positive.min()), float(v.max()), box.left, box.right, kind, log=True)
 
 
 @dataclass(frozen=True)

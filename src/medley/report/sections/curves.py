@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,14 @@ _AXES = (
     ("bytes", "bytes sent, up and down", "bytes"),
     ("seconds", "virtual time", "seconds"),
 )
+
+_LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
+    (False, False): False,
+    (True, False): True,
+    (False, True): "x",
+    (True, True): "xy",
+}
+"""The logarithmic axes of a figure, by whether the ordinate and the abscissa want one."""
 
 
 def curves(c: Comparison) -> list[Block]:
@@ -57,7 +66,7 @@ def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Marku
         ylabel=ylabel,
         x=kind,
         y="percent" if is_share(metric) else "number",
-        log=log,
+        log=_LOG[log, x != "round" and _squeezed(series)],
         legend=False,
     )
 
@@ -76,6 +85,12 @@ def _series(c: Comparison, x: str, y: str, log: bool) -> list[Line]:
                 if len(at):
                     out.append(Line(method, c.slots[method], at, v, broken=True))
     return out
+
+
+def _squeezed(series: Sequence[Line]) -> bool:
+    """Whether one method's costs leave less than a tenth of a linear axis to half of the methods."""
+    ends = sorted(float(s.x[-1]) for s in series if not s.broken and len(s.x))
+    return len(ends) > 1 and ends[-1] > 10 * ends[(len(ends) - 1) // 2]
 
 
 def _helpful(series: Sequence[Line], log: bool) -> bool:

@@ -23,9 +23,10 @@
     const ax = svg.dataset.x.split(' '), ay = svg.dataset.y.split(' ');
     const [x0, x1, left, right] = ax.slice(0, 4).map(Number), [y0, y1, bottom, top] = ay.slice(0, 4).map(Number);
     const log = ay[5] === '1';
+    const at = (a, b, log, t) => log ? a * (b / a) ** t : a + t * (b - a);
     const value = py => {
       const t = (py - bottom) / (top - bottom);
-      return log ? y0 * (y1 / y0) ** t : y0 + t * (y1 - y0);
+      return at(y0, y1, log, t);
     };
     const series = [...svg.querySelectorAll(':scope>svg>g[data-name]:not([data-broken])')].map(g => ({
       g, points: g.firstElementChild.getAttribute('d').slice(1).split(' ').map(p => p.split(',').map(Number)),
@@ -47,11 +48,11 @@
       }
       if (!found.length) return hide();
       found.sort((a, b) => a[1][1] - b[1][1]);
-      const at = found.reduce((a, b) => Math.abs(b[1][0] - px) < Math.abs(a[1][0] - px) ? b : a)[1][0];
-      rule.setAttribute('d', `M${at},${top}V${bottom}`);
+      const near = found.reduce((a, b) => Math.abs(b[1][0] - px) < Math.abs(a[1][0] - px) ? b : a)[1][0];
+      rule.setAttribute('d', `M${near},${top}V${bottom}`);
       tip.replaceChildren();
       const head = tip.appendChild(document.createElement('div'));
-      head.textContent = svg.dataset.xlabel + ' ' + forms[ax[4]](x0 + (at - left) / (right - left) * (x1 - x0));
+      head.textContent = svg.dataset.xlabel + ' ' + forms[ax[4]](at(x0, x1, ax[5] === '1', (near - left) / (right - left)));
       for (const [s, p] of found) {
         const line = tip.appendChild(document.createElement('div'));
         line.appendChild(document.createElement('i')).style.background = getComputedStyle(s.g.firstElementChild).stroke;
