@@ -213,6 +213,8 @@ def test_names_say_what_differs_and_nothing_else():
     assert names([md.FedAvg(server_lr=2.0)]) == ["FedAvg"]
     with pytest.raises(md.RecipeError, match="2 methods are FedAvg with the same settings"):
         names([md.FedAvg(), md.FedAvg()])
+    private = [md.Private(md.FedProx(mu=0.5), noise=z) for z in (1.0, 4.0)]
+    assert names([*private, md.FedAvg()]) == ["DP-FedProx (noise=1)", "DP-FedProx (noise=4)", "FedAvg"]
 
 
 def test_slots_of_different_names_are_different_folders():

@@ -8,8 +8,11 @@ import pytest
 
 import medley as md
 from medley import report
+from medley.report.document import Figures
+from medley.report.figures import Dots, strip
 from medley.report.numbers import final, primary
 from medley.report.sections.comparison import Comparison
+from medley.report.sections.curves import curves
 from medley.report.sections.personal import personal
 from support.made_up_runs import run
 
@@ -67,3 +70,28 @@ def test_the_page_draws_each_client():
     section = text[text.index("Each client") :]
     assert "Gain over Base of each client" in section
     assert len(re.findall("<circle", section[: section.index("</section")])) >= 6 * 2 + 6
+
+
+def with_curve(r: md.Result, column: str, values: list[float]) -> md.Result:
+    """The run with a column in the rows of every other round, as clients_every=2 gives them."""
+    for row, value in zip(r.history[::2], values, strict=False):
+        row[column] = value
+    return r
+
+
+def test_curves_are_of_clients_models_where_they_were_measured():
+    once = report.page([*BASE, *OWN])
+    assert "run(clients_every=5) draws their curve" in once
+    assert "accuracy of clients&#39; models over round" not in once.replace("&#x27;", "&#39;")
+    own = [with_curve(made("Own", s, [0.9, 0.7], [0.1, 0.2]), "personal_accuracy", [0.1, 0.5, 0.8]) for s in (0, 1)]
+    drawn = [block for block in curves(Comparison.of([*BASE, *own], None)) if isinstance(block, Figures)]
+    first = str(drawn[0].figures[0].svg)
+    assert "accuracy of clients" in first
+    # The base method's curve is that of the server's model, which its clients use.
+    assert {'class="m0"', 'class="m1"'} <= set(re.findall(r'class="m\d"', first))
+    assert "accuracy of the server&#x27;s model" in report.page([*BASE, *own])
+
+
+def test_gains_below_zero_stay_on_their_axis():
+    svg = str(strip([Dots("A name", 0, [-0.3, 0.4])], title="Gains", x="percent"))
+    assert min(float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg)) > 20 + 6.1 * len("A name")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from medley.report import aggregate, markdown, paired, rows, table
+from medley.report import aggregate, markdown, page, paired, rows, table
 from medley.report.table import told_apart
 from medley.report.units import count, duration, nbytes, number, percent, plus_minus
 from medley.storage.result import Result
@@ -137,3 +137,18 @@ def test_in_a_stream_it_says_which_figures_are_of_the_last_task_alone() -> None:
     assert markdown(coming).startswith(
         "| method | accuracy, all tasks | against A | accuracy when learnt | forgetting | up |"
     )
+
+
+def test_what_was_spent_is_a_column_and_two_curves() -> None:
+    private = [run("DP-A", s) for s in (0, 1)]
+    for r in private:
+        for row in r.history:
+            row["epsilon"] = 0.5 * row["round"]
+    both = [*(run("A", s) for s in (0, 1)), *private]
+    head, _, first, second = markdown(both).splitlines()[:4]
+    k = [cell.strip() for cell in head.split("|")].index("ε")
+    last = private[0].history[-1]["epsilon"]
+    assert [line.split("|")[k].strip() for line in (first, second)] == ["–", f"{last:.2f}"]
+    text = page(both)
+    assert ">ε over round<" in text
+    assert " over ε<" in text

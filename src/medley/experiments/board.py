@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .. import report
 from ..contract.errors import RecipeError, WireError
+from ..report.table import NAMES
 from ..storage import atomic
 from ..storage.result import Result, Status
 from ..storage.values import plain
@@ -63,6 +64,7 @@ class Board:
         table = self.table()
         free = options.update_width(10_000)
         least, drop = (3, -1) if all(r.status.ok for r in self.results) else (4, -2)
+        least += any(str(column.header) == NAMES["epsilon"] for column in table.columns)
         while len(table.columns) > least and Measurement.get(console, free, table).maximum > options.max_width:
             del table.columns[drop]
         yield table

@@ -10,6 +10,7 @@ from typing import Any
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
 from ..contract.tuned import Tuned
+from ..contract.wrapper import Wrapper
 from ..storage.values import plain
 from .board import Board, kind_of
 from .plan import Method, Runner, seeds_of, split
@@ -97,12 +98,15 @@ def names(methods: Sequence[Method]) -> list[str]:
     for m in methods:
         algorithm, lr = split(m)
         own.append(_named(algorithm.settings(), lr))
-        usual.append(_named({f.name: f.default for f in dataclasses.fields(algorithm)}, 1.0))  # type: ignore[arg-type]
+        usual.append(_named(_defaults(algorithm), 1.0))
     out = []
     for m, mine, default in zip(methods, own, usual, strict=True):
         kin = [o for n, o in zip(methods, own, strict=True) if n.name == m.name]
         differ = [k for k in mine if any(repr(o[k]) != repr(mine[k]) for o in kin)]
-        said = ", ".join(f"{k}={_short(mine[k])}" for k in differ if repr(mine[k]) != repr(default[k]))
+        wrapper = f"{getattr(split(m)[0], 'prefix', '')}."
+        said = ", ".join(
+            f"{k.removeprefix(wrapper)}={_short(mine[k])}" for k in differ if repr(mine[k]) != repr(default[k])
+        )
         out.append(f"{m.name} ({said})" if said else m.name)
     out = [preset(split(m)[0]) or name if split(m)[1] == 1 else name for m, name in zip(methods, out, strict=True)]
     for name in out:
@@ -119,6 +123,15 @@ def preset(method: Algorithm[Any, Any]) -> str:
         if returns == kind.__name__ and not name.startswith("_") and getattr(kind, name)() == method:
             return f"{kind.__name__}.{name}"
     return ""
+
+
+def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
+    """The defaults of a method's settings; those of a wrapper's method too, under the names of `settings`."""
+    own = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+    if not isinstance(algorithm, Wrapper):
+        return own
+    mine = {f"{algorithm.prefix}.{name}": value for name, value in own.items() if name != "method"}
+    return {**_defaults(algorithm.method), **mine}
 
 
 def _named(settings: Mapping[str, Any], lr: float) -> dict[str, Any]:

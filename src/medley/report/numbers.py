@@ -151,6 +151,12 @@ _IN_USE = {
 """Figures of the models that clients use, and their names where all use the server's model."""
 
 
+def in_use(result: Result, metric: str) -> str:
+    """The column of a figure of clients' models: where all clients use the server's model, that of the server's."""
+    own = any("server_loss" in row for row in result.clients)
+    return metric if own else _IN_USE.get(metric, metric)
+
+
 def final(result: Result, metric: str, tail: bool = True) -> float:
     """A run's final figure; nan where it has none.
 
@@ -169,8 +175,7 @@ def final(result: Result, metric: str, tail: bool = True) -> float:
     sources: list[Mapping[str, Any]] = [result.history[-1] if result.history else {}, result.summary]
     if tail and _is_number(result.summary.get(f"tail_{metric}")):
         return float(result.summary[f"tail_{metric}"])
-    if metric in _IN_USE and not any("server_loss" in row for row in result.clients):
-        metric = _IN_USE[metric]
+    metric = in_use(result, metric)
     return next((float(s[metric]) for s in sources if _is_number(s.get(metric))), math.nan)
 
 

@@ -45,6 +45,7 @@ NAMES = {
     "gap": "gap f − f*",
     "loss": "loss",
     "test_loss": "test loss",
+    "epsilon": "ε",
     "rounds_to_target": "rounds to target",
     "exchanges_to_target": "exchanges to target",
     "bytes_to_target": "bytes to target",
@@ -92,6 +93,7 @@ def headline(results: Sequence[Result]) -> list[str]:
     own = list(directions(results))
     wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", "attack_success", *own, *FAIRNESS, "gap"]
     wanted = ["personal_accuracy_worst", *own] if first == "personal_accuracy" else wanted
+    wanted = ["epsilon", *wanted]
     wanted += ["loss"] if "gap" not in there and first != "acc" else []
     wanted += ["test_loss"] if first == "test_loss" else []
     return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]

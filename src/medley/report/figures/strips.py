@@ -47,7 +47,9 @@ def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "perce
     left = min(max((CHAR * len(short(r.name)) for r in rows), default=0) + 34, 0.42 * width)
     values = np.array([v for r in rows for v in (*r.values, *r.other) if math.isfinite(v)], dtype=np.float64)
     box = Box(left, 8, width - 18, 8 + _ROW * max(len(rows), 1))
-    X = Axis(*span(values if len(values) else np.array([0.0, 1.0]), x), box.left, box.right, x)
+    values = values if len(values) else np.array([0.0, 1.0])
+    # Differences of shares lie in [-1, 1], shares in [0, 1].
+    X = Axis(*span(values, x if values.min() >= 0 else "number"), box.left, box.right, x)
     body, said = [frame(X, None, box, xlabel, "")], []
     for k, row in enumerate(rows):
         groups = [[v for v in group if math.isfinite(v)] for group in (row.values, row.other)]

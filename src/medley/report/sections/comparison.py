@@ -47,6 +47,11 @@ class Comparison:
         return cls(list(results), groups, base, metric, aggregate(results), pairs, told_apart(results, metric), goal)
 
     @property
+    def personal(self) -> bool:
+        """Whether a method leaves its clients models of their own."""
+        return any("server_loss" in row for r in self.results for row in r.clients)
+
+    @property
     def slots(self) -> dict[str, int]:
         """The number of each method, which fixes its colour and its marker."""
         return {m: k for k, m in enumerate(self.groups)}

@@ -12,7 +12,7 @@ from ...storage.result import Result
 from ..bands import band, curve
 from ..document import Block, Figure, Figures, Legend, Text
 from ..figures import Line, Markup, lines
-from ..numbers import directions, is_share, usable
+from ..numbers import directions, in_use, is_share, usable
 from ..table import NAMES, named
 from .comparison import Comparison
 
@@ -31,11 +31,14 @@ _LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
 }
 """The logarithmic axes of a figure, by whether the ordinate and the abscissa want one."""
 
+OWN = "personal_accuracy"
+
 
 def curves(c: Comparison) -> list[Block]:
     """A row of figures a metric, a figure an axis; none where no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
     wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
+    wanted = [OWN, *wanted] if OWN in there else wanted
     own = directions(c.results)
     wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
     metrics = [m for m in wanted if m in there or m in own]
@@ -43,12 +46,19 @@ def curves(c: Comparison) -> list[Block]:
     if not metrics or not axes:
         return []
     rows = [Figures([Figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
+    if "epsilon" in there:
+        drawn = [_figure(c, "epsilon", *_AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
+        rows.append(Figures([Figure(svg) for svg in drawn]))
     note = ""
     if any(len(r) > 1 for r in c.groups.values()):
         note = (
             "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out where they hide the curves. "
         )
     note += "Click a method to hide it."
+    if c.personal and OWN in there:
+        note += " Accuracy of clients' models is over all own test rows."
+    elif c.personal:
+        note += " Clients' own models were measured at the end only; run(clients_every=5) draws their curve."
     if not all(usable(r) for r in c.results):
         note += " Thin dotted lines that end in a cross are runs that broke off."
     return [Legend(c.slots), *rows, Text(note, "note")]
@@ -59,6 +69,8 @@ def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Marku
     series = _series(c, x, metric, log)
     bands = _helpful(_series(c, "round", metric, log), log)
     ylabel = named(metric, c.results, "current")
+    if metric in ("accuracy", "loss", "test_loss") and c.personal:
+        ylabel += " of the server's model"
     return lines(
         series if bands else [replace(s, low=None, high=None) for s in series],
         title=f"{ylabel} over {xlabel}",
@@ -71,9 +83,10 @@ def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Marku
     )
 
 
-def _series(c: Comparison, x: str, y: str, log: bool) -> list[Line]:
+def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
     out = []
     for method, runs in c.groups.items():
+        y = in_use(runs[0], metric)
         # A figure is 312 px wide: more points than that would only weigh.
         b = band(runs, x, y, log=log, points=300)
         if b.n:

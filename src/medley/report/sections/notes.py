@@ -37,6 +37,13 @@ _SUCCESS = (
     "The share of test rows of other classes that get a backdoor's target once they have its trigger: less is better.",
 )
 
+_EPSILON = (
+    "ε",
+    "The privacy that a run has spent, at the δ of its settings: of clients, or of rows at the client with the "
+    "largest, by the settings' unit. Lower is more private. It counts what the method reads, not this page: the "
+    "training loss and figures of clients are measured on clients' rows without noise.",
+)
+
 _WORST = (
     "Worst tenth, spread",
     "The mean accuracy over the tenth of clients that fare worst, and the standard deviation over all, each client "
@@ -88,6 +95,7 @@ def notes(c: Comparison) -> list[Block]:
         (_GAP, "gap" in there),
         (_ACCURACY, "accuracy" in there),
         (_SUCCESS, "attack_success" in there),
+        (_EPSILON, "epsilon" in there),
         (_WORST, bool(there & {"client_accuracy_worst", "client_test_loss_worst"})),
         (_ESTIMATE, "client_accuracy_worst_estimate" in there),
         (final, bool(tails)),

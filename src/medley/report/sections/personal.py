@@ -36,7 +36,7 @@ class Gains(NamedTuple):
 
 def personal(c: Comparison) -> list[Block]:
     """A table and dot plots of the clients; none where no method leaves clients models of their own."""
-    if not any("server_loss" in row for r in c.results for row in r.clients):
+    if not c.personal:
         return []
     tables = {m: _last(runs) for m, runs in c.groups.items()}
     for name, kind, sign in FIGURES:

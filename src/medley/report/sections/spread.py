@@ -14,6 +14,7 @@ from ..text import kind_of
 from .comparison import Comparison
 
 _KINDS = (
+    ("personal_accuracy_{}", "accuracy of clients' models", "percent"),
     ("client_accuracy_{}", "accuracy of clients", "percent"),
     ("client_accuracy_{}_estimate", "estimated accuracy of clients", "percent"),
     ("client_test_loss_{}", "test loss of clients", "number"),
@@ -23,7 +24,9 @@ _KINDS = (
 
 def spread(c: Comparison) -> list[Block]:
     """Dot plots over clients, where their accuracy was measured, and over seeds, where there are several."""
-    figures = [_over_clients(c, *kind) for kind in _KINDS if _there(c, kind[0])]
+    # Where clients have models of their own, figures of the server's model at clients would say little.
+    kinds = _KINDS[:1] if c.personal and _there(c, _KINDS[0][0]) else _KINDS[1:]
+    figures = [_over_clients(c, *kind) for kind in kinds if _there(c, kind[0])]
     if len({r.seed for r in c.results}) > 1:
         rows = [Dots(m, c.slots[m], _ends(c, c.metric, runs)) for m, runs in c.groups.items()]
         kind = kind_of(c.metric)
