@@ -2,20 +2,21 @@
 
     python papers/personal/pfllib.py --pfllib DIR --python DIR/venv/bin/python
 
-DIR is a checkout of github.com/TsingZ0/PFLlib; --python is an interpreter with its requirements. Its files are run as they
-are. Fashion-MNIST is looked for in $MEDLEY_DATA.
+DIR is a checkout of github.com/TsingZ0/PFLlib; --python is an interpreter with its requirements. Its files are run as
+they are. Fashion-MNIST is looked for in $MEDLEY_DATA.
 
 PFLlib's own functions cut 6,000 pictures into 20 clients with 2 labels each, anew for each seed, and each client's rows
-into 75 % for training and 25 % for tests. Settings are PFLlib's defaults: lr 0.005, batches of 10 with the last short one
-left out, 1 local epoch, all clients in every round. PFLlib's network DNN has a log-softmax between body and head where
-a method splits it; Medley's has it in the same place. Every finished run is added to pfllib.json, and is not run again;
-the table (pfllib.md) is made from that file.
+into 75 % for training and 25 % for tests. Settings are PFLlib's defaults: lr 0.005, batches of 10 with the last short
+one left out, 1 local epoch, all clients in every round. PFLlib's network DNN has a log-softmax between body and head
+where a method splits it; Medley's has it in the same place. Every finished run is added to pfllib.json, and is not run
+again; the table (pfllib.md) is made from that file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ METHODS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
 """A method of ours and PFLlib's options for the same."""
 
 SPLIT = """
-import random, sys
+import os, random, sys
 import numpy as np
 from utils.dataset_utils import save_file, separate_data, split_data
 rows, folder, seed, clients = sys.argv[1], sys.argv[2] + "/", int(sys.argv[3]), int(sys.argv[4])
@@ -53,8 +54,9 @@ with np.load(rows) as f:
     X, y, how = separate_data((f["X"], f["y"]), clients, 10, True, False, "pat", class_per_client=2)
 train, test = split_data(X, y)
 for part in ("train", "test"):
-    import os; os.makedirs(folder + part, exist_ok=True)
-save_file(folder + "config.json", folder + "train/", folder + "test/", train, test, clients, 10, how, True, False, "pat")
+    os.makedirs(folder + part, exist_ok=True)
+places = [folder + name for name in ("config.json", "train/", "test/")]
+save_file(*places, train, test, clients, 10, how, True, False, "pat")
 """
 """Run by PFLlib's interpreter in its folder `dataset`."""
 
@@ -75,14 +77,10 @@ def split(pfllib: Path, python: Path, seed: int) -> Path:
             X = 2 * data.X.float().reshape(-1, 1, 28, 28) - 1
             np.savez(Path(at) / "rows.npz", X=X.numpy(), y=data.y.numpy())
             command = [str(python), "-c", SPLIT, str(Path(at) / "rows.npz"), folder.name, str(seed), str(CLIENTS)]
-            subprocess.run(command, cwd=folder.parent, env=_env("."), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                command, cwd=folder.parent, env={**os.environ, "PYTHONPATH": "."}, check=True, stdout=subprocess.DEVNULL
+            )
     return folder
-
-
-def _env(path: str) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def theirs(pfllib: Path, python: Path, method: str, seed: int) -> dict[str, Any]:
@@ -92,7 +90,9 @@ def theirs(pfllib: Path, python: Path, method: str, seed: int) -> dict[str, Any]
     command = [str(python), "main.py", "-data", name, "-m", "DNN", "-algo", method, "-gr", str(ROUNDS), "-dev", "cpu",
                "-lr", str(LR), "-lbs", str(BATCH), "-ls", "1", "-nc", str(CLIENTS), "-jr", "1.0", *METHODS[method][1]]
     # fmt: on
-    subprocess.run(command, cwd=pfllib / "system", env=_env("."), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, cwd=pfllib / "system", env={**os.environ, "PYTHONPATH": "."}, check=True, stdout=subprocess.DEVNULL
+    )
     file = pfllib / "results" / f"{name}_{method}_test_0.h5"
     done = subprocess.run([str(python), "-c", READ, str(file)], capture_output=True, text=True, check=True)
     over = json.loads(done.stdout)
