@@ -1,4 +1,4 @@
-"""A GRU that guesses the next character; each client is one author's text, here one module of Python's library: text.svg."""
+"""A GRU that guesses the next character; each client is one text, a module of Python's library: text.svg."""
 
 import importlib
 import inspect
@@ -10,7 +10,7 @@ import torch
 import medley as md
 from medley.report.figures import Line, lines
 
-MODULES = "argparse calendar configparser csv decimal difflib doctest gettext".split()
+MODULES = ["argparse", "calendar", "configparser", "csv", "decimal", "difflib", "doctest", "gettext"]
 SIGNS = "\0 \n" + string.ascii_lowercase + string.digits + string.punctuation
 LENGTH = 16
 
