@@ -100,7 +100,8 @@ newest:
 # README is the first page and CONTRIBUTING lies beside the others, so their links into docs/ lose that prefix.
 docs: .venv/.ready
 	rm -rf build/docs && mkdir -p build/docs
-	cp -r docs/. build/docs/
+	cp -r docs/. build/docs/ && rm build/docs/*.py
+	$(BIN)/python docs/pages.py build/docs/methods
 	cp CHANGELOG.md LICENSE CITATION.cff build/docs/
 	sed 's#](docs/#](#g' README.md > build/docs/index.md
 	sed 's#](docs/#](#g' CONTRIBUTING.md > build/docs/CONTRIBUTING.md

@@ -1,0 +1,109 @@
+"""The site: every public name is in the reference, and every method has a page made from its card."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import medley as md
+from medley import recipe
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+ROOMS = [
+    "problems",
+    "models",
+    "scenarios",
+    "replay",
+    "robust",
+    "privacy",
+    "datasets",
+    "transports",
+    "wire.codecs",
+    "sinks",
+]
+"""Modules whose public names are for users."""
+
+
+def documented() -> set[str]:
+    """Names under ``:::``; of a module that has ``__all__``, those in it too."""
+    pages = [DOCS / "reference.md", *(DOCS / "reference").glob("*.md")]
+    named = set(re.findall(r"^::: ([\w.]+)$", "\n".join(p.read_text() for p in pages), re.M))
+    for name in sorted(named):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        named |= {f"{name}.{own}" for own in getattr(module, "__all__", ())}
+    return named
+
+
+def public(module: str) -> list[str]:
+    """The classes and functions of a room that users call."""
+    room = importlib.import_module(module)
+    names = getattr(room, "__all__", None) or [n for n in vars(room) if not n.startswith("_")]
+    own = [n for n in names if inspect.isclass(getattr(room, n)) or inspect.isfunction(getattr(room, n))]
+    home = "medley" if hasattr(room, "__path__") else module
+    return [n for n in own if getattr(room, n).__module__.startswith(home)]
+
+
+@pytest.mark.parametrize("room", ["medley", *(f"medley.{room}" for room in ROOMS)])
+def test_every_public_name_is_in_the_reference(room: str):
+    homes = documented()
+    elsewhere = {*recipe.methods(), *(n for n in vars(md) if f"medley.{n}" in homes)}
+    errors = {n for n, e in vars(md).items() if inspect.isclass(e) and issubclass(e, Exception)}
+    missing = [n for n in public(room) if f"{room}.{n}" not in homes and n not in elsewhere | errors]
+    assert not missing, f"add them to a page of docs/reference: {missing}"
+
+
+def test_names_in_the_reference_exist():
+    for name in documented():
+        parent, _, own = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(parent), own), name
+
+
+def test_every_page_is_in_the_navigation():
+    nav = (DOCS.parent / "mkdocs.yml").read_text()
+    for page in [*DOCS.glob("*.md"), *(DOCS / "reference").glob("*.md")]:
+        assert f" {page.relative_to(DOCS)}\n" in nav, page
+    decisions = (DOCS / "decisions" / "README.md").read_text()
+    for page in (DOCS / "decisions").glob("[a-z]*.md"):
+        assert f"({page.name})" in decisions, page
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("methods")
+    runpy.run_path(str(DOCS / "pages.py"))["main"](folder)
+    return folder
+
+
+def test_every_method_has_a_page_and_a_row(pages: Path):
+    index = (pages / "index.md").read_text()
+    assert {p.name for p in pages.iterdir()} == {"index.md", *(f"{n.lower()}.md" for n in recipe.methods())}
+    for name, kind in recipe.methods().items():
+        (row,) = re.findall(rf"^\| \[{name}]\({name.lower()}\.md\) \|(.*)\|$", index, re.M)
+        said, sends = (cell.strip() for cell in row.split(" | "))
+        assert said[-1:] == ".", name
+        assert "down" in sends or "nothing" in sends, (name, sends)
+        text = (pages / f"{name.lower()}.md").read_text()
+        assert "Attributes:" not in text, name
+        assert text.count("```") % 2 == 0, name
+        for field in dataclasses.fields(kind):
+            assert f"| `{field.name}` |" in text, (name, field.name)
+
+
+def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path):
+    text = (pages / "fedecado.md").read_text()
+    for part in ("**Reference**: Agarwal", "```pycon\n>>> import medley", "```bibtex\n@misc{agarwal2025", "x = x\\*, "):
+        assert part in text
+    assert "| `reach` | `float` | `1.0` | the longest extension of a window" in text
