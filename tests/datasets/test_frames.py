@@ -42,6 +42,7 @@ def test_a_frame_with_a_client_column() -> None:
     for fed, r in zip(feds, found, strict=True):
         assert sorted(fed.draw(0).sizes.tolist()) == [40, 60, 200]
         assert torch.allclose(r.x, found[0].x, atol=1e-5)
+        assert set(r.predict(table[["age"]].assign(smoker=0.0).iloc[:1])) <= {"yes", "no"}  # read-only, for pandas
         assert (r.predict(table[["age", "smoker"]]) == table["died"]).mean() > 0.95
 
 

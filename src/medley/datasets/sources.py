@@ -220,6 +220,7 @@ def frame(
     client: str | None = None,
     features: Sequence[str] | None = None,
     regression: bool | None = None,
+    name: str = "frame",
 ) -> Dataset:
     """The data set of a pandas frame, a Hugging Face data set, or any table with columns by name, read into memory.
 
@@ -229,6 +230,7 @@ def frame(
         client: the column of each row's client; `scenarios.ByKey` deals by it. Default None
         features: the columns of inputs, numbers or booleans; default None: all others
         regression: whether targets are values; by default fractions are, and all else is labels
+        name: the data set's name in messages and reports
 
     Raises RecipeError for a column that is not there, BadData, naming column and row, for cells that are no numbers.
     """
@@ -238,7 +240,7 @@ def frame(
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
-        return Dataset(X, _numbers(given, target), keys=keys, name="frame")
+        return Dataset(X, _numbers(given, target), keys=keys, name=name)
     missing = np.array([v is None or v != v for v in given.tolist()])
     if missing.any():
         row = int(missing.argmax())
@@ -247,7 +249,7 @@ def frame(
     if len(labels) < 2:
         raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
     named = tuple(map(str, labels))
-    return Dataset(X, torch.from_numpy(y.astype(np.int64)), classes=len(labels), keys=keys, name="frame", labels=named)
+    return Dataset(X, torch.from_numpy(y.astype(np.int64)), classes=len(labels), keys=keys, name=name, labels=named)
 
 
 def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None) -> Tensor:

@@ -73,7 +73,8 @@ def supports(me: Client[Any], how: Descent) -> bool:
     """Whether these clients can be trained together.
 
     That takes dense rows of one input in memory, without weights and transforms, batches that take in every row, the
-    problem's loss, no correction, and an optimizer of Medley's own.
+    problem's loss, no correction, and an optimizer of Medley's own. Rows that are read when they are used go one client
+    after the other: a group's steps are gathered from all of its clients, and tables of rows hold a client's at a time.
     """
     objectives = [c.problem for c in me.members]
     weighed = any(getattr(f, "w", None) is not None for f in objectives)
@@ -213,6 +214,8 @@ def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     first, whole = parts[0], parts[0]._base
     if (
         len(parts) > 1
+        # A slice of lazy rows names the whole as its base too, but its storage has no offset: it is not there.
+        and not any(isinstance(part, Lazy) for part in parts)
         and whole is not None
         and whole.is_contiguous()
         and whole.shape[1:] == first.shape[1:]

@@ -52,7 +52,7 @@ def _tensor(X: Any) -> Tensor:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as e:
             raise BadData(f"predict(X): a frame's columns must be numbers: {e}; give those of training") from None
-    return torch.as_tensor(array)
+    return torch.as_tensor(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
 
 
 def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None) -> np.ndarray:

@@ -67,7 +67,7 @@ def curves(c: Comparison) -> list[Block]:
 def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Markup:
     log = metric == "gap" or _decades(c.results, metric)
     series = _series(c, x, metric, log)
-    bands = _helpful(_series(c, "round", metric, log), log)
+    bands = _helpful(_series(c, "round", metric, log), log) and _helpful(series, log)
     ylabel = named(metric, c.results, "current")
     if metric in ("accuracy", "loss", "test_loss") and c.personal:
         ylabel += " of the server's model"
