@@ -61,7 +61,7 @@ def test_page_and_picture() -> None:
     assert "m8, dashed" in lying.picture(nine)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize("share", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_runs_under_several_shares_make_that_page(share: float, tmp_path: Path) -> None:
     runs = []
     for k, liars in enumerate((share, 0.4)):

@@ -180,6 +180,7 @@ def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
         md.Robust(md.EWC(), fold=R.Median())
 
 
+@pytest.mark.slow
 def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside() -> None:
     pytest.importorskip("dp_accounting")
     inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), fold=R.Median())

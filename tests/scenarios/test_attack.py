@@ -179,7 +179,14 @@ def test_success_is_measured_on_test_rows_of_other_classes() -> None:
     assert "attack success" in repr(board) or "attack_success" in repr(board) or "attack success" in board._repr_html_()
 
 
-@pytest.mark.parametrize("kind", ["label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gaussian",
+        "backdoor",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("label flip", "sign flip", "alie", "ipm")),
+    ],
+)
 def test_a_run_under_attack_has_the_same_bits_elsewhere_and_resumes(kind: Any, tmp_path: Path) -> None:
     fed, method = federation(Attack(kind, 0.3)), md.SCAFFOLD()
     whole = run(method, fed)
