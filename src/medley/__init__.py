@@ -91,6 +91,7 @@ with _paused_collector():
     from .federation.run import run as run
     from .privacy.private import Private as Private
     from .robust.robust import Robust as Robust
+    from .secure import SecureSum as SecureSum
     from .server.reply_policy import ReplyPolicy as ReplyPolicy
     from .storage.directions import lower_is_better as lower_is_better
     from .storage.result import Result as Result

@@ -70,6 +70,8 @@ def test_a_refusal_says_the_sentence_of_the_need() -> None:
         assert (e.value.method, e.value.need) == ("Wanting", need)
     for need in set(Need) - set(lacking):
         assert md.run(Wanting(need), fed, 1, progress=False).status.ok
+    with pytest.raises(md.Unsupported, match="Wanting needs replies one by one, and a secure run gives the server"):
+        md.run(Wanting("replies"), md.Federation(toy.problem, clients=toy.clients), 1, secure=md.SecureSum())
 
 
 def test_an_unknown_word_of_the_hyper_parameters_is_refused_by_the_run() -> None:

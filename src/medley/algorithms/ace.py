@@ -43,6 +43,7 @@ from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model, Step
+from ..contract.needs import Need
 from ..contract.settings import at_least, positive
 from ..contract.types import Vec
 
@@ -69,6 +70,7 @@ class ACE(Algorithm[Server]):
 
     server_lr: Annotated[float, positive] = 1.0
 
+    needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg if everybody takes part"
 
     def start(self, x: Vec) -> Server:

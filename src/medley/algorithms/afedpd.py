@@ -42,6 +42,7 @@ from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.message import Message
 from ..contract.messages import ModelAndPull, Step
+from ..contract.needs import Need
 from ..contract.settings import positive
 from ..contract.types import Vec
 
@@ -72,6 +73,8 @@ class AFedPD(Algorithm[Server]):
     """
 
     prox: Annotated[float, positive] = 0.1
+
+    needs = frozenset({Need.REPLIES})
 
     def start(self, x: Vec) -> Server:
         """θ⁰, and λ_i = 0."""

@@ -44,6 +44,7 @@ from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model, Step
+from ..contract.needs import Need
 from ..contract.settings import positive
 from ..contract.types import Vec
 
@@ -67,6 +68,7 @@ class CA2FL(Algorithm[Server]):
 
     server_lr: Annotated[float, positive] = 1.0
 
+    needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg if everybody takes part"
 
     def start(self, x: Vec) -> Server:

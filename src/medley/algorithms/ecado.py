@@ -67,7 +67,7 @@ class Server:
 class ECADO(Algorithm[Server]):
     """Consensus by a circuit at rest; G_i = 1/Δt with one Δt, the longest window."""
 
-    needs = frozenset({Need.EVERYONE})
+    needs = frozenset({Need.EVERYONE, Need.REPLIES})
 
     def start(self, x: Vec) -> Server:
         """No currents."""

@@ -36,6 +36,7 @@ from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model
+from ..contract.needs import Need
 from ..contract.settings import above, at_least, at_most
 from ..contract.types import Vec
 
@@ -63,6 +64,7 @@ class FedAsync(Algorithm[Server]):
     power: Annotated[float, at_least(0)] = 0.5
     rho: Annotated[float, at_least(0)] = 0.005
 
+    needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg with a proximal term and a server step of alpha"
 
     def start(self, x: Vec) -> Server:

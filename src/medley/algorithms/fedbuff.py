@@ -37,6 +37,7 @@ from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model, Step
+from ..contract.needs import Need
 from ..contract.settings import at_least, positive
 from ..contract.types import Vec
 
@@ -60,6 +61,7 @@ class FedBuff(Algorithm[Server]):
     server_lr: Annotated[float, positive] = 1.0
     power: Annotated[float, at_least(0)] = 0.5
 
+    needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg"
 
     def start(self, x: Vec) -> Server:

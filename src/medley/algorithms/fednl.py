@@ -154,7 +154,7 @@ class FedNL(Algorithm[Server, Memory]):
     tries: Tries = 12
     speculative: bool = False
 
-    needs = frozenset({Need.HESSIAN, Need.CONVEX})
+    needs = frozenset({Need.HESSIAN, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
         """Beside the declared settings: only a line search is speculative."""

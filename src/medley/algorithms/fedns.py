@@ -94,7 +94,7 @@ class FedNS(Algorithm[Server, Memory]):
     beta: Beta = 0.5
     tries: Tries = 12
 
-    needs = frozenset({Need.EVERYONE, Need.FACTOR, Need.CONVEX})
+    needs = frozenset({Need.EVERYONE, Need.FACTOR, Need.CONVEX, Need.REPLIES})
 
     def start(self, x: Vec) -> Server:
         """x₀."""

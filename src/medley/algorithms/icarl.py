@@ -124,7 +124,7 @@ class ICaRL(Algorithm[Server, Memory]):
     lam: Annotated[float, at_least(0)] = 1.0
     T: Annotated[float, positive] = 2.0
     predict: Literal["means", "head"] = "means"
-    needs = frozenset({Need.STREAM, Need.CLASSES, Need.FEATURES})
+    needs = frozenset({Need.STREAM, Need.CLASSES, Need.FEATURES, Need.REPLIES})
 
     def __post_init__(self) -> None:
         """Check the settings; without exemplars there are no means."""

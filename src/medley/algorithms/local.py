@@ -35,6 +35,7 @@ from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.message import Message
 from ..contract.messages import FirstModel, Recall
+from ..contract.needs import Need
 from ..contract.types import Vec
 
 
@@ -60,6 +61,8 @@ class Memory:
 @dataclass(frozen=True)
 class Local(Algorithm[Server, Memory]):
     """Training without collaboration; the server's model stays x₀."""
+
+    needs = frozenset({Need.REPLIES})
 
     def start(self, x: Vec) -> Server:
         """x₀."""

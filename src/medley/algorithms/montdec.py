@@ -90,7 +90,7 @@ class MontDec(Algorithm[Server, Memory]):
     beta: Beta = 0.5
     tries: Tries = 12
 
-    needs = frozenset({Need.FACTOR, Need.CONVEX})
+    needs = frozenset({Need.FACTOR, Need.CONVEX, Need.REPLIES})
 
     def start(self, x: Vec) -> Server:
         """θ⁰, and nothing known."""

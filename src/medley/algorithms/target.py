@@ -114,7 +114,7 @@ class TARGET(Algorithm[Server, Memory]):
     oh: Weight = 0.5
     bn: Weight = 10.0
     adv: Weight = 1.0
-    needs = frozenset({Need.STREAM, Need.CLASSES, Need.NETWORK})
+    needs = frozenset({Need.STREAM, Need.CLASSES, Need.NETWORK, Need.REPLIES})
 
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters by name, networks in words."""

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from .. import datasets, models, problems, recipe, replay, report, robust, scenarios
 from ..contract.errors import RecipeError
+from ..contract.needs import Need
 from ..datasets import files
 from ..experiments.board import Board
 from .arguments import Base, Debug
@@ -80,11 +81,26 @@ def list_all(
             if kind == "datasets":
                 table.add_column("expected at")
                 table.add_column("here")
+            if kind == "methods":
+                table.add_column("the server reads")
             for name, thing in things.items():
-                table.add_row(name, Text(_sentence(thing, name)), *(_place(name) if kind == "datasets" else ()))
+                more = _place(name) if kind == "datasets" else _reads(name) if kind == "methods" else ()
+                table.add_row(name, Text(_sentence(thing, name)), *more)
             show(table)
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
+
+
+def _reads(name: str) -> tuple[str]:
+    """The replies as a method's server reads them: sums can be taken securely. Settings are the method's defaults."""
+    method = recipe.methods()[name]
+    try:
+        needs = method().requires()
+    except TypeError:  # a setting without a default
+        needs = method.needs
+    if Need.REPLIES not in needs:
+        return ("sums",)
+    return (f"replies; sums as {method.sums_as}" if method.sums_as else "replies",)
 
 
 def _place(name: str) -> tuple[str, str]:

@@ -39,6 +39,8 @@ class Need(StrEnum):
         "replies that are read whatever the other clients do: leave replies= and quorum= of ReplyPolicy out",
     )
 
+    REPLIES = "replies", "replies one by one, and a secure run gives the server their sums only: leave secure= out"
+
     def __new__(cls, word: str, wanted: str = "") -> Need:
         """A member."""
         need = str.__new__(cls, word)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..contract.errors import RecipeError
+from ..contract.algorithm import Algorithm
+from ..contract.errors import RecipeError, Unsupported
+from ..contract.problem import Problem
+from ..secure import SecureSum
+from ..server.reply_policy import ReplyPolicy
+from ..wire.codec import Codec, Plain
 
 
 def expect(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
@@ -21,3 +26,52 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
     if (value is not None or wanted) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
+
+
+def check_secure(
+    secure: SecureSum,
+    algorithm: Algorithm[Any, Any],
+    problem: Problem,
+    how: tuple[Codec | None, ReplyPolicy | None],
+    cohort: int,
+    attacked: bool,
+) -> None:
+    """Raise the error with which a secure run is refused before its first round.
+
+    Args:
+        secure: the settings
+        algorithm: the method
+        problem: the problem
+        how: the run's codec and reply policy
+        cohort: number of clients of the first round
+        attacked: whether some clients lie
+    """
+    codec, policy = how
+    if codec is not None and not isinstance(getattr(codec, "up", codec), Plain):
+        raise RecipeError(
+            f"run(secure=..., codec={codec!r}): replies travel as masked numbers, which no codec shortens; leave "
+            "codec= out, or give TwoWay with a codec of requests only: TwoWay(up=Plain(), down=...)",
+            "codec",
+        )
+    if policy is not None and (policy.deadline is not None or policy.replies is not None or policy.retries):
+        raise RecipeError(
+            f"run(secure=..., reply_policy={policy!r}): a secure sum is of all that reply, once; leave deadline=, "
+            "replies= and retries= out. quorum= and faulty= are fine",
+            "reply_policy",
+        )
+    if attacked:
+        raise RecipeError(
+            "run(secure=...): the attacks of this federation are simulated on replies that are read one by one; leave "
+            "attack= or secure= out",
+            "secure",
+        )
+    if problem.buffers() is not None:
+        raise Unsupported(
+            f"{algorithm.name}: this network has buffers, as BatchNorm's, which travel beside the replies and would "
+            "tell of single clients; give one with GroupNorm, or leave secure= out",
+            method=algorithm.name,
+            need="sums",
+        )
+    if cohort:
+        secure.degree(cohort)
+        secure.needed(cohort)

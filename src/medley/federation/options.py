@@ -12,6 +12,7 @@ import torch
 
 from ..contract.errors import RecipeError
 from ..scenarios.laws import is_number
+from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..storage.directions import direction, higher_is_better
 from ..storage.result import Row
@@ -48,6 +49,7 @@ class RunOptions:
     transport: Transport | None = None
     codec: Codec | None = None
     reply_policy: ReplyPolicy | None = None
+    secure: SecureSum | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = 10
     resume: str | Path | None = None
@@ -82,6 +84,7 @@ class RunOptions:
         expect(self.transport, Transport, "run(transport=...)", "transports.Local()", "transport")
         expect(self.codec, Codec, "run(codec=...)", "wire.codecs.Cast('float16')", "codec")
         expect(self.reply_policy, ReplyPolicy, "run(reply_policy=...)", "ReplyPolicy(deadline=60)", "reply_policy")
+        expect(self.secure, SecureSum, "run(secure=...)", "SecureSum(bound=10)", "secure")
         expect(self.target, Mapping, "run(target=...)", "{'accuracy': 0.9}", "target")
         for key, folder in (("checkpoint", self.checkpoint), ("resume", self.resume)):
             expect(folder, str | Path, f"run({key}=...)", "'runs/a', a folder's name", key)

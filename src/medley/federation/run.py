@@ -26,6 +26,8 @@ from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams
+from ..secure import SecureSum
+from ..secure.connection import SecureConnection
 from ..server.loop import Loop
 from ..server.reply_policy import ReplyPolicy
 from ..storage import pytree as tree
@@ -37,11 +39,11 @@ from ..storage.spill import Spill
 from ..storage.weights import Start
 from ..transports import Local
 from ..wire.codec import Codec, Plain
-from ..wire.connection import FaultyTransport, Transport
-from .checks import expect
+from ..wire.connection import Connection, FaultyTransport, Transport
+from .checks import check_secure, expect
 from .evaluation import Metric
 from .options import RunOptions
-from .progress import Watched, progress_bar
+from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population, SharingPopulation
 from .simulation import HeldOut
 from .start import start
@@ -63,6 +65,7 @@ def run(
     transport: Transport | None = None,
     codec: Codec | None = None,
     reply_policy: ReplyPolicy | None = None,
+    secure: SecureSum | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: str | Path | None = None,
@@ -94,6 +97,7 @@ def run(
         transport: the way to the clients; this process by default
         codec: the encoding of messages; see `medley.wire.codecs`
         reply_policy: the replies that an exchange waits for; all by default
+        secure: secure aggregation, with which the server learns sums of replies only; None, the default, for none
         checkpoint: a new folder for all that the run leaves; see `medley.storage.run_folder`
         checkpoint_every: rounds between two checkpoints; there is one at the end and on Ctrl-C, too
         resume: the folder of a run that was stopped or killed; the run goes on, and goes on writing to it
@@ -162,7 +166,10 @@ class PreparedRun:
         problem = draw.problem
         algorithm = asked.suited(problem.gives)
         policy = o.reply_policy or ReplyPolicy()
-        refuse(algorithm, problem.gives | scenario.gives | policy.gives)
+        refuse(algorithm, problem.gives | scenario.gives | policy.gives | (set() if o.secure else {Need.REPLIES}))
+        if o.secure is not None:
+            cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
+            check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
         engine = engines.choose(o.engine, problem, o.device)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None)
@@ -190,6 +197,7 @@ class PreparedRun:
             **({} if self.draw.rounds_per_task is None else {"rounds a task": o.rounds}),
             **({} if policy.endless else {"reply_policy": repr(policy)}),
             **({"faults": faults} if faults else {}),
+            **({"secure": repr(o.secure)} if o.secure else {}),
             **({"metrics": o.directions} if o.metrics else {}),
         }
 
@@ -214,6 +222,12 @@ class PreparedRun:
         keeps = self.fed.scenario.pace.optimizer_state == "kept"
         return ClientHost(self.algorithm, draw.problem, client, o.seed, codec, memories, o.device, stack_size, keeps)
 
+    def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
+        """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""
+        watched: Connection = connection if bar is None else Watched(connection, bar)
+        secure = self.options.secure
+        return watched if secure is None else SecureConnection(secure, watched, host)
+
     def run(self) -> Result:
         """Connect the clients and run to the end. The result has the model loaded.
 
@@ -222,14 +236,14 @@ class PreparedRun:
         o, draw = self.options, self.draw
         codec = o.codec or Plain()
         stack_size = engines.stack_size(draw.problem.d, o.device)
-        wanted = dict(o.target or {})
+        wanted, policy = dict(o.target or {}), o.reply_policy or ReplyPolicy()
         evaluator = draw.evaluator(o.metrics, "grad_norm" in wanted, Need.CONVEX in self.algorithm.requires())
         total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
         folder = o.resume if o.checkpoint is None else o.checkpoint
         devices = self.fed.scenario.devices
-        settings = self.settings | ({} if folder is None else self.identity())
+        settings, host = self.settings | ({} if folder is None else self.identity()), self.host(codec, stack_size)
         with (
-            contextlib.closing((o.transport or Local()).open(self.host(codec, stack_size))) as connection,
+            contextlib.closing((o.transport or Local()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, total) as bar,
         ):
 
@@ -241,7 +255,7 @@ class PreparedRun:
 
             loop = Loop(
                 self.algorithm,
-                connection if bar is None else Watched(connection, bar),
+                self._carried(connection, bar, host),
                 self.x0,
                 draw.problem.buffers(),
                 draw,
@@ -262,7 +276,7 @@ class PreparedRun:
                 recipe=o.recipe,
                 on_round=watch,
                 settings=settings,
-                reply_policy=o.reply_policy or ReplyPolicy(),
+                reply_policy=policy,
                 readmit=tuple(o.readmit),
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
@@ -360,4 +374,9 @@ def _own_models(
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
     """Raise Unsupported where the method needs more than problem and scenario give."""
     for need in sorted(needs_of(algorithm.requires()) - gives):
-        raise Unsupported(f"{algorithm.name} needs {need.wanted}", method=algorithm.name, need=need)
+        other = (
+            f"; or give {algorithm.sums_as}, whose server reads sums"
+            if need is Need.REPLIES and algorithm.sums_as
+            else ""
+        )
+        raise Unsupported(f"{algorithm.name} needs {need.wanted}{other}", method=algorithm.name, need=need)

@@ -50,6 +50,9 @@ inner = { kind = "Quantise", bits = 8 }
 [reply_policy]            # of medley.ReplyPolicy
 retries = 2
 
+[secure]                  # of medley.SecureSum: the server learns sums of replies only
+bound = 10.0
+
 [clients]                 # on machines of other people: the largest values that they may report of their data
 rows = 5000
 classes = 10

@@ -21,6 +21,7 @@ from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.run import run as run_once
 from ..federation.scenario import Scenario
+from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..storage.atomic import made, replacing
 from ..wire import codecs
@@ -167,7 +168,8 @@ class Recipe:
         )
 
     def options(self) -> dict[str, Any]:
-        """The options of `medley.run`: keys of [run] beside rounds and seeds, [codec], [reply_policy], [faults]."""
+        """The options of `medley.run`: keys of [run] beside rounds and seeds, [codec], [reply_policy],
+        [secure], [faults]."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._build.known("run", run, RUN, also=COUNTS)
         declared = hints(run_once)
@@ -186,6 +188,8 @@ class Recipe:
             )
         if "reply_policy" in self.tables:
             run["reply_policy"] = self._build.call("reply_policy", ReplyPolicy, self._table("reply_policy"))
+        if "secure" in self.tables:
+            run["secure"] = self._build.call("secure", SecureSum, self._table("secure"))
         if "faults" in self.tables:
             run["transport"] = self._build.call("faults", transports.Lossy, self._table("faults"))
         return run

@@ -17,7 +17,7 @@ from ..contract.settings import Bounds
 
 TABLES = (
     "name", "problem", "data", "partition", "pace", "participation", "devices", "stream", "replay", "attack",
-    "federation", "run", "codec", "reply_policy", "faults", "methods", "tune", "clients",
+    "federation", "run", "codec", "reply_policy", "secure", "faults", "methods", "tune", "clients",
 )  # fmt: skip
 
 COUNTS = ("rounds", "seed", "seeds")

@@ -93,8 +93,8 @@ class Robust(Wrapper[RobustServer]):
         return "folds replies that it reads one by one"
 
     def requires(self) -> frozenset[str]:
-        """The method's needs, and uniform weights."""
-        return self.method.requires() | {Need.UNIFORM}
+        """The method's needs, uniform weights, and replies one by one."""
+        return self.method.requires() | {Need.UNIFORM, Need.REPLIES}
 
     def start(self, x: Vec) -> RobustServer:
         """The method's own start."""

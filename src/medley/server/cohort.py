@@ -22,12 +22,12 @@ from ..runtime.clock import Device
 from ..storage.events import ExchangeEvent
 from ..wire.clip import Clip
 from ..wire.codec import Codec, Plain, downlink
-from ..wire.connection import Connection
+from ..wire.connection import Connection, SecureSums
 from ..wire.exchange import Exchange, in_blocks
 from .bookkeeping import Bookkeeping
 from .replies import LiveReplies
 from .reply_policy import ReplyPolicy
-from .waiting import Delivery, ExchangeEnd, wait_by_policy, wait_for_all
+from .waiting import Delivery, ExchangeEnd, wait_by_policy, wait_for_all, wait_for_sum
 
 
 @dataclass
@@ -161,7 +161,9 @@ class LiveCohort:
         down = {i: every + (nbytes(own[i]) if own else 0) for i in asked}
         delivery, began = Delivery(exchange, down, self.connection, books, self.device), time.perf_counter()
 
-        if self.reply_policy.endless:
+        if isinstance(self.connection, SecureSums):
+            outcome = wait_for_sum(delivery, self.reply_policy, len(asked))
+        elif self.reply_policy.endless:
             outcome = wait_for_all(delivery)
         else:
             outcome = wait_by_policy(delivery, self.reply_policy, ids, late, self.stack_size)

@@ -76,6 +76,14 @@ class Delivery:
         device = self.device(receipt.client)
         return device.seconds(receipt.work, self.down[receipt.client], receipt.up) + receipt.wait
 
+    def phases(self, fold: Fold) -> float:
+        """Time that the steps of secure aggregation take; in each the slowest client counts."""
+        slowest: dict[str, float] = {}
+        for p in fold.phases:
+            seconds = self.device(p.client).seconds(0.0, p.down, p.up)
+            slowest[p.name] = max(slowest.get(p.name, 0.0), seconds)
+        return sum(slowest.values())
+
     def entry(self, i: int, reply: Receipt | Arrival | None) -> Entry:
         """The ledger's entry of client i; ``reply`` is None if none arrived."""
         up, overhead = (reply.up, reply.overhead) if reply else (0, 0)
@@ -105,10 +113,32 @@ def wait_for_all(delivery: Delivery) -> ExchangeEnd:
     receipts = {r.client: r for r in fold.receipts}
     return ExchangeEnd(
         fold,
-        max((delivery.seconds(r) for r in receipts.values()), default=0.0),
+        max((delivery.seconds(r) for r in receipts.values()), default=0.0) + delivery.phases(fold),
         dict.fromkeys(delivery.down, exchange.tag),
-        [delivery.entry(i, receipts.get(i)) for i in delivery.down],
+        [
+            *(delivery.entry(i, receipts.get(i)) for i in delivery.down),
+            *(Entry(*exchange.tag, p.name, p.client, p.down, p.up) for p in fold.phases),
+        ],
+        fold.failed,
     )
+
+
+def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, asked: int) -> ExchangeEnd:
+    """Wait for a secure sum, in which a client that fails or is lost is left out. Raises TooFewReplies.
+
+    ``policy`` gives the quorum of the ``asked`` clients; it has no deadline.
+    """
+    end = wait_for_all(delivery)
+    lost = asked - len(end.fold.receipts)
+    books, name = delivery.bookkeeping, COUNTS[0]
+    if not policy.endless:
+        books.notes[name] = books.notes.get(name, 0) + lost
+    if asked - lost < policy.quorum * asked:
+        raise TooFewReplies(
+            f"{asked - lost} of {asked} clients asked in round {delivery.exchange.round} are in the secure sum, and "
+            f"ReplyPolicy(quorum={policy.quorum:g}) wants more"
+        )
+    return end
 
 
 def wait_by_policy(

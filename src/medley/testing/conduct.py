@@ -10,8 +10,11 @@ import torch
 from .. import engines
 from ..clients.host import ClientHost
 from ..contract.errors import Unsupported
+from ..contract.needs import Need
+from ..problems import Network
 from ..runtime import streams
 from ..scenarios import Fixed
+from ..secure import SecureSum
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
 from ..storage import pytree
@@ -59,6 +62,25 @@ def server_by_assignment(t: Subject) -> None:
                     not changed,
                     f"round() changed {', '.join(changed)} in place; the server's state changes by assignment only",
                 )
+
+
+def secure_sums(t: Subject) -> None:
+    """A method whose server reads sums only learns the same under secure aggregation; others declare `Need.REPLIES`.
+
+    Sums are taken in 64 bits, so that they differ from plain ones by rounding.
+    """
+    place = t.places[0]
+    fed, how = place.federation(), SecureSum(bits=64, bound=1e6)
+    if Need.REPLIES in t.method.suited(place.gives).requires():
+        try:
+            t.run(fed, 1, secure=how)
+        except Unsupported:
+            return
+        raise AssertionError(f"{t.method.name} says it needs replies one by one, and ran without")
+    x, y = t.run(fed, secure=how).x.double(), t.plain(place).x.double()
+    gap = float((x - y).norm() / y.norm().clamp(min=1e-12))
+    tolerance = 1e-3 if isinstance(place.problem, Network) else 1e-6
+    expect(gap <= tolerance, f"{place.name}: under secure aggregation the model differs by {gap:.2g} of its norm")
 
 
 def partial(t: Subject) -> None:

@@ -45,7 +45,11 @@ class Place:
         """The needs that it meets."""
         past = frozenset() if self.stream is None else frozenset({Need.STREAM, Need.REPLAY})
         past |= frozenset({Need.UNIFORM}) if self.weights == "uniform" else frozenset()
-        return self.federation().draw(0).problem.gives | past | {Need.EVERYONE, Need.SAMPLING, Need.INDEPENDENT}
+        return (
+            self.federation().draw(0).problem.gives
+            | past
+            | {Need.EVERYONE, Need.SAMPLING, Need.INDEPENDENT, Need.REPLIES}
+        )
 
     def federation(
         self, ids: Iterable[int] = range(5), participation: Participation | None = None, **pace: Any

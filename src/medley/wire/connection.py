@@ -132,6 +132,16 @@ class Connection(Protocol):
 
 
 @runtime_checkable
+class SecureSums(Connection, Protocol):
+    """A connection that gives sums of replies only, and the steps of its protocol in `Fold.phases`."""
+
+    @property
+    def sums_only(self) -> bool:
+        """True."""
+        ...
+
+
+@runtime_checkable
 class Transport(Protocol):
     """A way to reach clients: in this process, in others, on other machines."""
 

@@ -33,6 +33,22 @@ class Receipt(NamedTuple):
     wait: float = 0.0
 
 
+class Phase(NamedTuple):
+    """A step of a protocol beside the replies, at one client.
+
+    Attributes:
+        name: of the step, as the ledger has it
+        client: its id
+        down: payload bytes to the client
+        up: payload bytes from it
+    """
+
+    name: str
+    client: int
+    down: int
+    up: int
+
+
 @dataclass
 class Fold:
     """The replies of some clients: Σ w_i·message_i where the exchange has weights, else each reply by itself.
@@ -49,6 +65,7 @@ class Fold:
         failed: error text by client, of clients that failed in a tolerant exchange
         engines: names of the engines that ran local descents, sorted
         within: number of replies whose norm was within the exchange's `Clip`; default 0
+        phases: steps of secure aggregation beside the replies
     """
 
     block: int = 0
@@ -59,6 +76,7 @@ class Fold:
     failed: dict[int, str] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)
     within: int = 0
+    phases: list[Phase] = field(default_factory=list)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -99,6 +117,7 @@ class Fold:
         """
         self.receipts += other.receipts
         self.failed |= other.failed
+        self.phases += other.phases
         self.ran(other.engines)
         with stopwatch.doing("aggregation"):
             if exchange is None or exchange.weights is None:

@@ -80,7 +80,7 @@ class CFLAG(Algorithm[Server, Memory]):
         bounded: paper: keep α_i ≤ 1/L and β_i ≤ β.
     """
 
-    needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE})
+    needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
 
     mode: Literal["joint", "paper"] = "joint"
     correct: bool = True

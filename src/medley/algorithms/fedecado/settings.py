@@ -74,8 +74,11 @@ class Settings(Algorithm[Server, Memory]):
         return replace(self, **resolved)
 
     def requires(self) -> frozenset[str]:
-        """Hessian-vector products for the sensitivity."""
-        return self.needs | (set() if self.sensitivity == "off" else {Need.HESSIAN})
+        """Hessian-vector products for the sensitivity; replies one by one, but for flows at the clients."""
+        sums = self.form == "norton" and self.flows == "client"
+        return (
+            self.needs | (set() if self.sensitivity == "off" else {Need.HESSIAN}) | (set() if sums else {Need.REPLIES})
+        )
 
     def start(self, x: Vec) -> Server:
         """No flows."""

@@ -116,7 +116,7 @@ class SHED(Algorithm[Server, Memory]):
     bits: Annotated[int, in_range(2, 8)] | None = None
     above: bool = False
 
-    needs = frozenset({Need.FACTOR, Need.CONVEX})
+    needs = frozenset({Need.FACTOR, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
         """Beside the declared settings: ``above`` is about rounded pairs of ρ = λ_{q+1}."""

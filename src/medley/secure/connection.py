@@ -1,0 +1,169 @@
+"""A connection whose replies are summed securely, and the clients of a simulation in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..contract.errors import RecipeError, Unsupported
+from ..contract.needs import Need
+from ..runtime import stopwatch, streams
+from ..wire.connection import Connection, Host
+from ..wire.exchange import Exchange, Tag, apart
+from ..wire.fold import Fold
+from .ring import WITHIN, Field, Ring
+from .settings import SecureSum
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .party import Opening, Party
+
+
+class SecureConnection:
+    """Carries exchanges over another connection, and sums their replies by the protocol.
+
+    The clients' part of the protocol runs in this process, on the replies that the inner connection brings; all that
+    the server's part reads are keys, sealed shares, masked vectors and openings. Keys are drawn by the operating
+    system, and not from the run's streams: masks cancel, so that a run has the same bits each time.
+
+    Args:
+        settings: the settings
+        inner: the connection to the clients
+        host: the host of the clients
+    """
+
+    sums_only = True
+
+    def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
+        try:
+            from . import party  # noqa: F401
+        except ImportError as e:
+            raise RecipeError(
+                f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley[secure]'",
+                "secure",
+            ) from e
+        self.settings, self.inner, self.host = settings, inner, host
+
+    def exchange(self, exchange: Exchange) -> Iterator[Fold]:
+        """Deliver the request. Yields one fold, with the sum.
+
+        Raises Unsupported for replies that are read one by one and for a model with buffers; nothing is sent then.
+        """
+        if exchange.aside:
+            yield from self.inner.exchange(exchange)
+            return
+        method = self.host.algorithm
+        if exchange.weights is None:
+            raise Unsupported(
+                f"{method.name}.{exchange.method}: the server reads its replies one by one, and a secure run gives it "
+                "their sum only: leave secure= out, or read .mean() or .sum()",
+                method=method.name,
+                need=Need.REPLIES,
+            )
+        if exchange.buffers is not None:
+            raise Unsupported(
+                f"{method.name}: this model has buffers, as BatchNorm's, which travel beside the replies and would "
+                "tell of single clients: give a network with GroupNorm, or leave secure= out",
+                method=method.name,
+                need="sums",
+            )
+        with stopwatch.doing("secure sums"):
+            yield self._sum(exchange)
+
+    def _sum(self, exchange: Exchange) -> Fold:
+        from .session import Session
+
+        assert exchange.weights is not None
+        asked = [i for block in exchange.blocks for i in block]
+        if not asked:
+            return Fold()
+        name = f"run {self.host.seed} round {exchange.round} exchange {exchange.number}".encode()
+        circle = (
+            streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
+        )
+        ring = Ring(self.settings.bits, self.settings.bound, {i: exchange.weights[i] for i in asked}, exchange.clip)
+        clients = Simulated(self.inner, exchange, ring, name)
+        session = Session(self.settings, name, circle)
+        total = session.run(clients)
+        fold = clients.fold
+        fold.phases = session.phases
+        fold.total = ring.decoded(total, clients.layout, torch.device(self.host.device))
+        if exchange.clip is not None:
+            fold.within = round(float(fold.total.pop(WITHIN)))  # type: ignore[arg-type]
+        return fold
+
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
+        """As the inner connection does."""
+        return self.inner.save(acked)
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """As the inner connection does."""
+        self.inner.load(memories, acked)
+
+    def close(self) -> None:
+        """Close the inner connection."""
+        self.inner.close()
+
+
+@dataclass
+class Simulated:
+    """The clients of one exchange, in this process. Implements `medley.secure.session.Parties`.
+
+    A client whose reply is lost on the way, or that fails in a tolerant exchange, has shared its keys and leaves.
+
+    Attributes:
+        inner: the connection that brings replies
+        exchange: the request
+        ring: the form of the vectors
+        session: names the exchange
+        fold: receipts, errors and engines of the replies; the sum is put in later
+        layout: the fields of a reply
+    """
+
+    inner: Connection
+    exchange: Exchange
+    ring: Ring
+    session: bytes
+    fold: Fold = field(default_factory=Fold)
+    layout: tuple[Field, ...] = ()
+    _parties: dict[int, Party] = field(default_factory=dict)
+
+    def keys(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Fresh keys of every client."""
+        from .party import Party
+
+        self._parties = {i: Party(i, self.session) for i in ids}
+        return {i: party.keys for i, party in self._parties.items()}
+
+    def shares(
+        self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
+    ) -> dict[int, dict[int, bytes]]:
+        """Every client's sealed shares."""
+        return {i: self._parties[i].shares(roster, least[i]) for i, roster in rosters.items()}
+
+    def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
+        """The replies that the inner connection brings, weighted and masked by their clients."""
+        e = self.exchange
+        if e.tolerant:  # a block fails as a whole
+            asked = apart(e, [i for block in e.blocks for i in block])
+        else:
+            asked = replace(e, weights=None, clip=None)
+        size = self.ring.bits // 8
+        for block in self.inner.exchange(replace(asked, clip=None)):
+            self.fold.ran(block.engines)
+            self.fold.failed |= block.failed
+            receipts = {r.client: r for r in block.receipts}
+            for i, packed in sorted(block.replies.items()):
+                self.layout = self.layout or self.ring.layout(packed)
+                values = self._parties[i].masked(self.ring.encoded(i, packed, self.layout), sealed[i])
+                self.fold.receipts.append(receipts[i]._replace(up=len(values) * size))
+                yield i, values
+        self.fold.receipts.sort(key=lambda r: r.client)
+
+    def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
+        """Every client's shares for the opening."""
+        return {i: self._parties[i].opening(*those) for i, those in asked.items()}

@@ -1,0 +1,193 @@
+"""One client's part in the protocol. Its private keys and its seed never leave it whole.
+
+**Reference**: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure
+4, without the signatures of its variant for a server that lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ..contract.errors import MedleyError, TooFewReplies, WireError
+from .crypto import KEY, SECRET, agreed, combined, key_pair, sealed, secret, split, stream, unsealed
+
+
+class Opening(NamedTuple):
+    """The shares that a client gives out at the end.
+
+    Attributes:
+        seeds: of clients whose vector is in the sum: a share of the seed of their own mask
+        keys: of clients whose vector is not: a share of the key of their masks with others
+    """
+
+    seeds: dict[int, bytes]
+    keys: dict[int, bytes]
+
+
+class Party:
+    """One client in one exchange; its methods are called in their order.
+
+    Args:
+        i: the client's id
+        session: names the exchange; a mask of one session is of no use in another
+        least: the least number of clients of its neighbourhood that the client takes as a threshold; default 2
+    """
+
+    def __init__(self, i: int, session: bytes, least: int = 2) -> None:
+        self.i, self.session, self.least = i, session, least
+        self._seed, self._key_seed = secret(), secret()
+        self._channel, self._masks = key_pair(secret()), key_pair(self._key_seed)
+        self._roster: dict[int, bytes] = {}
+        self._threshold = 0
+        self._held: dict[int, bytes] = {}
+        self._given: dict[int, str] = {}
+        self._channels: dict[int, bytes] = {}
+
+    @property
+    def keys(self) -> bytes:
+        """Two public keys: of the channel to other clients, and of masks."""
+        return self._channel.public + self._masks.public
+
+    def shares(self, roster: Mapping[int, bytes], threshold: int) -> dict[int, bytes]:
+        """Shares of the seed and of the key of masks, sealed for each neighbour.
+
+        Args:
+            roster: public keys of the neighbours
+            threshold: the number of shares that open a secret; the neighbourhood counts the client itself
+
+        Raises WireError for a roster in which keys are wrong or repeated, and for a threshold that the client does not
+        take.
+        """
+        roster = {j: keys for j, keys in sorted(roster.items()) if j != self.i}
+        if any(len(keys) != 2 * KEY for keys in roster.values()) or len({*roster.values(), self.keys}) <= len(roster):
+            raise WireError(f"client {self.i} was sent public keys that are wrong or repeated")
+        members = [*sorted([*roster, self.i])]
+        if threshold < self.least or 2 * threshold <= len(members) or threshold > len(members):
+            raise WireError(
+                f"client {self.i} was asked to share its secrets among {len(members)} with a threshold of {threshold}: "
+                f"it takes a majority, and at least {self.least}"
+            )
+        self._roster, self._threshold = roster, threshold
+        pairs = dict(
+            zip(
+                members,
+                zip(
+                    split(self._seed, threshold, len(members)),
+                    split(self._key_seed, threshold, len(members)),
+                    strict=True,
+                ),
+                strict=True,
+            )
+        )
+        self._held = {self.i: b"".join(pairs[self.i])}
+        return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._about(self.i, j)) for j in roster}
+
+    def masked(self, values: np.ndarray, sealed_shares: Mapping[int, bytes]) -> np.ndarray:
+        """The values under the client's own mask, and under those that it has agreed on with each neighbour.
+
+        Args:
+            values: elements of the ring; they are changed in place
+            sealed_shares: what neighbours sealed for this client; those who did not are left out of the masks
+
+        Raises TooFewReplies for fewer neighbours than the threshold, and WireError for shares that do not open.
+        """
+        if len(sealed_shares) + 1 < self._threshold:
+            raise TooFewReplies(
+                f"client {self.i}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the secure "
+                f"sum, and with itself {self._threshold} must"
+            )
+        for j, raw in sealed_shares.items():
+            if j not in self._roster:
+                raise WireError(f"client {self.i} was sent shares of client {j}, who is no neighbour")
+            text = unsealed(self._channel_to(j), j, raw, self._about(j, self.i))
+            if len(text) != 2 * SECRET:
+                raise WireError(f"client {self.i}: the shares of client {j} have {len(text)} bytes, not {2 * SECRET}")
+            self._held[j] = text
+        np.add(values, stream(self._seed, len(values), values.dtype), out=values)
+        for j in sealed_shares:
+            add_mask(values, self.i, j, agreed(self._masks.private, self._roster[j][KEY:], self._pair(j)))
+        return values
+
+    def opening(self, alive: Collection[int], dropped: Collection[int]) -> Opening:
+        """The client's shares: of the seeds of those ``alive``, of the keys of those ``dropped``.
+
+        Raises WireError for a server that asks for both of one client, now or one after the other: with both it could
+        take away every mask of that client.
+        """
+        for kind, ids in (("seed", alive), ("key", dropped)):
+            for j in ids:
+                if j not in self._held:
+                    raise WireError(f"client {self.i} holds no shares of client {j}")
+                if self._given.setdefault(j, kind) != kind or (kind == "key" and j == self.i):
+                    raise WireError(
+                        f"client {self.i} refuses: the server asks for shares of both kinds of client {j}, with which "
+                        "it could read that client's reply"
+                    )
+        if len(set(alive)) < self._threshold:
+            raise TooFewReplies(
+                f"client {self.i} refuses to open a sum in which {len(set(alive))} of its neighbourhood are, and "
+                f"{self._threshold} must be"
+            )
+        return Opening(
+            {j: self._held[j][:SECRET] for j in sorted(alive)}, {j: self._held[j][SECRET:] for j in sorted(dropped)}
+        )
+
+    def _channel_to(self, j: int) -> bytes:
+        if j not in self._channels:
+            self._channels[j] = agreed(self._channel.private, self._roster[j][:KEY], b"channel " + self._pair(j))
+        return self._channels[j]
+
+    def _pair(self, j: int) -> bytes:
+        return pair(self.session, self.i, j)
+
+    def _about(self, sender: int, receiver: int) -> bytes:
+        return self.session + f" shares {sender} to {receiver}".encode()
+
+
+def pair(session: bytes, i: int, j: int) -> bytes:
+    """The purpose of a key that two clients agree on; the same for both."""
+    return session + f" {min(i, j)} and {max(i, j)}".encode()
+
+
+def add_mask(values: np.ndarray, i: int, j: int, seed: bytes, sign: int = 1) -> None:
+    """Add the mask of clients i and j as client i does, in place: the lower id adds, the other takes away.
+
+    ``sign`` −1 takes away what client i added.
+    """
+    mask = stream(seed, len(values), values.dtype)
+    (np.add if (i < j) == (sign > 0) else np.subtract)(values, mask, out=values)
+
+
+def unmask_own(total: np.ndarray, shares: Mapping[int, bytes]) -> None:
+    """Take a client's own mask out of a sum, in place. ``shares`` of its seed by number, as many as the threshold."""
+    np.subtract(total, stream(combined(shares), len(total), total.dtype), out=total)
+
+
+def unmask_pairs(
+    total: np.ndarray,
+    i: int,
+    shares: Mapping[int, bytes],
+    keys: Mapping[int, bytes],
+    session: bytes,
+    among: Iterable[int],
+) -> None:
+    """Take out of a sum the masks that others agreed on with a client i that is not in it, in place.
+
+    Args:
+        total: the sum
+        i: the client that left
+        shares: of its key by number, as many as the threshold
+        keys: public keys by client
+        session: names the exchange
+        among: its neighbours in the sum
+
+    Raises MedleyError where the shares give another key than the client's.
+    """
+    found = key_pair(combined(shares))
+    if found.public != keys[i][KEY:]:
+        raise MedleyError(f"the shares of client {i}'s key give another key: a client sent a wrong share")
+    for j in among:
+        add_mask(total, j, i, agreed(found.private, keys[j][KEY:], pair(session, i, j)), sign=-1)

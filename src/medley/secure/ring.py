@@ -1,0 +1,165 @@
+"""Fixed-point numbers in the ring Z_2^q: the form in which replies are masked and summed.
+
+An entry v of weight w becomes round(w·v·s) mod 2^q. The scale s is a power of two, the largest for which the sum of
+all clients' entries stays below 2^(q−1), where entries are within their bound. So nothing overflows, and the sum of n
+clients differs from the exact one by at most n/(2s).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract.errors import MedleyError, RecipeError, WireError
+from ..contract.message import Packed
+from ..wire.clip import Clip
+
+LEVELS = 128
+"""The fewest levels of a bound that an average client may be left with."""
+
+WITHIN = "within its bound"
+"""The name of the entry that counts clients within their bound, under a `Clip`."""
+
+Shape = tuple[int, ...] | None
+"""The shape of a tensor; None for a number."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a message in the ring.
+
+    Attributes:
+        name: its name
+        shape: its shape
+        bound: the largest magnitude of an entry
+        scale: s, levels per unit; 0 for an optional field that no client sends
+        dtype: the type in which the sum is returned
+    """
+
+    name: str
+    shape: Shape
+    bound: float
+    scale: float
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return 0 if self.scale == 0 else 1 if self.shape is None else math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ring of one sum.
+
+    Attributes:
+        bits: q
+        bound: the bound of a field's entries, or of all
+        weights: the weight of each client that was asked
+        clip: bounds each reply before it is summed; None for no bound
+    """
+
+    bits: int
+    bound: float | Mapping[str, float]
+    weights: Mapping[int, float]
+    clip: Clip | None = None
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The type of the ring's elements."""
+        return np.dtype(f"uint{self.bits}")
+
+    def scale(self, bound: float, total: float | None = None) -> float:
+        """s for entries of this bound and weights that sum up to ``total``. Raises RecipeError for too few levels."""
+        n = len(self.weights)
+        total = sum(map(abs, self.weights.values())) if total is None else total
+        room = 2 ** (self.bits - 1) - 1 - n
+        if room < LEVELS * n:
+            raise RecipeError(
+                f"SecureSum(bits={self.bits}): a sum of {n} clients leaves each of them {max(room, 0) // n} levels, "
+                f"and fewer than {LEVELS} are noise; give bits={2 * self.bits}",
+                "bits",
+            )
+        return 2.0 ** math.floor(math.log2(room / (bound * (total or 1.0))) - 1e-9)
+
+    def error(self, bound: float) -> float:
+        """The largest error of an entry of the sum, for entries of this bound: n/(2s)."""
+        return len(self.weights) / (2 * self.scale(bound))
+
+    def layout(self, packed: Packed) -> tuple[Field, ...]:
+        """The fields of a reply in the ring. It depends on names and shapes, not on values.
+
+        Raises MedleyError for a bool and for a field without a bound.
+        """
+        fields = []
+        for name, v in packed.items():
+            if isinstance(v, bool):
+                raise MedleyError(f"{name!r} is a bool and has no sum; secure aggregation takes tensors and numbers")
+            if v is None:
+                fields.append(Field(name, (), 1.0, 0.0, torch.float64))
+                continue
+            bound = self.clip.scale(name) if self.clip is not None else self._bound(name)
+            float_tensor = isinstance(v, Tensor) and v.is_floating_point()
+            dtype = v.dtype if float_tensor and isinstance(v, Tensor) else torch.float64
+            shape = tuple(v.shape) if isinstance(v, Tensor) else None
+            fields.append(Field(name, shape, bound, self.scale(bound), dtype))
+        if self.clip is not None:
+            fields.append(Field(WITHIN, None, 1.0, self.scale(1.0, float(len(self.weights))), torch.float64))
+        return tuple(fields)
+
+    def _bound(self, name: str) -> float:
+        if not isinstance(self.bound, Mapping):
+            return float(self.bound)
+        if name not in self.bound:
+            raise RecipeError.unknown(name, self.bound, "SecureSum(bound=...): a reply's field")
+        return float(self.bound[name])
+
+    def encoded(self, i: int, packed: Packed, layout: tuple[Field, ...]) -> np.ndarray:
+        """Client i's reply times its weight, as elements of the ring.
+
+        Raises MedleyError, with client and field, for an entry beyond its bound, and WireError for another layout.
+        """
+        if self.layout(packed) != layout:
+            raise WireError(f"client {i}'s reply has other fields or shapes than those of the clients before it")
+        weight, parts = self.weights[i], list[np.ndarray]()
+        if self.clip is not None:
+            norm = self.clip.norm(packed)
+            weight /= max(1.0, norm)
+            packed = {**packed, WITHIN: float(norm <= 1)}
+        for f in layout:
+            if f.size == 0:
+                continue
+            v = packed[f.name]
+            entries = (
+                v.detach().to("cpu", torch.float64) if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64)
+            )
+            flat = entries.reshape(-1).numpy()
+            top = float(np.abs(flat).max(initial=0.0))
+            if not top <= f.bound and self.clip is None:
+                raise MedleyError(
+                    f"client {i}: {f.name!r} has an entry of magnitude {top:.6g}, beyond SecureSum(bound={f.bound:g}): "
+                    f"the sum would not fit into the ring; give bound={{{f.name!r}: ...}} or one number, large enough "
+                    "for every round"
+                )
+            levels = np.rint(flat * (f.scale * (1.0 if f.name == WITHIN else weight)))
+            parts.append(levels.astype(np.int64).astype(self.dtype))
+        return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
+
+    def decoded(self, total: np.ndarray, layout: tuple[Field, ...], device: torch.device | str = "cpu") -> Packed:
+        """The sum of clients' elements, as a message; under a `Clip` with the count under `WITHIN`."""
+        out: Packed = {}
+        start, signed = 0, total.view(np.dtype(f"int{self.bits}"))
+        for f in layout:
+            if f.scale == 0:
+                out[f.name] = None
+                continue
+            flat = signed[start : start + f.size].astype(np.float64) / f.scale
+            start += f.size
+            value = float(flat[0]) if f.shape is None else torch.from_numpy(flat).to(device, f.dtype).reshape(f.shape)
+            out[f.name] = value
+        return out

@@ -1,0 +1,108 @@
+"""`SecureSum`: the settings of secure aggregation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ..contract.errors import RecipeError
+from ..contract.settings import Checked, at_least, positive
+
+SPARSE = 50
+"""Clients of a cohort from which masks are agreed on with some of the others, and not with all."""
+
+LEAVE = 0.2
+"""The share of a large cohort that may leave at random, with a chance of `FAILS` that the sum is refused."""
+
+FAILS = 1e-4
+"""The chance that a client of a large cohort loses half of its neighbours, and the sum is refused."""
+
+
+@dataclass(frozen=True)
+class SecureSum(Checked):
+    """Secure aggregation: the server learns sums of replies, and no reply by itself.
+
+    Attributes:
+        bits: q of the ring Z_2^q in which sums are taken; an entry travels in q/8 bytes. Default 32
+        bound: the largest magnitude of an entry of a reply, before its weight; one number for all fields, or one by
+            field. A client refuses to send a larger one. Default 16
+        threshold: the clients of a cohort that must stay until the end for the sum to be opened, as a share or as a
+            number. It must be above one half, so that no server can open one client's mask in two ways. Default 0.6
+        neighbours: clients with which each agrees on masks, an even number. In a sparse graph the majority of each
+            neighbourhood must stay, too. None, the default, means all others in a cohort below 50. In a larger one it
+            means as many as keep their majority but for a chance of 1e-4, where a fifth of the clients leaves at random
+    """
+
+    bits: Literal[16, 32, 64] = 32
+    bound: Annotated[float, positive] | Mapping[str, float] = 16.0
+    threshold: Annotated[float, positive] = 0.6
+    neighbours: Annotated[int, at_least(2)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.bound, Mapping) and not all(
+            isinstance(v, int | float) and 0 < v < math.inf for v in self.bound.values()
+        ):
+            raise RecipeError(f"SecureSum(bound={dict(self.bound)}): bounds must be finite numbers above 0", "bound")
+        t = self.threshold
+        if not (0.5 < t <= 1 and isinstance(t, float)) and not (t == int(t) and t >= 2):
+            raise RecipeError(
+                f"SecureSum(threshold={t!r}): must be a share above 0.5 and at most 1.0, or a whole number from 2 on",
+                "threshold",
+            )
+        if self.neighbours is not None and self.neighbours % 2:
+            raise RecipeError(
+                f"SecureSum(neighbours={self.neighbours}): must be even: as many on either side in a circle",
+                "neighbours",
+            )
+
+    def needed(self, members: int) -> int:
+        """The number of ``members`` that must stay.
+
+        Raises RecipeError for a threshold that they do not reach, or that half of them reach.
+        """
+        t = self.threshold
+        count = max(2, math.ceil(t * members - 1e-9)) if isinstance(t, float) and t <= 1 else int(t)
+        if count > members:
+            raise RecipeError(
+                f"SecureSum(threshold={t!r}): {count} clients must stay, and the cohort has {members}; ask more "
+                "clients, or give a lower threshold",
+                "threshold",
+            )
+        if 2 * count <= members:
+            raise RecipeError(
+                f"SecureSum(threshold={t!r}): {count} of {members} are no majority: two halves could open a client's "
+                "mask in two ways; give a share above 0.5",
+                "threshold",
+            )
+        return count
+
+    def within(self, members: int, cohort: int) -> int:
+        """The number that must stay of the ``members`` of a client's neighbourhood: the majority in a sparse graph."""
+        return self.needed(cohort) if members == cohort else members // 2 + 1
+
+    def degree(self, cohort: int) -> int:
+        """The number of each client's neighbours in a cohort."""
+        if self.neighbours is not None:
+            return min(self.neighbours, cohort - 1)
+        if cohort < SPARSE:
+            return cohort - 1
+        from scipy.stats import hypergeom  # heavy
+
+        leave = min(cohort - self.needed(cohort), math.ceil(LEAVE * cohort))
+        for k in range(8, cohort - 1, 2):
+            # The client itself stays; of its k neighbours t − 1 must.
+            t = self.within(k + 1, cohort)
+            if cohort * float(hypergeom.cdf(t - 2, cohort - 1, cohort - 1 - leave, k)) < FAILS:
+                return k
+        return cohort - 1
+
+    def neighbourhoods(self, circle: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Each client's neighbours: the nearest in a circle, half of them on either side; ascending."""
+        n, k = len(circle), self.degree(len(circle))
+        if k >= n - 1:
+            return {i: tuple(sorted(set(circle) - {i})) for i in circle}
+        steps = [s for h in range(1, k // 2 + 1) for s in (h, -h)]
+        return {i: tuple(sorted({circle[(at + s) % n] for s in steps})) for at, i in enumerate(circle)}
