@@ -133,6 +133,7 @@ def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
         (md.FedECADO(), {}, r"FedECADO needs replies one by one, .*or give FedECADO\(flows='client'\)"),
         (md.FedBuff(), {}, "FedBuff needs replies one by one, and a secure run gives the server their sums only"),
         (md.SHED(), {}, "SHED needs replies one by one"),
+        (md.Robust(md.FedAvg(), md.robust.Median()), {}, "Median-FedAvg needs .*(the same weight|replies one by one)"),
         (md.FedAvg(), {"codec": Quantise()}, "no codec shortens; leave codec= out"),
         (md.FedAvg(), {"codec": Cast()}, "no codec shortens"),
         (md.FedAvg(), {"reply_policy": md.ReplyPolicy(deadline=3.0)}, "leave deadline=, replies= and retries= out"),
