@@ -55,6 +55,14 @@ def test_a_method_is_wrapped() -> None:
     assert repr(result.settings["method.robust.fold"]) == "Mixed(fold=Krum(liars=0.2), liars=0.2)"
 
 
+def test_a_wrapped_method_goes_by_its_name() -> None:
+    r = loads(TEXT)
+    assert r.only("trimmedmean-DP-fedavg").methods() == [r.methods()[1]]
+    assert r.only("FedAvg").methods() == [r.methods()[1]]
+    with pytest.raises(md.RecipeError, match="has no 'Krum-FedAvg'"):
+        r.only("Krum-FedAvg").methods()
+
+
 def test_settings_of_the_command_line() -> None:
     changed = loads(TEXT).with_settings(["methods.fedavg.fold.liars=0.4", 'methods.0.fold={kind="Median"}'])
     first, second = changed.methods()

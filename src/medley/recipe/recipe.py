@@ -143,6 +143,8 @@ class Recipe:
         there = self.tables.get("methods", [])
         if name is not None:
             kin = [m for m in there if str(m.get("kind", "")).lower() == name.lower()]
+            if there and not kin and "-" in name:  # a wrapped one's, as DP-FedAvg
+                kin = [m for m, made in zip(there, self.methods(), strict=True) if made.name.lower() == name.lower()]
             there = kin or [{"kind": name}]
         return Recipe({**self.tables, "methods": there[:1]}, self.source, self.folder)
 

@@ -13,6 +13,7 @@ from ..storage.result import Result
 from .document import Block, Code, Document, Figure, Figures, Heading, Legend, Table, Text
 from .figures import DARK, LIGHT, Line, Markup, lines
 from .numbers import final, usable
+from .sections.comparison import plural
 from .units import DASH, percent
 
 BREAKS = 0.1
@@ -155,9 +156,9 @@ def _said(share: float | None) -> str:
 
 def explained(of: Sequence[Point]) -> str:
     """The rule by which a method counts as broken, in one sentence, with the number of seeds."""
-    seeds = len({p.seed for p in of})
+    seeds = plural(len({p.seed for p in of}), "seed")
     return (
-        f"A method breaks at the least share of liars at which its mean accuracy over {seeds} seeds is more than "
+        f"A method breaks at the least share of liars at which its mean accuracy over {seeds} is more than "
         f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without liars, or a backdoor's mean success is above "
         f"{100 * SUCCEEDS:.0f} %."
     )
