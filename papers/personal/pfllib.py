@@ -8,8 +8,8 @@ they are. Fashion-MNIST is looked for in $MEDLEY_DATA.
 PFLlib's own functions cut 6,000 pictures into 20 clients with 2 labels each, anew for each seed, and each client's rows
 into 75 % for training and 25 % for tests. Settings are PFLlib's defaults: lr 0.005, batches of 10 with the last short
 one left out, 1 local epoch, all clients in every round. PFLlib's network DNN has a log-softmax between body and head
-where a method splits it; Medley's has it in the same place. Every finished run is added to pfllib.json, and is not run
-again; the table (pfllib.md) is made from that file.
+where a method splits it; Medley's has it in the same place, and begins at PFLlib's x₀. Every finished run is added to
+pfllib.json, and is not run again; the table (pfllib.md) is made from that file.
 """
 
 from __future__ import annotations
@@ -109,10 +109,11 @@ def ours(pfllib: Path, python: Path, method: str, seed: int) -> dict[str, Any]:
         parts = [np.load(folder / part / f"{i}.npz", allow_pickle=True)["data"].item() for part in ("train", "test")]
         rows = [(torch.as_tensor(p["x"]).float().flatten(1), torch.as_tensor(p["y"]).long()) for p in parts]
         clients.append((*rows[0], *rows[1]))
+    torch.manual_seed(0)  # PFLlib's x₀, whatever the split
     between = () if method == "Ditto" else (nn.LogSoftmax(dim=1),)
     net = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), *between, nn.Linear(100, 10))
     pace = md.scenarios.Pace(lr=LR, epochs=1, batch=BATCH, drop_last=True)
-    fed = md.Federation(md.problems.Network(net), clients=clients, classes=10, pace=pace)
+    fed = md.Federation(md.problems.Network(net, start="module"), clients=clients, classes=10, pace=pace)
     r = md.run(METHODS[method][0], fed, ROUNDS, seed=seed, eval_every=ROUNDS, progress=False)
     rows = sum(row["test_rows"] for row in r.clients)
     return {"last": sum(row["accuracy"] * row["test_rows"] for row in r.clients) / rows}
@@ -128,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pfllib", type=Path, required=True)
     parser.add_argument("--python", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default="FedAvg,FedPer", help="any of " + ", ".join(METHODS))
     parser.add_argument("--out", type=Path, default=HERE / "pfllib.json")
     args = parser.parse_args()
     done: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}

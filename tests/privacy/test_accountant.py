@@ -47,6 +47,20 @@ def test_opacus_noise_for_eight() -> None:
     assert 7.9 < epsilon([release(poisson(0.04), 1.425307617, 2_250)], 1e-5, "rdp") < 8.0
 
 
+def test_opacus_by_its_accountant_of_random_variables() -> None:
+    """Opacus' PRVAccountant gives 6.777395712150674, which it rounds up by its errors."""
+    found = epsilon([release(poisson(0.04), 1.5, 2_250)], 1e-5)
+    assert 0.995 * 6.777395712150674 < found < 6.777395712150674
+
+
+def test_tff_finds_the_clients_of_a_round() -> None:
+    """TFF's tutorial on EMNIST's 3,383 clients: for (2, 1e-5) over 100 rounds 120 a round, with z = 0.01 a client."""
+    needed = next(
+        n for n in range(100, 140) if epsilon([release(poisson(n / 3383), 0.01 * n, 100)], 1e-5, "rdp") <= 2.0
+    )
+    assert needed == 120
+
+
 def test_fourier_accountant() -> None:
     """Koskela, Jälkö & Honkela's example has δ = 4.243484e-6 at ε = 1, z = 4, q = 0.01.
 

@@ -22,6 +22,7 @@ from medley.contract.types import Vec
 from medley.engines.seq import Seq
 from medley.privacy import epsilon, rows
 from medley.privacy.accountant import release
+from medley.testing import conformance
 
 pytest.importorskip("dp_accounting")
 
@@ -302,3 +303,9 @@ def test_networks_that_mix_rows(module: nn.Module, reason: str) -> None:
 def test_bad_settings(given: dict[str, Any], message: str) -> None:
     with pytest.raises(md.RecipeError, match=message):
         by_row(**given)
+
+
+@pytest.mark.slow
+def test_the_battery() -> None:
+    """Without noise, whose streams are named after the clients: a check of the battery renumbers them."""
+    conformance(by_row(md.SCAFFOLD(), noise=0.0, clip=50.0))

@@ -11,9 +11,9 @@ Clients", AAAI 2022, Algorithm 1.
 - train (later): k down, C f + C up
 
 **Departures**: the distance of features is the mean of squares over rows and features, as in the authors' code. Clients
-send sums of features and numbers of rows, of which the server takes the mean of equation 6. Features are taken after
-the local steps, in evaluation mode. All clients have one architecture here. A class keeps its last prototype where
-nobody that takes part has it.
+send sums of features and numbers of rows, of which the server takes the mean over rows, with equation 6's weights
+|D_ij|/N_j; the authors' code takes the plain mean over clients. Features are taken after the local steps, in evaluation
+mode. All clients have one architecture here. A class keeps its last prototype where nobody that takes part has it.
 
 **Missing replies**: a lost one is left out of the prototypes, and its client's own model stays as it was. A client that
 never took part has x₀.
