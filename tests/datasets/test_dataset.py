@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medley.contract.errors import BadData, RecipeError
+import medley as md
+from medley.contract.errors import BadData, MedleyError, RecipeError
 from medley.datasets import Dataset, breast_cancer, diabetes, digits, gaussian_classes
 
 
@@ -215,3 +217,17 @@ def test_gaussian_classes_keep_their_separation_and_their_seed() -> None:
     assert torch.equal(d.X[:3], gaussian_classes(n=6000, features=400, classes=30, test=0, separation=50.0).X[:3])
     with pytest.raises(RecipeError, match="features=0"):
         gaussian_classes(features=0)
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", object(), {"a": 1}, ([[1.0], [2.0]], [3.0, [4.0, 5.0]])])
+def test_values_that_are_no_rows_are_refused_in_words(value: Any) -> None:
+    X, y = np.ones((2, 2)), np.array([0, 1])
+    calls = {
+        "X": lambda: Dataset(value, y),
+        "y": lambda: Dataset(X, value),
+        "key": lambda: Dataset(X, y, keys={"a": np.array(3)}),
+        "frame": lambda: md.datasets.frame(value, "y"),
+    }
+    for call in calls.values():
+        with pytest.raises(MedleyError):
+            call()

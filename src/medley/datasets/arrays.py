@@ -62,8 +62,22 @@ def is_text(values: Any) -> bool:
     """Whether targets are texts: an array, a list or a column of them."""
     if values is None or isinstance(values, Tensor) or is_sparse(values):
         return False
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # rows of unequal length, which `as_tensor` names
+        return False
     return array.dtype.kind in "US" or (array.dtype == object and all(isinstance(v, str) for v in array.ravel()))
+
+
+def as_column(values: Any, what: str) -> np.ndarray:
+    """A column [n, ...] of any values as an array. Raises BadData, naming ``what``, for a single value."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise BadData(f"{what} is no column: {e}") from None
+    if not array.ndim:
+        raise BadData(f"{what} is {values!r}; give a value for each row")
+    return array
 
 
 def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 from ..runtime import streams
 from ..storage.html import facts
-from .arrays import as_tensor, check_tensor, numbered, text_labels
+from .arrays import as_column, as_tensor, check_tensor, numbered, text_labels
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -161,6 +161,8 @@ class Dataset:
             object.__setattr__(self, "classes", self.classes or len(names))
         for part, words in PARTS.items():
             given = getattr(self, part)
+            if given is None and part in ("X", "y"):
+                raise BadData(f"{self.name}: {words} is None; give an array or a tensor")
             if given is None:
                 continue
             if isinstance(given, Tensor):
@@ -169,7 +171,9 @@ class Dataset:
                 made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
                 object.__setattr__(self, part, made)
         for part in ("keys", "test_keys"):
-            columns = {name: np.asarray(values) for name, values in getattr(self, part).items()}
+            columns = {
+                name: as_column(values, f"{self.name}: key {name!r}") for name, values in getattr(self, part).items()
+            }
             object.__setattr__(self, part, columns)
         y = self.y
         if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):

@@ -234,6 +234,9 @@ def frame(
 
     Raises RecipeError for a column that is not there, BadData, naming column and row, for cells that are no numbers.
     """
+    if not _is_hugging_face(table) and not is_frame(table):
+        kind = type(table).__name__
+        raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
     X = _inputs(table, [target, *([] if client is None else [client])], features)
     keys = {} if client is None else {client: _cells(table, client)}
     given = _cells(table, target)
