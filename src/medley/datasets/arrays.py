@@ -66,7 +66,11 @@ def is_text(values: Any) -> bool:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):  # rows of unequal length, which `as_tensor` names
         return False
-    return array.dtype.kind in "US" or (array.dtype == object and all(isinstance(v, str) for v in array.ravel()))
+    return array.ndim > 0 and (array.dtype.kind in "US" or _all_text(array))
+
+
+def _all_text(array: np.ndarray) -> bool:
+    return array.dtype == object and all(isinstance(v, str) for v in array.ravel())
 
 
 def as_column(values: Any, what: str) -> np.ndarray:
