@@ -135,3 +135,9 @@ def test_a_data_set_whose_memory_lies_in_another_order_is_the_same_run(method: A
     x = torch.tensor(X)
     assert run(x.T.contiguous().T).digest == run(x).digest
     assert run(x.repeat_interleave(2, 0)[::2]).digest == run(x).digest
+
+
+def test_labels_beyond_int64_are_named_with_their_row():
+    with pytest.raises(md.BadData, match="row 1: 1000000000000000000000000000000 is no int64") as told:
+        md.datasets.Dataset(np.zeros((2, 3)), [1, 10**30], classes=2)
+    assert told.value.row == 1

@@ -145,6 +145,11 @@ def _objects(array: np.ndarray, what: str, client: int | None, labels: bool, col
     wanted = int | np.integer if labels else int | float | np.number
     bad = np.array([not isinstance(v, wanted) for v in array.flat], bool).reshape(array.shape)
     if not bad.any() and (labels or columns is not None):  # a frame's columns are of several types
+        if labels:
+            most = np.iinfo(np.int64)
+            bad = np.array([not most.min <= v <= most.max for v in array.flat], bool).reshape(array.shape)
+            if bad.any():
+                _refuse(bad, array, what, client, "is no int64; give labels of a smaller size", columns)
         return array.astype(np.int64 if labels else np.float64)
     words = "is no whole number; give numbers" if labels else "is in an array of objects; give X.astype(float)"
     return _refuse(bad, array, what, client, words, columns)
