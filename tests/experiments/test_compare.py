@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -159,8 +160,16 @@ def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monk
         compare(methods, other, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
 
 
+@pytest.fixture
+def no_collection():
+    """No garbage collection: a callback of it, such as hypothesis has one, would swallow a KeyboardInterrupt."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs):
+def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs, no_collection):
     fed, stuck = federation(), Probe("sleep", seed=1)
     before = signal.getsignal(signal.SIGINT)
 
