@@ -352,3 +352,14 @@ def test_first_times_and_later_ones_are_told_apart(monkeypatch: pytest.MonkeyPat
     )
     with pytest.raises(AssertionError, match=r"greet sent 8 bytes down and 8 up \(client 0, round 2"):
         check()
+
+
+@dataclass(frozen=True)
+class Cardless(md.FedAvg):
+    """A user's method without a card."""
+
+
+def test_a_users_method_may_do_without_a_card() -> None:
+    assert failing(Cardless(), {"card", "narrow codec"}) == set()
+    with pytest.raises(AssertionError, match="has no section"):
+        card(Cardless())

@@ -188,3 +188,33 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
         make((X, y), own_test=True)
     weights = torch.ones(4)
     assert make((X, y, X, y, weights)).data.weights is not None
+
+
+def test_names_of_clients_reach_frame_table_page_and_errors(tmp_path: Path) -> None:
+    north, south = opposite_sites()
+    fed = md.Federation(md.problems.Softmax(), clients={"Bern": north, "Lyon": south})
+    assert fed.client_names == ("Bern", "Lyon")
+    board = md.compare([md.FedAvg(), md.SCAFFOLD()], fed, rounds=2, seeds=2)
+    r = board.results[0]
+    assert r.client_names == ("Bern", "Lyon")
+    assert list(r.frame("clients")["name"]) == ["Bern", "Lyon"]
+    r.save(tmp_path / "kept")
+    assert md.Result.load(tmp_path / "kept").client_names == ("Bern", "Lyon")
+    text = board.save(tmp_path / "page.html").read_text()
+    section = text[text.index("Each client") :]
+    mean = np.mean([run.clients[0]["accuracy"] for run in board.results if run.method == "SCAFFOLD"])
+    row = section[section.index("Bern") : section.index("Lyon")]
+    assert f"{100 * mean:.1f}" in row
+    bad = torch.full((40, 1), float("nan"), dtype=F64)
+    with pytest.raises(md.BadData, match="client 'Lyon' has nan in row 0"):
+        md.Federation(md.problems.Softmax(), clients={"Bern": north, "Lyon": (bad, *south[1:])})
+
+
+def test_names_by_key_leave_out_clients_with_too_few_rows() -> None:
+    X = torch.randn(7, 2, generator=torch.Generator().manual_seed(0))
+    data = md.datasets.Dataset(X, torch.arange(7) % 2, classes=2, keys={"site": np.array(list("bbacacc"))})
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.ByKey("site", minimum=3))
+    assert fed.client_names == ("c",)
+    assert md.run(md.FedAvg(), fed, 1).client_names == ("c",)
+    drawn = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2))
+    assert drawn.client_names == () == md.run(md.FedAvg(), drawn, 1).client_names

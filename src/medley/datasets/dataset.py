@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -83,6 +83,15 @@ class Dataset:
     y_validation: Targets | None = None
     weights: Float[Tensor, " _"] | None = None
     test_keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    if TYPE_CHECKING:  # arguments may be arrays, lists and frames; attributes are tensors
+        # fmt: off
+        def __init__(
+            self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, classes: int | None = None,
+            keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[str] = (), X_validation: Any = None,
+            y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
+        ) -> None: ...
+        # fmt: on
 
     def __post_init__(self) -> None:
         self._check_kinds()

@@ -30,7 +30,7 @@ from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from ..storage.values import without_addresses
 from .checks import expect
-from .own_data import pooled, whole_data
+from .own_data import named_clients, pooled, whole_data, with_names
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import HeldOut, Simulation
@@ -46,7 +46,7 @@ class Federation:
         problem: the model and its loss
         data: the data set that is divided among clients; (X, y), one of PyTorch's or Hugging Face's or a frame will do
         partition: the rule that divides it; it is drawn anew for every seed
-        clients: each client's own pair (X, y), or (X, y, w) with weights of rows [n], or (X, y, X_test, y_test) or
+        clients: each client's own pair (X, y), in a list or by the client's name, or (X, y, w) with weights of rows [n], or (X, y, X_test, y_test) or
             (X, y, X_test, y_test, w) with test rows of its own, or a data set of PyTorch's (a DataLoader of one) or
             Hugging Face's. Such data sets and mapped arrays are read when they are used. A linear model's X may be one
             of SciPy's sparse matrices. X may be a dict or a tuple of arrays, several inputs a row, for networks. One
@@ -114,8 +114,14 @@ class Federation:
         self.partition, self.validation, self.own_test = partition, validation, own_test
         self.sizes: list[int] | None = None
         """Rows of each client, where they hold their own data."""
+        self._names: tuple[str, ...] = ()
         if clients is not None:
-            data, self.sizes = pooled(problem, clients, test, classes)
+            clients, self._names = named_clients(clients)
+            try:
+                data, self.sizes = pooled(problem, clients, test, classes)
+            except BadData as e:
+                e.args = (with_names(str(e), self._names),)
+                raise
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
         if own_test and self.data.X_test is None:
@@ -134,6 +140,14 @@ class Federation:
         out = copy.copy(self)
         out.problem = replace(self.problem, shared=patterns)
         return out
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names by id, where ``clients`` has names or `scenarios.ByKey` deals the rows; else none."""
+        rule = self.partition
+        if isinstance(rule, ByKey) and self.stream is None and rule.key in self.data.keys:
+            return rule.names(self.data.keys)
+        return self._names
 
     @property
     def scenario(self) -> Scenario:
@@ -279,6 +293,8 @@ class Federation:
         partition = without_addresses(repr(self.partition)) if self.partition else own
         tests = {} if self.own_test is None else {"own_test": self.own_test}
         named = {"labels": list(self.data.labels)} if self.data.labels else {}
+        if names := self.client_names:
+            named["client_names"] = list(names)
         return {
             "classes": self.data.classes,
             **named,

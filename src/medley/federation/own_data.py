@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -45,8 +46,6 @@ def pooled(
     Test rows of the clients' own have the clients' ids in ``test_keys["client"]``. Raises BadData, naming client, row
     and column, for data that cannot be used.
     """
-    if isinstance(clients, Mapping):
-        raise BadData("Federation(clients=...) is a mapping; give a list of pairs (X, y), list(clients.values())")
     if not isinstance(clients, Iterable):
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
@@ -76,7 +75,19 @@ def pooled(
     if classes is None and numbered(y):
         classes = max(2, *(int(t.max()) + 1 for t in (y, y_test) if t is not None))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
-    return Dataset(X, y, X_test, y_test, classes=classes, name="own", weights=w, test_keys=owner, labels=names), sizes
+    return Dataset(X, y, X_test, y_test, classes=classes, name="own data", weights=w, test_keys=owner, labels=names), sizes
+
+
+def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
+    """The clients' data as they are without names, and the clients' names; no names where ``clients`` is no mapping."""
+    if not isinstance(clients, Mapping):
+        return clients, ()
+    return list(clients.values()), tuple(map(str, clients))
+
+
+def with_names(message: str, names: Sequence[str]) -> str:
+    """The message with clients' names in the place of their numbers, where they have names."""
+    return re.sub(r"\bclient (\d+)\b", lambda m: f"client {names[int(m[1])]!r}", message) if names else message
 
 
 def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:

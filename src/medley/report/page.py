@@ -23,6 +23,7 @@ from .sections.outcome import results as outcome
 from .sections.personal import personal
 from .sections.runs import runs
 from .sections.runs import settings as all_settings
+from .sections.sites import sites
 from .sections.spread import spread
 from .sections.tasks import tasks
 from .targets import Goal
@@ -63,7 +64,7 @@ def page(
         ("Results", outcome(c)),
         ("Learning curves", curves(c)),
         ("Spread", spread(c)),
-        ("Each client", personal(c)),
+        ("Each client", [*sites(c), *personal(c)]),
         ("Tasks", tasks(c)),
         ("Who holds what", holdings(partition)),
         ("Cost", cost(c)),

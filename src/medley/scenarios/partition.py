@@ -240,10 +240,7 @@ class ByKey(Checked):
             raise RecipeError.unknown(self.key, keys or {}, "ByKey: the data")
         column = np.asarray((keys or {})[self.key])
         check_length(self, f"key {self.key!r}", column, n)
-        try:
-            values, owner, sizes = np.unique(column, return_inverse=True, return_counts=True)
-        except TypeError as error:
-            raise BadData(f"{self!r}: the values of a key must be comparable with each other: {error}.") from error
+        values, owner, sizes = self._values(column)
         if values.dtype.kind == "f" and np.isnan(values).any():
             row = int(np.flatnonzero(np.isnan(column))[0])
             raise BadData(f"{self!r}: row {row} has no key (NaN): fill it in, or leave the row out.", row=row)
@@ -261,8 +258,25 @@ class ByKey(Checked):
             keys: Columns of the training rows by name.
             test_keys: Columns of the test rows by name; it has ``key``.
         """
-        values, sizes = np.unique(np.asarray(keys[self.key]), return_counts=True)
+        values, _, sizes = self._values(keys[self.key])
         values = values[sizes >= self.minimum]
         column = np.asarray(test_keys[self.key])
         place = np.minimum(np.searchsorted(values, column), len(values) - 1)
         return parts(np.where(values[place] == column, place, -1), len(values))
+
+    def names(self, keys: Mapping[str, Column]) -> tuple[str, ...]:
+        """The clients' names in the order of their ids: their values of the key.
+
+        Args:
+            keys: Columns of the training rows by name; it has ``key``.
+        """
+        values, _, sizes = self._values(keys[self.key])
+        return tuple(map(str, values[sizes >= self.minimum]))
+
+    def _values(self, column: Column) -> tuple[Column, Column, Column]:
+        """The key's different values in order, the place of each row's, and the rows of each."""
+        try:
+            values, owner, sizes = np.unique(np.asarray(column), return_inverse=True, return_counts=True)
+        except TypeError as error:
+            raise BadData(f"{self!r}: the values of a key must be comparable with each other: {error}.") from error
+        return values, owner, sizes

@@ -113,8 +113,13 @@ class Result:
         """One column of the history, with nan for rows that lack it."""
         return [row.get(name, math.nan) for row in self.history]
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names by id, as `Federation.client_names` has them; empty where there are none."""
+        return tuple(self.settings.get("client_names", ()))
+
     def frame(self, of: Literal["history", "clients"] = "history") -> Any:
-        """History or clients as a pandas DataFrame, with the columns method and seed first.
+        """History or clients as a pandas DataFrame, with the columns method and seed first, and clients' names.
 
         Raises MedleyError where pandas is not installed.
         """
@@ -122,7 +127,9 @@ class Result:
             pandas = importlib.import_module("pandas")
         except ImportError as e:
             raise MedleyError("Result.frame() makes a DataFrame of pandas; pip install pandas") from e
-        rows = self.history if of == "history" else self.clients
+        rows: list[dict[str, Any]] = [*(self.history if of == "history" else self.clients)]
+        if of == "clients" and (names := self.client_names):
+            rows = [{"client": row["client"], "name": names[int(row["client"])], **row} for row in rows]
         return pandas.DataFrame([{"method": self.method, "seed": self.seed, **row} for row in rows])
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ client method: ``- name: 2d + 1 down, d up; a remark``. A cost is a sum of
 
 A condition in brackets may follow the name: ``first time`` (the client's first call of this method), ``later`` (not the
 first), or ``if ...`` (only with some settings; such a line need not occur). Several lines may have one name: a delivery
-has to fit one of them.
+has to fit one of them. A method from elsewhere may do without the section: its bytes are not checked then.
 """
 
 from .battery import Check as Check

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from ..contract.algorithm import Algorithm
 
+SECTION = "**One round sends**"
+"""The heading of a card's costs."""
+
 
 class Term(NamedTuple):
     """A count as a Python expression in d and other letters, and its unit: "float", "scalar" (8 bytes) or "byte"."""
@@ -69,12 +72,18 @@ class Line(NamedTuple):
         return search(letters, {"d": d}) is True
 
 
+def has_card(method: Algorithm[Any, Any]) -> bool:
+    """Whether the method's class tells its costs. Medley's own methods must; a user's may."""
+    kind = type(getattr(method, "method", method))
+    return SECTION in (inspect.getdoc(kind) or "") or kind.__module__.startswith("medley.")
+
+
 def card(method: Algorithm[Any, Any]) -> list[Line]:
     """The lines of the method's card. Raises AssertionError where there is no card, or a line cannot be read."""
     method = getattr(method, "method", method)  # a wrapper sends what the method in it sends
-    _, found, section = (inspect.getdoc(type(method)) or "").partition("**One round sends**")
+    _, found, section = (inspect.getdoc(type(method)) or "").partition(SECTION)
     if not found:
-        raise AssertionError(f"{method.name}: the docstring has no section **One round sends**; see medley.testing")
+        raise AssertionError(f"{method.name}: the docstring has no section {SECTION}; see medley.testing")
     lines = []
     for text in section.partition("\n**")[0].splitlines():
         if text.startswith("- "):

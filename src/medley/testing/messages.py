@@ -8,7 +8,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import MedleyError
 from ..storage.result import Result
 from ..wire.codecs import Cast
-from .card import Line, card
+from .card import Line, card, has_card
 from .compare import expect, expect_same
 from .faults import Deliver, Rewired, losing, twice
 from .subject import Subject
@@ -16,12 +16,14 @@ from .toys import PER_TASK, Place
 
 
 def costs(t: Subject) -> None:
-    """Every delivery costs as many bytes as a line of the card says."""
+    """Every delivery costs as many bytes as a line of the card says; a user's method may do without a card."""
     for place in t.places:
         _charged(t.method, place, t.plain(place), None)
 
 
 def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | None) -> None:
+    if not has_card(method):
+        return
     lines, seen = card(method), set()
     used: list[Line] = []
     width = r.x.element_size() if width is None else width
