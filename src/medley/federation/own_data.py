@@ -75,7 +75,9 @@ def pooled(
     if classes is None and numbered(y):
         classes = max(2, *(int(t.max()) + 1 for t in (y, y_test) if t is not None))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
-    return Dataset(X, y, X_test, y_test, classes=classes, name="own data", weights=w, test_keys=owner, labels=names), sizes
+    return Dataset(
+        X, y, X_test, y_test, classes=classes, name="own data", weights=w, test_keys=owner, labels=names
+    ), sizes
 
 
 def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
