@@ -86,7 +86,7 @@ class Dataset:
 
     if TYPE_CHECKING:  # arguments may be arrays, lists and frames; attributes are tensors
         # fmt: off
-        def __init__(
+        def __init__(  # noqa: PLR0913
             self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, classes: int | None = None,
             keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[str] = (), X_validation: Any = None,
             y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
