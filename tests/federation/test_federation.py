@@ -421,8 +421,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
         "Federation(test=...): give a pair (X, y)",
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
-        "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and "
-        "weights",
+        "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "Federation(partition=...) is a int; give an object such as scenarios.IID(clients=10)",
         "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
