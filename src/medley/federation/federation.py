@@ -47,11 +47,11 @@ class Federation:
         data: the data set that is divided among clients; (X, y), one of PyTorch's or Hugging Face's or a frame will do
         partition: the rule that divides it; it is drawn anew for every seed
         clients: each client's own pair (X, y), in a list or by the client's name, or (X, y, w) with weights of rows
-            [n], or (X, y, X_test, y_test) or (X, y, X_test, y_test, w) with test rows of its own, or a data set of PyTorch's (a DataLoader of one) or
-            Hugging Face's. Such data sets and mapped arrays are read when they are used. A linear model's X may be one
-            of SciPy's sparse matrices. X may be a dict or a tuple of arrays, several inputs a row, for networks. One
-            frame of all clients' rows has columns "client" and "label" (or "target", "y"); of other names
-            `datasets.frame` makes the data set that is given here
+            [n], or (X, y, X_test, y_test) or (X, y, X_test, y_test, w) with test rows of its own, or a data set of
+            PyTorch's (a DataLoader of one) or Hugging Face's. Such data sets and mapped arrays are read when they are
+            used. A linear model's X may be one of SciPy's sparse matrices. X may be a dict or a tuple of arrays,
+            several inputs a row, for networks. One frame of all clients' rows has columns "client" and "label" (or
+            "target", "y"); of other names `datasets.frame` makes the data set that is given here
         test: test rows (X, y), or a data set; where ``data`` or clients have none
         pace: the clients' local training budgets; lr 0.1, one epoch, batches of 32 by default
         participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; everyone by
