@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -75,6 +75,9 @@ class Descent(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         return Memory(x)
 
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        del s, clients, who
+
     def round(self, s: Server, clients: Cohort) -> None:
         everybody = tuple(range(clients.population)) if self.fault == "asks the absent" else None
         replies = clients.ask(self.train, Model(s.x, s.t), ids=everybody)
@@ -142,12 +145,12 @@ FAULTS = {
     "remembers elsewhere": WORKERS | {"resume", "lost reply", "asked twice"},
     "knows its number": {"relabelled"},
     "sends more": {"card", "narrow codec"},
-    "asks the absent": {"partial"},
+    "asks the absent": {"partial", "members"},
     "divides by n - 1": {"one client"},
     "walks on its own": {"small steps"},
     "keeps state on itself": WORKERS
-    | {"stacks", "arrival", "same again", "resume", "lost reply", "asked twice", "frozen"},
-    "draws without a name": WORKERS | {"stacks", "arrival", "same again", "resume", "asked twice"},
+    | {"stacks", "arrival", "same again", "resume", "lost reply", "asked twice", "frozen", "members"},
+    "draws without a name": WORKERS | {"stacks", "arrival", "same again", "resume", "asked twice", "members"},
 }
 
 

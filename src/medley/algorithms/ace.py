@@ -34,6 +34,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -85,6 +86,13 @@ class ACE(Algorithm[Server]):
             u = u + clients.p[i] * (new - before[i] if i in before else new)
         s.u = u
         self.move(s, u, sum(clients.p[i] for i in s.latest))
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """u = Σ p_i u_i over the members that were heard of."""
+        del who
+        s.latest = {i: u for i, u in s.latest.items() if i in clients.p}
+        s.asked = {i: t for i, t in s.asked.items() if i in clients.p}
+        s.u = sum((clients.p[i] * u for i, u in s.latest.items()), torch.zeros_like(s.x))
 
     def receive(self, s: Server, clients: Cohort) -> dict[int, Vec]:
         """Ask everybody who is free; put the replies of this round among the latest, and return them."""

@@ -3,7 +3,8 @@
 **Reference**: Sun, Shen & Tao, "A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs", NeurIPS
 2024, Algorithm 1.
 
-**Needs**: nothing. The server keeps d floats for each client that has taken part.
+**Needs**: the same clients from the first round to the last. The server keeps d floats for each client that has taken
+part.
 
 **One round sends** (floats per client):
 
@@ -74,7 +75,7 @@ class AFedPD(Algorithm[Server]):
 
     prox: Annotated[float, positive] = 0.1
 
-    needs = frozenset({Need.REPLIES})
+    needs = frozenset({Need.REPLIES, Need.FIXED})
 
     def start(self, x: Vec) -> Server:
         """θ⁰, and λ_i = 0."""

@@ -35,6 +35,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -88,6 +89,12 @@ class CA2FL(Algorithm[Server]):
         if replies.ids:
             s.x, s.h, s.h_i = s.x + self.server_lr * v, h, h_i
         clients.note(staleness=total / max(1, len(replies.ids)))
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """h = Σ p_i h_i over the members."""
+        del who
+        s.h_i = {i: h for i, h in s.h_i.items() if i in clients.p}
+        s.h = sum((clients.p[i] * h for i, h in s.h_i.items()), torch.zeros_like(s.x))
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:

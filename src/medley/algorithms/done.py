@@ -31,6 +31,7 @@ asked for losses; means are over the clients that answered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -89,6 +90,9 @@ class DONE(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """No point yet."""
         return Memory(x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: a client finds its rate by itself."""
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x − η p with p = Σ p̃_i p_i."""

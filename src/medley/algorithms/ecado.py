@@ -3,7 +3,7 @@
 **Reference**: Agarwal & Pileggi, "Equivalent Circuit Approach to Distributed Optimization" (ECADO), 2023, as
 FedECADO's arXiv version, section 3, describes it; equation numbers are that section's.
 
-**Needs**: every client in every round.
+**Needs**: every client in every round. Clients are the same from the first round to the last.
 
 **One round sends** (floats per client):
 
@@ -67,7 +67,7 @@ class Server:
 class ECADO(Algorithm[Server]):
     """Consensus by a circuit at rest; G_i = 1/Δt with one Δt, the longest window."""
 
-    needs = frozenset({Need.EVERYONE, Need.REPLIES})
+    needs = frozenset({Need.EVERYONE, Need.REPLIES, Need.FIXED})
 
     def start(self, x: Vec) -> Server:
         """No currents."""

@@ -26,6 +26,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -72,6 +73,9 @@ class FedLESAM(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """No model yet."""
         return Memory(x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: a client without an earlier model descends without a perturbation once."""
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + η_g Σ p̃_i (y_i − x)."""

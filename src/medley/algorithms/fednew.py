@@ -4,7 +4,7 @@
 Privacy-Preserving Newton-Type Method for Federated Learning", ICML 2022, Algorithm 1.
 
 **Needs**: Hessians, a convex problem, and everyone in every round. Clients keep 2d floats between rounds, and d² more
-unless ``period`` is 1.
+unless ``period`` is 1. Clients are the same from the first round to the last.
 
 **One round sends** (floats per client):
 

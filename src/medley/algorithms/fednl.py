@@ -4,7 +4,8 @@
 Learning", ICML 2022: Algorithm 1 (``mode="plain"``), FedNL-LS (``"ls"``), FedNL-PP (``"pp"``).
 
 **Needs**: Hessians and a convex problem; every client in every round, but for ``"pp"``. Clients keep their d × d
-approximation, and d(d + 1)/2 floats are sent once for ``init="full"``.
+approximation, and d(d + 1)/2 floats are sent once for ``init="full"``. Clients are the same from the first round to the
+last.
 
 **One round sends** (floats per client):
 

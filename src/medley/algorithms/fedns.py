@@ -31,6 +31,7 @@ is no safe step where the sketches of all clients together miss a direction and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -103,6 +104,9 @@ class FedNS(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """No point yet."""
         return Memory(x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x − η p with p = (Σ p̃_i (Υ_iᵀΥ_i + δ_i I))⁻¹ Σ p̃_i g_i."""

@@ -28,6 +28,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract.algorithm import Algorithm, on_client
@@ -63,6 +64,9 @@ class FedTrack(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """Nothing yet."""
         return Memory(x, x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
         """∇g ← Σ p̃_i ∇g_i(x), then x ← x + Σ p̃_i (z_i − x)."""

@@ -115,6 +115,11 @@ class GIANT(Algorithm[Server, Memory]):
         """No point yet."""
         return Memory(x, x)
 
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """The next round asks for gradients: that at hand is a mean over other clients."""
+        del clients, who
+        s.g = None
+
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x − η p with p = Σ p_i H_i⁻¹g."""
         moved, g, ids = s.g is not None, s.g, clients.ids

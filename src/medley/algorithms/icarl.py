@@ -3,7 +3,8 @@
 **Reference**: Rebuffi, Kolesnikov, Sperl & Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR
 2017, Algorithms 1-5.
 
-**Needs**: a stream of tasks, labels in classes, features (a network whose last layer is linear).
+**Needs**: a stream of tasks, labels in classes, features (a network whose last layer is linear). Clients are the same
+from the first round to the last.
 
 **One round sends** (floats per client; c classes, f features):
 

@@ -5,7 +5,8 @@ as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the r
 accumulating pairs.
 
 **Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. Every client decomposes its
-Hessian every round. The number of pairs is ``me.pace.pairs``, unless ``pairs`` sets it.
+Hessian every round. The number of pairs is ``me.pace.pairs``, unless ``pairs`` sets it. Clients are the same from the
+first round to the last.
 
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 

@@ -28,6 +28,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract.algorithm import Algorithm, on_client
@@ -85,6 +86,9 @@ class Newton(Algorithm[Server, Memory]):
     def remember(self, x: Vec) -> Memory:
         """No point yet."""
         return Memory(x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x − η p with p = (Σ p_i H_i)⁻¹ Σ p_i g_i."""

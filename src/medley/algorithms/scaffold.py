@@ -14,7 +14,8 @@ and c moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over all clients i
 time T stands for K·η_l, which holds under learning-rate schedules and momentum as well; it does not under Adam.
 
 **Missing replies**: a lost one is left out of the mean; c_i stays what it was on both sides, and c = Σ p_i c_i over
-all clients. A client that lost its memory comes back with c_i = 0; c is then summed anew, by one exchange with all.
+all clients. A client that lost its memory comes back with c_i = 0. Then, and when clients join or
+leave, c is summed anew, by one exchange with all.
 
 **Example**
 
@@ -37,7 +38,7 @@ import torch
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
-from ..contract.messages import ModelAndVariate, Recall, Recalled, StepAndVariate, need_all
+from ..contract.messages import ModelAndVariate, Recall, Recalled, StepAndVariate, recall_all
 from ..contract.settings import positive
 from ..contract.types import Vec
 
@@ -88,10 +89,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """c = Σ p_i c_i once more, by an exchange with all clients, where c_i = 0 for those that begin anew."""
         del who
-        replies = clients.ask(self.recall, Recall())
-        c = replies.sum().v
-        need_all(self.name, replies.ids, clients.ids)
-        s.c = c
+        s.c = recall_all(self.name, clients, self.recall, Recall())
 
     @on_client
     def recall(self, me: Client[Memory], got: Recall) -> Recalled:

@@ -140,7 +140,12 @@ class Algorithm(ABC, Generic[S, M]):
             cls.memory = given[0] if given and given[0] is not Any else Nothing
         elif Algorithm in cls.__bases__:
             raise TypeError(f"class {cls.__name__}: write Algorithm[Server] or Algorithm[Server, Memory] as its base")
+        inherited = "needs" not in vars(cls)
         cls.needs = needs_of(cls.needs)
+        if cls.memory is not Nothing and cls.readmit is Algorithm.readmit:
+            cls.needs |= {Need.FIXED}
+        elif cls.memory is not Nothing and inherited:
+            cls.needs -= {Need.FIXED}  # of a base without `readmit`
         own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
         cls.message_types = cls.message_types | own
         cls.__doc__ = _with_card(cls)
@@ -191,15 +196,18 @@ class Algorithm(ABC, Generic[S, M]):
         """
 
     def readmit(self, s: S, clients: Cohort, who: Sequence[int]) -> None:
-        """Bring the server's state in line with clients whose memory was lost, before the round in which they return.
+        """Bring the server's state in line with its clients, before the round from which they are others.
+
+        Clients join, leave, or come back without their memory. ``clients.p`` has the members and their new p_i.
 
         Args:
             s: the server's state, changed by assignment
-            clients: all clients that have rows
-            who: those that begin again with the memory of `remember`
+            clients: all members that have rows
+            who: those that left, and those that begin with the memory of `remember`
 
         The default does nothing where clients keep nothing, and raises Unsupported elsewhere: sums over memories, as
-        c = Σ p_i c_i, would no longer hold.
+        c = Σ p_i c_i, would no longer hold. A method with memories that does not override it has `Need.FIXED` among
+        its needs. One without memories declares that itself where its server's state sums over clients.
         """
         if self.remembers:
             raise Unsupported(

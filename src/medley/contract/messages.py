@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from jaxtyping import Float
@@ -147,12 +148,30 @@ def losses_along(
     return along
 
 
-def need_all(method: str, came: Collection[int], asked: Collection[int]) -> None:
-    """Raise TooFewReplies unless each client that was asked for its memory has answered."""
-    if missing := sorted(set(asked) - set(came)):
-        raise TooFewReplies(
-            f"{method} lets a client in again once all others have said what they remember; silent were {missing}"
-        )
+def recall_all(method: str, clients: Cohort, recall: Callable[[Any, Any], Recalled], message: Message) -> Vec:
+    """Σ p_i v_i over all clients, of the vectors that they remember.
+
+    A client whose answer is lost is asked again, three times at most. Raises TooFewReplies where one stays silent.
+
+    Args:
+        method: the method's name
+        clients: all of them
+        recall: the client method that returns v_i
+        message: the request
+    """
+    total, left = None, clients.ids
+    for _ in range(4):
+        replies = clients.ask(recall, message, ids=left)
+        with suppress(TooFewReplies):
+            v = replies.sum().v
+            total = v if total is None else total + v
+        left = tuple(i for i in left if i not in replies.ids)
+        if total is not None and not left:
+            return total
+    raise TooFewReplies(
+        f"{method} lets clients join, leave or come back once all others have said what they remember; silent were "
+        f"{[*left]}"
+    )
 
 
 __all__ = [
@@ -174,5 +193,5 @@ __all__ = [
     "TaughtModel",
     "TimedStep",
     "losses_along",
-    "need_all",
+    "recall_all",
 ]

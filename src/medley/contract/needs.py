@@ -34,6 +34,12 @@ class Need(StrEnum):
         "a participation that privacy accounting knows: Everyone, Bernoulli, an unweighted Fraction, or Cyclic",
     )
 
+    FIXED = (
+        "fixed",
+        "the same clients from the first round to the last, since its state on the server sums over them; leave "
+        "membership= out",
+    )
+
     INDEPENDENT = (
         "independent",
         "replies that are read whatever the other clients do: leave replies= and quorum= of ReplyPolicy out",

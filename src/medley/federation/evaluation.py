@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ EVALUATED_AT_ONCE = 1 << 22
 """Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
 
 
+D = TypeVar("D", bound="EvaluationData")
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluationData:
     """The data of one step that models are measured on.
@@ -44,6 +48,7 @@ class EvaluationData:
         histograms: [clients, classes], rows of each class; None where there are no classes
         held: test or validation rows of the tasks that clients meet at this step; None without any
         owner: int64, the client of each of these rows, −1 for nobody's; None where clients have none of their own
+        whole: whether ``p`` has all clients; default True
     """
 
     p: Mapping[int, float]
@@ -51,6 +56,15 @@ class EvaluationData:
     histograms: np.ndarray | None
     held: Held | None
     owner: Tensor | None
+    whole: bool = field(default=True, kw_only=True)
+
+    def among(self: D, p: Mapping[int, float]) -> D:
+        """The data of some of the clients, with their shares p_i by id; test rows stay those of all."""
+        ids, owner = list(p), self.owner
+        if owner is not None:
+            owner = torch.where(torch.isin(owner, torch.tensor(ids)), owner, -1)
+        histograms = None if self.histograms is None else self.histograms[ids]
+        return replace(self, p=p, histograms=histograms, owner=owner, whole=len(ids) == len(self.sizes))
 
     @property
     def present(self) -> dict[int, float]:
@@ -69,6 +83,7 @@ class RowEvaluator:
         tests: test or validation rows of every task; None for a task without any
         triggered: test rows with a backdoor's trigger, of other classes than its target, with the target as their
             label; None without a backdoor
+        at: round -> the data of its step, among the members of the round
         metrics: figures of the test outputs, by name
         grad_norm: whether to measure ‖Σ p_i ∇f_i(x)‖ too
         minimiser: whether the method looks for a minimiser, so that a loss without one is reported as Stalled
@@ -79,6 +94,7 @@ class RowEvaluator:
     steps: Sequence[EvaluationData]
     tests: Sequence[Held | None]
     triggered: Held | None = None
+    at: Callable[[int], EvaluationData] = field(kw_only=True)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     grad_norm: bool = False
     minimiser: bool = False
@@ -96,13 +112,13 @@ class RowEvaluator:
         Raises Stalled where ``minimiser`` is set and the loss is seen to have none.
         """
         s = self.clients.plan.step(round)
-        data, problem = self.steps[s], self._problem(buffers, s)
+        data, problem = self.at(round), self._problem(buffers, s)
         row: Row = {} if self.clients.plan.mode is None else {"task": s}
-        row["loss"] = self._loss(problem, x, s)
+        row["loss"] = self._loss(problem, x, s, data)
         if self.scenario.f_star is not None:
             row["gap"] = row["loss"] - self.scenario.f_star
         if self.grad_norm:
-            row["grad_norm"] = float(self._gradient(problem, x, s).norm())
+            row["grad_norm"] = float(self._gradient(problem, x, s, data).norm())
         if data.held is not None:
             row |= held_figures(problem, x, data.held, self.metrics, data.histograms, data.owner)
         if self.triggered is not None and (hit := scores(problem, x, self.triggered)[1]) is not None:
@@ -130,7 +146,7 @@ class RowEvaluator:
             models: gives the models that clients use; None where all use x
         """
         s = self.clients.plan.step(round)
-        data, problem = self.steps[s], self._problem(buffers, s)
+        data, problem = self.at(round), self._problem(buffers, s)
         tests = OwnTests.of(data)
         ids, out = list(data.present), list[Row]()
         size = max(1, MODELS_AT_ONCE // len(x))
@@ -179,9 +195,11 @@ class RowEvaluator:
         load(problem, buffers, None)
         return problem
 
-    def _loss(self, problem: Problem, x: Vec, s: int) -> float:
+    def _loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> float:
         """Σ p_i f_i(x); from row losses where the problem has such, else client by client."""
-        rows, data, mine = self.clients.rows, self.steps[s], self.clients.rows.layout.step(s)
+        rows, mine = self.clients.rows, self.clients.rows.layout.step(s)
+        if not data.whole:
+            return sum(p * problem.bind(*rows.of(s, i)).loss(x) for i, p in data.present.items())
         losses = [problem.losses(z, y) for z, y in outputs(problem, x, rows.X[mine], rows.y[mine])]
         if any(part is None for part in losses):
             return sum(p * problem.bind(*rows.of(s, i)).loss(x) for i, p in data.present.items())
@@ -195,11 +213,10 @@ class RowEvaluator:
         mean = sum(p * float(part.mean()) for p, part in zip(data.present.values(), by_client, strict=True))
         return mean + problem.penalty(x)
 
-    def _gradient(self, problem: Problem, x: Vec, s: int) -> Vec:
+    def _gradient(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Vec:
         """Σ p_i ∇f_i(x); in one call where the problem takes weights of rows."""
-        rows, data = self.clients.rows, self.steps[s]
-        shares = data.present
-        if Need.WEIGHTS not in problem.gives or Need.NETWORK in problem.gives:
+        rows, shares = self.clients.rows, data.present
+        if not data.whole or Need.WEIGHTS not in problem.gives or Need.NETWORK in problem.gives:
             parts = (p * problem.bind(*rows.of(s, i)).grad(x) for i, p in shares.items())
             return sum(parts, torch.zeros_like(x))
         X, y, w = rows.at(rows.layout.step(s))

@@ -21,7 +21,7 @@ from ..datasets import Dataset
 from ..datasets.sources import by_client, is_frame, only_key
 from ..problems import Network
 from ..runtime import streams
-from ..scenarios import Attack, ByKey, Devices, Pace, Participation, Partition, Stream, Tasks, describe
+from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
@@ -68,6 +68,7 @@ class Federation:
             test rows to all. The default measures where clients bring test rows, or `scenarios.ByKey` finds its key in
             ``data.test_keys``
         attack: the clients that lie, and their lies; by default all are honest
+        membership: the clients that join or leave while a run goes on, `scenarios.Membership`; by default none does
 
     Raises BadData, naming client, row and column, for data that cannot be used; RecipeError for settings that can't.
     """
@@ -91,6 +92,7 @@ class Federation:
         replay: ReplayPolicy | None = None,
         own_test: bool | None = None,
         attack: Attack | None = None,
+        membership: Members | None = None,
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         if is_frame(clients):
@@ -111,6 +113,7 @@ class Federation:
         self.problem, self.pace, self.participation = scenario.problem, scenario.pace, scenario.participation
         self.devices, self.weights, self.f_star = scenario.devices, scenario.weights, scenario.f_star
         self.stream, self.replay, self.attack = scenario.stream, scenario.replay, scenario.attacked(attack).attack
+        self.membership = scenario.joined(membership).membership
         self.partition, self.validation, self.own_test = partition, validation, own_test
         self.sizes: list[int] | None = None
         """Rows of each client, where they hold their own data."""
@@ -162,6 +165,7 @@ class Federation:
             self.stream,
             self.replay,
             self.attack,
+            self.membership,
         )
 
     def draw(

@@ -17,7 +17,7 @@ from ..clients.host import ClientHost
 from ..clients.memories import Memories
 from ..contract.algorithm import Algorithm
 from ..contract.client import Engine
-from ..contract.errors import BudgetSpent, Diverged, MedleyError, Stalled, Unsupported
+from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
 from ..contract.needs import Need, needs_of
 from ..contract.own import PartlyShared, PersonalModel
 from ..contract.problem import Problem, State
@@ -168,6 +168,12 @@ class PreparedRun:
         policy = o.reply_policy or ReplyPolicy()
         refuse(algorithm, problem.gives | scenario.gives | policy.gives | (set() if o.secure else {Need.REPLIES}))
         if o.secure is not None:
+            if scenario.membership is not None:
+                raise RecipeError(
+                    "run(secure=...): membership= with secure= is not there; a secure run has the same clients "
+                    "throughout. Leave one of them out",
+                    "secure",
+                )
             cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
             check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
         engine = engines.choose(o.engine, problem, o.device)

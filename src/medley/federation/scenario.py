@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ..contract.errors import RecipeError
+from ..contract.errors import BadData, RecipeError
 from ..contract.needs import Need
 from ..contract.problem import Family
 from ..contract.sampling import Local
 from ..contract.task import ReplayPolicy
-from ..scenarios import Attack, Devices, Everyone, Pace, Participation, Stream, Tasks
+from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
 from ..scenarios.participation import sampling_of
@@ -39,6 +39,8 @@ class Scenario:
     stream: Stream | Tasks | None
     replay: ReplayPolicy | None
     attack: Attack | None = None
+    membership: Members | None = None
+    """The clients of each round, where some join or leave; None for the same ones throughout."""
 
     @classmethod
     def of(
@@ -84,6 +86,17 @@ class Scenario:
             )
         return replace(self, attack=attack)
 
+    def joined(self, membership: Members | None) -> Scenario:
+        """The scenario with clients that join and leave; None for the same ones throughout."""
+        expect(membership, Members, "Federation(membership=...)", "scenarios.Membership(joins={3: 10})", "membership")
+        if membership is not None and self.f_star is not None:
+            raise RecipeError(
+                "Federation(membership=..., f_star=...): the optimum moves when clients join or leave; leave "
+                "f_star out",
+                "f_star",
+            )
+        return replace(self, membership=membership)
+
     @property
     def gives(self) -> frozenset[Need]:
         """The needs of a method that it meets, beside those that the problem meets."""
@@ -93,6 +106,7 @@ class Scenario:
             Need.STREAM: self.stream is not None,
             Need.REPLAY: self.replay is not None,
             Need.UNIFORM: self.weights == "uniform",
+            Need.FIXED: self.membership is None,
             Need.SAMPLING: sampling_of(self.participation, 2) is not None,
         }
         return frozenset(need for need, there in met.items() if there)
@@ -101,15 +115,52 @@ class Scenario:
         """Raise RecipeError unless lists in pace and devices have an entry for each of ``clients`` clients."""
         self.pace.check(clients)
         self.devices.check(clients)
+        if isinstance(self.membership, Membership):
+            self.membership.check(clients)
 
     def local(self, seed: int, round: int, sizes: np.ndarray) -> Callable[[int], Local]:
         """The law of each client's batches in this round, from the clients' numbers of rows [clients]."""
         return lambda i: Local.of(self.pace.of(seed, i, round), int(sizes[i]))
 
-    def shares(self, sizes: np.ndarray, totals: np.ndarray) -> dict[int, float]:
-        """p_i by client id, Σ p_i = 1, from the clients' numbers of rows [clients] and sums of weights [clients]."""
+    def members(self, round: int, clients: int) -> tuple[int, ...]:
+        """Ids of the members in a round, out of ``clients`` clients."""
+        return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
+
+    def shares(self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None) -> dict[int, float]:
+        """p_i by client id, Σ p_i = 1.
+
+        Args:
+            sizes: the clients' numbers of rows [clients]
+            totals: the sums of their rows' weights [clients]
+            members: ids of the clients that have a share; None for all
+
+        Raises BadData where no member has rows.
+        """
         weights = totals if self.weights == "size" else (sizes > 0).astype(np.int64)
-        return dict(enumerate((weights / weights.sum()).tolist()))
+        ids = range(len(sizes)) if members is None else members
+        if members is not None:
+            weights = weights[list(members)]
+            if not weights.any():
+                raise BadData(f"none of the members {[*members]} has rows; let a client stay that has some")
+        return dict(zip(ids, (weights / weights.sum()).tolist(), strict=True))
+
+    def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
+        """Ids of the clients that take part: of the members that are drawn, those that have rows.
+
+        Args:
+            round: from 1
+            sizes: the clients' numbers of rows [clients]
+            seed: the run's seed
+        """
+        if self.membership is None:
+            drawn = self.participation.draw(round, sizes, seed)
+        else:
+            members = np.array(self.members(round, len(sizes)), dtype=np.int64)
+            if isinstance(self.participation, Fixed):  # it names clients
+                drawn = np.intersect1d(self.participation.draw(round, sizes, seed), members)
+            else:
+                drawn = members[self.participation.draw(round, sizes[members], seed)]
+        return tuple(i for i in drawn.tolist() if sizes[i])
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -122,6 +173,7 @@ class Scenario:
             "stream": None if isinstance(self.stream, Tasks) else self.stream,
             "replay": self.replay,
             **({} if self.attack is None else {"attack": self.attack}),
+            **({} if self.membership is None else {"membership": self.membership}),
         }
 
     def settings(self, data: str, partition: str, validation: float = 0.0) -> dict[str, Any]:
@@ -146,4 +198,5 @@ class Scenario:
             "f_star": self.f_star,
             **tasks,
             **({} if self.attack is None else {"attack": repr(self.attack), "liars": self.attack.share}),
+            **({} if self.membership is None else {"membership": repr(self.membership)}),
         }

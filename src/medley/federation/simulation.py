@@ -96,7 +96,8 @@ class Simulation:
         if attack is not None and attack.kind == "backdoor" and held[0] is not None:
             rows = attack.wanted(dealt[0].data.X, *held[0])
             triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
-        self._evaluator = RowEvaluator(scenario, self.clients, self.tasks, tests, triggered)
+        self._members: dict[tuple[int, tuple[int, ...]], TaskData] = {}
+        self._evaluator = RowEvaluator(scenario, self.clients, self.tasks, tests, triggered, at=self.task)
 
     def _task(
         self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None], classes: int | None
@@ -155,13 +156,21 @@ class Simulation:
         return self.tasks[0].held is not None
 
     def task(self, round: int) -> TaskData:
-        """The draw for the task of this round; rounds count from 1."""
-        return self.tasks[self.plan.step(round)]
+        """The draw for the task of this round, among the members of the round; rounds count from 1."""
+        s, scenario = self.plan.step(round), self.scenario
+        if scenario.membership is None:
+            return self.tasks[s]
+        members = scenario.members(round, len(self.tasks[s].sizes))
+        if (s, members) not in self._members:
+            data = self.tasks[s]
+            p = scenario.shares(data.sizes, self.rows.totals[s], members)
+            self._members[s, members] = data.among(p)
+        return self._members[s, members]
 
     def view(self, round: int) -> TaskView:
         """The task of this round as the server sees it."""
         data = self.task(round)
-        law = sampling_of(self.scenario.participation, len(data.sizes))
+        law = sampling_of(self.scenario.participation, len(data.p))
         return TaskView(data.task, data.p, law, self.scenario.local(self.seed, round, data.sizes), self.lies)
 
     def problem_at(self, round: int) -> Problem:
@@ -177,8 +186,7 @@ class Simulation:
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Ids of the clients that take part: those drawn that have rows of the task."""
-        sizes = self.task(round).sizes
-        return tuple(i for i in self.scenario.participation.draw(round, sizes, self.seed).tolist() if sizes[i])
+        return self.scenario.cohort(round, self.task(round).sizes, self.seed)
 
     def evaluator(
         self, metrics: Mapping[str, Metric] | None = None, grad_norm: bool = False, minimiser: bool = False

@@ -170,8 +170,13 @@ class Private(Wrapper[PrivateServer]):
         return f"DP-{self.method.name}"
 
     def requires(self) -> frozenset[str]:
-        """The method's needs, uniform weights, a known law of participation, and replies that displace no others."""
-        own = {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT} if self.unit == "client" else set[Need]()
+        """The method's needs, the same clients in every round, uniform weights, a known law of participation.
+
+        Replies must displace no others. With rows as the unit only the first two are needed.
+        """
+        own = {Need.FIXED}
+        if self.unit == "client":
+            own |= {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
         return self.method.requires() | own
 
     def start(self, x: Vec) -> PrivateServer:

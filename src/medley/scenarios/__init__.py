@@ -5,6 +5,7 @@ from .channel import Bandwidth, Rayleigh
 from .description import Description, describe
 from .devices import Devices, factory, hospitals, phones
 from .laws import Choice, Constant, Integers, Law, LogUniform, Normal, Uniform
+from .membership import Members, Membership
 from .pace import Pace, cosine, step_decay
 from .participation import Availability, Bernoulli, Cyclic, Everyone, Fixed, Fraction, Participation, participation
 from .partition import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Shards
@@ -14,7 +15,7 @@ from .tasks import Permuted, Rotated, Split, Stream, Tasks, TimeOrder
 __all__ = [
     "IID", "Attack", "Availability", "Bandwidth", "Bernoulli", "ByKey", "Choice", "Constant", "Cyclic",
     "Description", "Devices", "Dirichlet", "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law",
-    "LogUniform", "Normal", "Pace", "Participation", "Partition", "Permuted", "Quantity", "Rayleigh", "Rotated",
-    "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder", "Uniform", "cosine", "describe", "factory",
-    "hospitals", "load", "participation", "phones", "save", "step_decay",
+    "LogUniform", "Members", "Membership", "Normal", "Pace", "Participation", "Partition", "Permuted", "Quantity",
+    "Rayleigh", "Rotated", "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder", "Uniform", "cosine",
+    "describe", "factory", "hospitals", "load", "participation", "phones", "save", "step_decay",
 ]  # fmt: skip

@@ -108,6 +108,8 @@ class LiveCohort:
         self.settle()
         ids = self.ids if ids is None else tuple(sorted(ids))
         name, types = checked(method, each, ids)
+        if strangers := sorted(set(ids) - self.p.keys()):
+            raise MedleyError(f"ask({name}): clients {strangers} are no members of round {self.round}")
         self._unread, read = name, False
 
         def send(weights: Mapping[int, float] | None, clip: Clip | None) -> ExchangeEnd:

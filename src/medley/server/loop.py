@@ -18,7 +18,6 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, WireError
 from ..contract.message import is_finite
 from ..contract.problem import State
-from ..contract.task import TaskView
 from ..contract.types import Vec
 from ..runtime import stopwatch
 from ..runtime.clock import Device
@@ -33,6 +32,7 @@ from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
 from .divergence import judged, reached
+from .members import regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
 from .run_state import RunState
@@ -245,6 +245,7 @@ class Loop:
         """One round of the method, and the end of the task where it is its last."""
         t, b = state.round, state.bookkeeping
         view = self.clients.view(t)
+        before = self.clients.view(max(t - 1, 1)).p.keys()
         cohort = LiveCohort(
             self.clients.cohort(t),
             view.p,
@@ -262,8 +263,8 @@ class Loop:
             view.local,
             view.lies,
         )
-        if self.readmit:
-            cohort = self._readmitted(state, cohort, view)
+        if self.readmit or before != view.p.keys():
+            cohort = regrouped(self.algorithm, state, (cohort, view), before, self.readmit, self._events)
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):
                 self.algorithm.round(state.s, cohort)
@@ -280,19 +281,6 @@ class Loop:
             raise Diverged(said, unexplained=True)
         if ends and (scores := self.evaluator.accuracies(x, b.buffers, t)):
             state.matrix = [*state.matrix, scores]
-
-    def _readmitted(self, state: RunState, cohort: LiveCohort, view: TaskView) -> LiveCohort:
-        """The cohort, once clients that lost their memory have a fresh one, and the server's state fits it."""
-        if unknown := sorted(set(self.readmit) - view.p.keys()):
-            raise RecipeError(f"readmit: there is no client {unknown[0]}; there are 0 to {len(view.p) - 1}", "readmit")
-        for i in self.readmit:
-            state.bookkeeping.acked.pop(i, None)
-            state.bookkeeping.late.pop(i, None)
-        everyone = replace(cohort, ids=view.present)
-        self.algorithm.readmit(state.s, everyone, self.readmit)
-        everyone.settle()
-        log.warning("round %d: clients %s begin anew, without their memory", state.round, [*self.readmit])
-        return replace(everyone, ids=cohort.ids)
 
     def _evaluate_x0(self, state: RunState) -> None:
         row = self._evaluate(state)

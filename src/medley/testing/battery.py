@@ -56,6 +56,7 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
             "small steps": conduct.small_steps,
             "relabelled": conduct.relabelled,
             "partial": conduct.partial,
+            "members": conduct.members,
             "secure sums": conduct.secure_sums,
             "lost reply": messages.lost_reply,
             "asked twice": messages.asked_twice,

@@ -13,7 +13,7 @@ from ..contract.errors import Unsupported
 from ..contract.needs import Need
 from ..problems import Network
 from ..runtime import streams
-from ..scenarios import Fixed
+from ..scenarios import Fixed, Membership
 from ..secure import SecureSum
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
@@ -98,6 +98,29 @@ def partial(t: Subject) -> None:
         asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in range(1, ROUNDS + 1)]
         expect(asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but asked were {asked}")
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
+
+
+def members(t: Subject) -> None:
+    """Clients join and leave: only members are asked, and one that never joined leaves no trace in any bit.
+
+    A method whose state does not follow declares `Need.FIXED`, and is refused.
+    """
+    changes, never = Membership(joins={4: 2}, leaves={1: 3}), Membership(joins={4: 999})
+    for place in t.places:
+        fed = place.federation(membership=changes)
+        if Need.FIXED in t.method.suited(place.gives).requires():
+            try:
+                t.run(fed, 1)
+            except Unsupported:
+                return
+            raise AssertionError(f"{t.method.name} says it needs the same clients throughout, and ran without")
+        r = t.run(fed)
+        for k in range(1, place.rounds + 1):
+            asked, there = {e.client for e in r.ledger if e.round == k}, set(changes.at(k, 5))
+            expect(asked <= there, f"{place.name}: round {k} has the members {there}, but asked were {asked}")
+        expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
+        four, of_five = t.run(place.federation(range(4)), 2), t.run(place.federation(membership=never), 2)
+        expect(torch.equal(four.x, of_five.x), f"{place.name}: a client that is no member changes the model")
 
 
 def nobody(t: Subject) -> None:

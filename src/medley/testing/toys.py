@@ -16,7 +16,7 @@ from ..models import mlp
 from ..problems import Network, Softmax, quadratics
 from ..replay import Ring
 from ..runtime import streams
-from ..scenarios import Pace, Participation, Split
+from ..scenarios import Membership, Pace, Participation, Split
 
 LR, EPOCHS, ROUNDS = (0.02, 0.05, 0.1, 0.03, 0.08), (1, 3, 2, 1, 2), 3
 
@@ -48,17 +48,22 @@ class Place:
         return (
             self.federation().draw(0).problem.gives
             | past
-            | {Need.EVERYONE, Need.SAMPLING, Need.INDEPENDENT, Need.REPLIES}
+            | {Need.EVERYONE, Need.FIXED, Need.SAMPLING, Need.INDEPENDENT, Need.REPLIES}
         )
 
     def federation(
-        self, ids: Iterable[int] = range(5), participation: Participation | None = None, **pace: Any
+        self,
+        ids: Iterable[int] = range(5),
+        participation: Participation | None = None,
+        membership: Membership | None = None,
+        **pace: Any,
     ) -> Federation:
         """The clients ``ids`` of this place, renumbered from 0, each with its own lr and epochs.
 
         Args:
             ids: clients of this place; all five by default
             participation: by default everyone
+            membership: by default the same clients throughout
             pace: further settings of `Pace`, in place of the usual ones
 
         In a stream a client keeps some of its past rows. Under ``batch=None`` it keeps all of them, since the draw
@@ -78,6 +83,7 @@ class Place:
             pace=Pace(**settings),
             participation=participation,
             weights=self.weights,
+            membership=membership,
             **past,
         )
 

@@ -66,7 +66,8 @@ refused.
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the server a late reply
 is taken in the round in which it arrives, with the node and the net flow of its own request. With flows at the clients
 it is lost. A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the
-clients with J_i = 0, and S is summed anew by one exchange with all.
+clients with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at the
+clients by one exchange with all, as after a loss. The forms J, I and paper want the same clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter, ``form="I"``,
 the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
@@ -94,7 +95,7 @@ from ...contract.algorithm import on_client
 from ...contract.client import Client, LocalUpdate
 from ...contract.cohort import Cohort
 from ...contract.errors import Unsupported
-from ...contract.messages import Recalled, need_all
+from ...contract.messages import Recalled, recall_all
 from ...contract.types import Vec
 from ...numerics.circuit.norton import Branch, Reach, Refreshed, advance, extension, inertia, refresh
 from .inductive import Inductive
@@ -239,14 +240,28 @@ class FedECADO(Inductive):
     # Flows at the clients
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Flows at the server stay. With flows at the clients S = Σ p_i J_i is summed anew, J_i = 0 for ``who``."""
+        """S = Σ p_i J_i anew, over the members: of the flows here, or by an exchange, J_i = 0 for ``who``.
+
+        With flows at the server those of members stay, and so do their conductances.
+        """
         s.h = {i: h for i, h in s.h.items() if i not in who}
         s.sensed = {i: t for i, t in s.sensed.items() if i not in who}
         if self.flows == "client":
-            replies = clients.ask(self.recall, Node(s.x, None))
-            S = replies.sum().v
-            need_all(self.name, replies.ids, clients.ids)
-            s.S = S
+            s.S = recall_all(self.name, clients, self.recall, Node(s.x, None))
+        elif self.form == "norton":
+            self.regroup(s, clients)
+
+    def regroup(self, s: Server, clients: Cohort) -> None:
+        """S, G = Σ p_i h_i and Σ p_i h_i x̄_i once more, over the flows and branches of the members."""
+        p = clients.p
+        s.J = {i: J for i, J in s.J.items() if i in p}
+        s.branches = {i: b for i, b in s.branches.items() if i in p}
+        s.asked = {i: r for i, r in s.asked.items() if i in p}
+        zero = torch.zeros_like(s.x)
+        s.S = sum((p[i] * J for i, J in s.J.items()), zero)
+        s.G = sum(p[i] * b.h for i, b in s.branches.items())
+        if s.GX is not None:
+            s.GX = sum((p[i] * b.h * b.at for i, b in s.branches.items()), zero)
 
     @on_client
     def recall(self, me: Client[Memory], got: Node) -> Recalled:

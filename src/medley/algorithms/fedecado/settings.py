@@ -74,11 +74,13 @@ class Settings(Algorithm[Server, Memory]):
         return replace(self, **resolved)
 
     def requires(self) -> frozenset[str]:
-        """Hessian-vector products for the sensitivity; replies one by one, but for flows at the clients."""
+        """Hessian-vector products for the sensitivity; replies one by one, but for flows at the clients.
+
+        The earlier forms also need the same clients from the first round to the last.
+        """
         sums = self.form == "norton" and self.flows == "client"
-        return (
-            self.needs | (set() if self.sensitivity == "off" else {Need.HESSIAN}) | (set() if sums else {Need.REPLIES})
-        )
+        more = {Need.HESSIAN: self.sensitivity != "off", Need.REPLIES: not sums, Need.FIXED: self.form != "norton"}
+        return self.needs | {need for need, wanted in more.items() if wanted}
 
     def start(self, x: Vec) -> Server:
         """No flows."""

@@ -1,0 +1,77 @@
+"""Membership: clients that join a run after it began, or leave it before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from ..contract.errors import RecipeError
+
+
+@runtime_checkable
+class Members(Protocol):
+    """The members of every round."""
+
+    def at(self, round: int, clients: int) -> tuple[int, ...]:
+        """Ids of the members in a round, ascending.
+
+        Args:
+            round: from 1; 0, before the first, has the members of round 1
+            clients: the number of clients that are ever members
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Clients that join and leave at given rounds. The others are members from the first round to the last.
+
+    p_i is a share among the members of a round, Σ p_i = 1. A client that joins has the memory of a new one. One that
+    left is asked nothing, and weighs nothing. A rule of participation draws from the members, in the order of their
+    ids. In a stream rounds count over all tasks.
+
+    Attributes:
+        joins: the first round of a client, by its id; from 2
+        leaves: the first round without a client, by its id; from 2. A client with both is a member between the two, or,
+            where ``leaves`` comes first, away between the two
+    """
+
+    joins: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("joins", "leaves"):
+            given = getattr(self, key)
+            if not isinstance(given, Mapping):
+                raise RecipeError(f"Membership({key}={given!r}): give the round of each client, as in {{3: 10}}", key)
+            for i, round in given.items():
+                if type(i) is not int or i < 0 or type(round) is not int or round < 2:
+                    raise RecipeError(
+                        f"Membership({key}={{{i!r}: {round!r}}}): give a client's id, from 0, and a round, from 2; "
+                        "who is there in round 1 and stays needs no entry",
+                        key,
+                    )
+            object.__setattr__(self, key, dict(sorted(given.items())))
+        for i in sorted(self.joins.keys() & self.leaves.keys()):
+            if self.joins[i] == self.leaves[i]:
+                raise RecipeError(f"Membership: client {i} joins and leaves in round {self.joins[i]}", "leaves")
+
+    def at(self, round: int, clients: int) -> tuple[int, ...]:
+        """See `Members.at`."""
+        return tuple(i for i in range(clients) if self._is_member(i, max(round, 1)))
+
+    def _is_member(self, i: int, round: int) -> bool:
+        came, went = self.joins.get(i), self.leaves.get(i)
+        if came is None or went is None:
+            return (came is None or round >= came) and (went is None or round < went)
+        return came <= round < went if came < went else round < went or round >= came
+
+    def check(self, clients: int) -> None:
+        """Raise RecipeError for a client that is not there, and for a round that nobody is a member in."""
+        for key in ("joins", "leaves"):
+            if over := [i for i in getattr(self, key) if i >= clients]:
+                raise RecipeError(f"Membership({key}=...): there is no client {over[0]}; ids end at {clients - 1}", key)
+        for round in sorted({1, *self.joins.values(), *self.leaves.values()}):
+            if not self.at(round, clients):
+                raise RecipeError(f"Membership: round {round} has no member; let some client stay", "leaves")

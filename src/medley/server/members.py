@@ -1,0 +1,59 @@
+"""The round from which a run has other clients: some join, leave, or come back without their memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..contract.algorithm import Algorithm
+from ..contract.errors import RecipeError
+from ..contract.task import TaskView
+from ..storage.events import Events
+from .cohort import LiveCohort
+from .run_state import RunState
+
+log = logging.getLogger("medley")
+
+
+def regrouped(
+    algorithm: Algorithm[Any, Any],
+    state: RunState,
+    now: tuple[LiveCohort, TaskView],
+    before: Collection[int],
+    readmitted: Sequence[int],
+    events: Events | None,
+) -> LiveCohort:
+    """The round's cohort, once the server's state fits the members.
+
+    Args:
+        algorithm: the method
+        state: the run in the round that begins, changed
+        now: the round's cohort, and its task and members
+        before: ids of the members of the round before
+        readmitted: clients that lost their memory and begin anew
+        events: of the run's folder, which have the change; None without one
+
+    Raises RecipeError for a client that is no member.
+    """
+    cohort, view = now
+    if unknown := sorted(set(readmitted) - view.p.keys()):
+        raise RecipeError(
+            f"readmit: there is no client {unknown[0]}; there are {min(view.p)} to {max(view.p)}", "readmit"
+        )
+    joined, left = sorted(view.p.keys() - set(before)), sorted(set(before) - view.p.keys())
+    who, b = sorted({*joined, *left, *readmitted}), state.bookkeeping
+    for i in who:
+        b.acked.pop(i, None)
+        b.late.pop(i, None)
+    everyone = replace(cohort, ids=view.present)
+    algorithm.readmit(state.s, everyone, who)
+    everyone.settle()
+    said = {"joined": joined, "left": left, "begin anew, without their memory": sorted(set(readmitted) - set(joined))}
+    for what, ids in said.items():
+        if ids:
+            log.warning("round %d: clients %s %s; there are %d", state.round, ids, what, len(view.p))
+    if events is not None and (joined or left):
+        events.add("members", round=state.round, joined=joined, left=left, members=len(view.p))
+    return replace(everyone, ids=cohort.ids)
