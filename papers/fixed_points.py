@@ -17,10 +17,16 @@ METHODS = (
     md.FedAvg(),
     md.FedNova(),
     md.FedProx(mu=1.0),
-    md.FedDyn(alpha=8.0),
+    md.FedCM(),
     md.SCAFFOLD(),
+    md.FedDyn(alpha=8.0),
     md.FedDC(alpha=1.0),
     md.FedADMM(prox=5.0),
+    md.AFedPD(prox=5.0),
+    md.FedLESAM(),
+    md.FedGAMMA(),
+    md.FedSpeed(prox=5.0),
+    md.FedSMOO(prox=5.0),
     md.FedECADO(),
 )
 OPTIMIZERS = {"SGD": {}, "momentum 0.9": {"momentum": 0.9}, "Adam": {"optimizer": "adam"}}

@@ -13,7 +13,8 @@ part.
 **Departures**: the paper takes all clients to weigh the same. Here means are unweighted and ρ_i = prox/(N p_i), so
 that the fixed point is the minimum of Σ p_i f_i for clients of unequal size. The server keeps the duals, as in the
 paper, as λ_i/ρ_i = a_i + V: V, the sum of mean displacements, is the part that is common to all, so that the virtual
-update of the absent is one addition. The local problem is descended on for the pace's steps.
+update of the absent is one addition. The local problem is descended on for the pace's steps. Adam's steps descend the
+corrected loss too: under Adam x comes near the minimum, within some steps of lr.
 
 **Checked against**: the paper's abstract and two implementations by others; the authors published no code, and the
 listing was not at hand. Server, starting values and ρ agree with both. The first adds θ̄ − θ to λ_i/ρ_i of the absent,

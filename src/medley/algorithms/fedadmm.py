@@ -13,7 +13,8 @@ Heterogeneity", ICDE 2022, Algorithm 1.
 that the fixed point is the minimum of Σ p_i f_i for clients of unequal size. The local problem is descended on from
 the server's θ for the pace's steps, as in the authors' code, and Algorithm 1's accuracy ε_i is not checked. All w_i
 start at θ⁰ and are kept, as in the paper; the authors' code takes θ for the last w_i. A client in its first round does
-not know θ⁰: it sends its change from θ, and the server adds θ − θ⁰.
+not know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too: under
+Adam x comes near the minimum, within some steps of lr.
 
 **Checked against**: the authors' code: the local step, the dual variable, the message for θ in the place of the last
 w_i, the server's step, and ρ. Its η falls from 1 to 1/2 after round 60.

@@ -9,10 +9,11 @@ Regularization", ICLR 2021, Algorithm 1.
 
 - train: d + 1 down, d up
 
-**Departures**: with clients of unequal size the paper's uniform α leads to the minimum of the plain mean of f_i. As
-in the authors' code, means are unweighted and α_i = α/(N p_i), which leads to that of Σ p_i f_i. The local problem is
-not solved but descended on for the pace's steps, which moves no fixed point: there ∇f_i(x) = −α_i h_i and the mean of
-h_i is 0. The model handed out is the server's x.
+**Departures**: with clients of unequal size the paper's uniform α leads to the minimum of the plain mean of f_i. As in
+the authors' code, means are unweighted and α_i = α/(N p_i), which leads to that of Σ p_i f_i. The local problem is not
+solved but descended on for the pace's steps, which moves no fixed point: there ∇f_i(x) = −α_i h_i and the mean of h_i
+is 0. The model handed out is the server's x. Adam's steps descend the corrected loss too: under Adam x comes near the
+minimum, within some steps of lr.
 
 **Missing replies**: a lost one is left out of the mean; h_i stays what it was on both sides, and h is the mean of all
 h_i.

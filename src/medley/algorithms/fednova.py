@@ -13,7 +13,8 @@ Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momen
 optimizer (the authors' code takes raw steps under a proximal term, and counts steps twice when momentum joins it).
 Clients begin every round with momentum 0, as in that code. The paper assumes one learning rate for all: with unequal
 lr_i its fixed point weighs f_i by p_i·lr_i. ``lr_aware=True`` also normalises the learning rates away; what is left is
-an error of O(lr).
+an error of O(lr). Under Adam at the clients x rests elsewhere beside the minimum, and normalising steps does not mend
+that.
 
 **Missing replies**: a lost one is left out of the mean, which is over those who answered.
 

@@ -10,11 +10,12 @@ two gradients.
 
 - train: d + 1 down, d up
 
-**Departures**: the paper's prox-correction ĝ_i is −prox_i·h_i here, with h_i the sum of the client's displacements.
-As in the authors' code, the perturbation has length ρ, and the server adds the mean of h_i over all clients; a mean
-over those that take part has no fixed point at the optimum. Means are unweighted and prox_i = prox/(N p_i), so that
-the fixed point is the minimum of Σ p_i f_i for clients of unequal size; the paper takes all to weigh the same. A
-perturbation of fixed length does not vanish at that point: with ρ > 0 iterates stay near it.
+**Departures**: the paper's prox-correction ĝ_i is −prox_i·h_i here, with h_i the sum of the client's displacements. As
+in the authors' code, the perturbation has length ρ, and the server adds the mean of h_i over all clients; a mean over
+those that take part has no fixed point at the optimum. Means are unweighted and prox_i = prox/(N p_i), so that the
+fixed point is the minimum of Σ p_i f_i for clients of unequal size; the paper takes all to weigh the same. A
+perturbation of fixed length does not vanish at that point: with ρ > 0 iterates stay near it. Adam's steps descend the
+corrected loss too: under Adam x comes near the minimum, within some steps of lr.
 
 **Missing replies**: a lost one is left out of the mean; h_i stays what it was on both sides, and h is the mean of all
 h_i.
