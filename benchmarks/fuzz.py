@@ -1,7 +1,7 @@
 """Words that nobody meant to send: each is refused with an error of Medley's or is a word, and memory stays flat.
 
 python benchmarks/fuzz.py --count 100000                   # mutations of good messages, seed after seed the same
-python benchmarks/fuzz.py --what all --count 100000        # hello, evaluation, error, reply and request too
+python benchmarks/fuzz.py --what all --count 100000        # all that comes over Flower, too
 pip install 'medley[fuzz]'
 python benchmarks/fuzz.py --atheris --count 100000         # guided by coverage of the decoder
 """
@@ -9,14 +9,19 @@ python benchmarks/fuzz.py --atheris --count 100000         # guided by coverage 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import logging
 import math
+import os
 import random
 import resource
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,12 +39,17 @@ from medley.contract.types import Num, Vec
 from medley.flower.census import Census, ClientReport, Known, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed_error
 from medley.flower.node import CallRequest
+from medley.flower.parties import STEPS, RemoteParties, form
 from medley.flower.post import Post
 from medley.flower.remote import Figures
+from medley.flower.sums import Sums
 from medley.flower.terms import Terms
 from medley.flower.transport import Flower, FlowerConnection
 from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
+from medley.secure import tables
+from medley.secure.party import Party
+from medley.secure.ring import Ring
 from medley.storage import pytree
 from medley.wire import framing
 from medley.wire.exchange import Exchange
@@ -229,6 +239,71 @@ class Requests(Target):
         Known.read(request.known)
 
 
+class Sealed(Target):
+    """A client's answers to the steps of a secure sum, as the server reads them; the other client is honest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        problem = md.problems.quadratics(clients=2, d=D)
+        draw = md.Federation(problem.problem, clients=problem.clients).draw(0, "test", None, "cpu", 1)
+        exchange = Exchange(1, 0, "train", ((0, 1),), Model(torch.zeros(D)).pack(), {}, {}, {0: 0.5, 1: 0.5}, None)
+        host = ClientHost(md.FedAvg(), draw.problem, lambda i, t: None)  # type: ignore[arg-type, return-value]
+        self.post, ring = Answers(), Ring(32, 100.0, {0: 0.5, 1: 0.5})
+        own = lambda i: b""
+        self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", own)  # type: ignore[arg-type]
+        how = {"fields": form({"delta": torch.zeros(D)}), "rows": 12.0, "engines": ["seq"]}
+        vector = pytree.to_bytes({"masked": torch.arange(D, dtype=torch.int32), **how})
+        answers = bytes(64), tables.packed({1: bytes(48)}), vector, tables.packed({0: bytes(16), 1: bytes(range(16))})
+        self.seeds = [bytes([step]) + b"=" + raw for step, raw in enumerate(answers)]  # the step, and its answer
+
+    def read(self, raw: bytes) -> None:
+        p, self.post.answer = self.parties, raw[1:]
+        p.fold = Fold()
+        steps = (
+            lambda: all(len(k) == 64 for k in p.keys([0]).values()),
+            lambda: all(s.keys() == {1} for s in p.shares({0: {1: bytes(64)}}, {}).values()),
+            lambda: all(v.dtype == "uint32" for _, v in p.masked({0: {}})),
+            lambda: all(o.seeds.keys() == {0, 1} for o in p.opening({0: ((0, 1), ())}).values()),
+        )
+        assert steps[raw[0] % 4 if raw else 0]()
+        assert all(r.up >= 0 and math.isfinite(r.work) for r in p.fold.receipts)
+
+
+class Answers:
+    """A post whose clients have one answer to everything."""
+
+    answer = b""
+
+    def send(self, kind: str, letters: Any) -> dict[int, tuple[bytes, int]]:
+        return {i: (self.answer, len(self.answer) + 200) for i in letters}
+
+
+class Steps(Target):
+    """A server's requests for the steps of a secure sum, as a node reads them: the words, and the table of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        about = {"run": "7", "session": "7 1 0 train ab cd", "cohort": 3}
+        keys = {j: Party(j, b"s").keys for j in (1, 2)}
+        self.about = json.dumps(about).encode()
+        self.seeds = [self.about, tables.packed(keys)]
+
+    def names(self, text: str) -> bool:
+        return True
+
+    def read(self, raw: bytes) -> None:
+        node = Sums(0, self.folder, md.SecureSum())
+        host: Any = lambda request: None
+        shutil.rmtree(self.folder / "7", ignore_errors=True)
+        if raw[:1] == b"{":
+            node.answer(STEPS[0], {"about": raw}, host)
+        else:
+            node.answer(STEPS[0], {"about": self.about}, host)
+            node.answer(STEPS[1], {"about": self.about, "roster": raw}, host)
+
+
 TARGETS = {
     "message": Messages,
     "hello": Hellos,
@@ -236,6 +311,8 @@ TARGETS = {
     "error": Errors,
     "reply": Replies,
     "request": Requests,
+    "sealed": Sealed,
+    "step": Steps,
 }
 
 NUMBERS = (b"-1000", b"NaN", b"1e30", b"-Infinity", b"1e999", b"1000000000000000", b"2000000", b"null", b'""', b"[]")

@@ -27,7 +27,7 @@ from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams
 from ..secure import SecureSum
-from ..secure.connection import SecureConnection
+from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.reply_policy import ReplyPolicy
 from ..storage import pytree as tree
@@ -230,8 +230,8 @@ class PreparedRun:
 
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""
-        watched: Connection = connection if bar is None else Watched(connection, bar)
-        secure = self.options.secure
+        secure, parties = self.options.secure, isinstance(connection, ReachesParties)
+        watched: Connection = connection if bar is None or (secure and parties) else Watched(connection, bar)
         return watched if secure is None else SecureConnection(secure, watched, host)
 
     def run(self) -> Result:

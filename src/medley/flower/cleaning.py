@@ -10,6 +10,9 @@ from pathlib import Path
 from ..contract.errors import RecipeError
 from ..storage import atomic
 
+OURS = r"\d+/(\d+-\d+\.safetensors|secure/(session\.json|secure_[a-z]+))"
+"""Paths of files below a run's folder."""
+
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -39,12 +42,12 @@ def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
         keep: the name of a run whose memories stay
 
     Only folders that hold memories and nothing else are deleted: a run's name, in it a client's number, in it
-    ``<round>-<exchange>.safetensors``.
+    ``<round>-<exchange>.safetensors``, and the folder ``secure`` of its last secure sum.
     """
     gone, now = list[Path](), time.time()
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():
         files = [p for p in run.rglob("*") if not p.is_dir()] if run.is_dir() and not run.is_symlink() else []
-        ours = all(re.fullmatch(r"\d+/\d+-\d+\.safetensors", str(p.relative_to(run))) for p in files)
+        ours = all(re.fullmatch(OURS, str(p.relative_to(run))) for p in files)
         if run.name == keep or not files or not ours:
             continue
         if now - max(p.stat().st_mtime for p in files) >= older:

@@ -23,7 +23,9 @@ from . import node
 from .census import Known
 from .flwr_api import Handler, Letter
 from .own_rows import Lot, Own, OwnRows, own_lots, report, share
+from .parties import STEPS
 from .settings import Method, clients_of, method_and_lr, settled
+from .sums import Sums
 from .terms import Terms, refuse_unserved
 from .words import Words
 
@@ -48,7 +50,8 @@ def client_app(
 
     side = ClientSide(recipe, data, method)
     kinds = [*recipes.methods().values(), *([] if method is None else [type(method_and_lr(method)[0])])]
-    asked = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    asked |= {f"query.{step}": side.secure(step) for step in STEPS}
     handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
     return node.client_app({kind: side.isolated(handler) for kind, handler in handlers.items()})
 
@@ -135,10 +138,28 @@ class ClientSide:
     def serve(self, letter: Letter, context: Context) -> bytes:
         """The reply to a client method. Raises WireError where the request is to another client."""
         r, method = self.served(context)
-        request = node.CallRequest.read(letter)
-        exchange, i = request.exchange, _id(context)
-        if exchange.blocks != ((i,),):
-            raise WireError(f"this node is client {i}, and was asked as client {exchange.blocks[0][0]}")
+        request, i = node.CallRequest.read(letter), _id(context)
+        if request.exchange.blocks != ((i,),):
+            raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
+        if r.options().get("secure") is not None:
+            raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
+        return node.answer(self._host(r, method, request, context), request, _memories(context))
+
+    def secure(self, step: str) -> Handler:
+        """The handler of one step of secure sums; see `medley.flower.sums`."""
+
+        def reply(letter: Letter, context: Context) -> bytes:
+            r, method = self.served(context)
+            i, settings = _id(context), r.options().get("secure")
+            if settings is None:
+                raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
+            host = lambda request: self._host(r, method, request, context)
+            return Sums(i, _memories(context), settings).answer(step, letter, host)
+
+        return reply
+
+    def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
+        """The host that serves a request."""
         algorithm, lr = method_and_lr(method)
         rows = self.own(context, request.known)
         options, problem = r.options(), rows.problem
@@ -146,12 +167,12 @@ class ClientSide:
         engine = engines.choose(options.get("engine", "auto"), problem, device)
 
         def client(i: int, round: int) -> Client[Any]:
-            return rows.client(round, engine, lr, exchange.p[i])
+            return rows.client(round, engine, lr, request.exchange.p[i])
 
         codec = options.get("codec") or Plain()
         host = ClientHost(algorithm.suited(problem.gives), problem, client, r.seed, codec, device=device)
         host.keeps_optimizers = rows.clients.scenario.pace.optimizer_state == "kept"
-        return node.answer(host, request, _memories(context))
+        return host
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:

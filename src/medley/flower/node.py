@@ -17,9 +17,11 @@ from ..contract.errors import WireError
 from ..runtime import streams
 from ..storage import pytree
 from ..storage.atomic import replacing
+from ..wire.clip import Clip
 from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
+from ..wire.fold import Fold
 from . import flwr_api
 from .cleaning import private
 from .envelope import sealed, sealed_error
@@ -81,7 +83,7 @@ class CallRequest:
     def read(cls, letter: Letter) -> CallRequest:
         """The request in a letter. Raises WireError for bytes that are none."""
         try:
-            every = pytree.from_bytes(letter["common"], {})
+            every = pytree.from_bytes(letter["common"], {"Clip": Clip})
             own = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
             ((_,),) = own["exchange"].blocks
             request = cls(replace(own["exchange"], **every), own["run"], own["known"])
@@ -101,12 +103,7 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
         folder: the folder of all memories on this node
     """
     exchange, i = request.exchange, request.exchange.blocks[0][0]
-    shelf, held = Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory)), {}
-    if host.remembers:
-        held = {i: shelf.get(i, exchange.acked.get(i), exchange.round)}
-    reply, pending = host.serve_block(exchange, 0, held)
-    if host.remembers:
-        shelf.put(exchange.tag, pending[i])
+    reply = served(host, request, folder)
     (receipt,) = reply.receipts
     packed, exact = reply.replies[i], host.algorithm.message_types[exchange.method].up.exact
     whole = {k: v for k, v in packed.items() if k in exact}
@@ -114,6 +111,18 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     sent = resending(host.codec).encode({k: v for k, v in packed.items() if k not in exact}, {}, rng) | whole
     how = {"up": receipt.up, "rows": receipt.work, "engines": reply.engines}
     return pytree.to_bytes({"reply": sent, "buffers": reply.buffers, **how})
+
+
+def served(host: Host, request: CallRequest, folder: Path) -> Fold:
+    """Run one client method for one client, and keep its memory; the arguments are those of `answer`."""
+    exchange, i = replace(request.exchange, weights=None, clip=None), request.exchange.blocks[0][0]
+    shelf, held = Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory)), {}
+    if host.remembers:
+        held = {i: shelf.get(i, exchange.acked.get(i), exchange.round)}
+    reply, pending = host.serve_block(exchange, 0, held)
+    if host.remembers:
+        shelf.put(exchange.tag, pending[i])
+    return reply
 
 
 def client_app(handlers: Mapping[str, Handler]) -> ClientApp:

@@ -114,14 +114,7 @@ def _gathered(
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     post = Post(grid, float(context.run_config.get("timeout", 600)))
-    options = r.options()
-    if options.get("secure") is not None:
-        raise RecipeError(
-            "[secure] on Flower: nodes do not take part in the protocol yet, and the server would see every reply; "
-            "leave the table out, or run in one process",
-            "secure",
-        )
-    policy = options.get("reply_policy")
+    policy = r.options().get("reply_policy")
     tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}
     accounts = post.gather(clients_of(r, context), letter, tolerant, tell)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -16,17 +17,17 @@ from ..contract.errors import MedleyError, Unsupported, WireError
 from ..contract.message import LIMIT, is_finite, nbytes
 from ..contract.own import PartlyShared
 from ..contract.problem import State
+from ..secure.ring import Ring
 from ..storage import pytree
 from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
+from .costs import work_and_engines
 from .envelope import opened
+from .parties import RemoteParties
 from .post import Post
 from .words import Words
-
-ENGINES = frozenset({"seq", "stacked", "fused"})
-"""Names of the engines that a client may say it ran."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class FlowerConnection:
                         reply.failed[i] = str(e)
             yield reply
 
+    def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
+        """The clients of one exchange, as parties of a secure sum; nothing is sent yet."""
+        shared = {"common": exchange.common, "buffers": None, "weights": dict(ring.weights), "clip": exchange.clip}
+        own, post, run = partial(self._own, exchange), self.flower.post, self.flower.run
+        return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own)
+
     def _take(self, reply: Fold, exchange: Exchange, i: int, answer: bytes, size: int) -> None:
         """Add client i's answer to its block; ``size`` is the bytes of records both ways."""
         who = f"client {i}'s answer to {exchange.method}, round {exchange.round}"
@@ -91,10 +98,7 @@ class FlowerConnection:
             raise WireError(f"{who}: {e}") from None
         except Exception as e:  # of many kinds: a codec's arithmetic on fields of other shapes
             raise WireError(f"{who} is none of ours: {type(e).__name__}: {e}") from None
-        up, rows = words.whole("up", 0, LIMIT), words.number("rows", 0.0, 1e18)
-        engines = set(words.entries("engines", 0, len(ENGINES)))
-        if not engines <= ENGINES:
-            words.refuse("engines", f"some of {', '.join(sorted(ENGINES))}")
+        up, (rows, engines) = words.whole("up", 0, LIMIT), work_and_engines(words)
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {}))

@@ -4,31 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
-from ..contract.errors import RecipeError, Unsupported
+from ..contract.errors import Unsupported
 from ..contract.needs import Need
 from ..runtime import stopwatch, streams
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange, Tag, apart
 from ..wire.fold import Fold
 from .ring import WITHIN, Field, Ring
-from .settings import SecureSum
+from .settings import SecureSum, check_installed
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .party import Opening, Party
+    from .session import Parties
+
+
+@runtime_checkable
+class Clients(Protocol):
+    """The clients of one exchange: `medley.secure.session.Parties`, and the account of their replies.
+
+    Attributes:
+        session: names the exchange
+        fold: receipts, errors and engines of the replies; the sum is put in later
+        layout: the fields of a reply
+    """
+
+    session: bytes
+    fold: Fold
+    layout: tuple[Field, ...]
+
+    @property
+    def parties(self) -> Parties:
+        """The clients' side of the protocol."""
+        ...
+
+
+@runtime_checkable
+class ReachesParties(Connection, Protocol):
+    """A connection to clients that take part in the protocol where they are."""
+
+    def clients(self, exchange: Exchange, ring: Ring) -> Clients:
+        """The clients of one exchange; nothing is sent yet."""
+        ...
 
 
 class SecureConnection:
     """Carries exchanges over another connection, and sums their replies by the protocol.
 
-    The clients' part of the protocol runs in this process, on the replies that the inner connection brings; all that
-    the server's part reads are keys, sealed shares, masked vectors and openings. Keys are drawn by the operating
-    system, and not from the run's streams: masks cancel, so that a run has the same bits each time.
+    Where the inner connection is none of `ReachesParties`, the clients' part of the protocol runs in this process, on
+    the replies that it brings. All that the server's part reads are keys, sealed shares, masked vectors and openings.
+    Keys are drawn by the operating system, and not from the run's streams: masks cancel, so that a run has the same
+    bits each time.
 
     Args:
         settings: the settings
@@ -39,13 +70,7 @@ class SecureConnection:
     sums_only = True
 
     def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
-        try:
-            from . import party  # noqa: F401
-        except ImportError as e:
-            raise RecipeError(
-                f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley[secure]'",
-                "secure",
-            ) from e
+        check_installed()
         self.settings, self.inner, self.host = settings, inner, host
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
@@ -81,14 +106,22 @@ class SecureConnection:
         asked = [i for block in exchange.blocks for i in block]
         if not asked:
             return Fold()
-        name = f"run {self.host.seed} round {exchange.round} exchange {exchange.number}".encode()
         circle = (
             streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
         )
         ring = Ring(self.settings.bits, self.settings.bound, {i: exchange.weights[i] for i in asked}, exchange.clip)
-        clients = Simulated(self.inner, exchange, ring, name)
-        session = Session(self.settings, name, circle)
-        total = session.run(clients)
+        clients: Clients = (
+            self.inner.clients(exchange, ring)
+            if isinstance(self.inner, ReachesParties)
+            else Simulated(
+                self.inner,
+                exchange,
+                ring,
+                f"run {self.host.seed} round {exchange.round} exchange {exchange.number}".encode(),
+            )
+        )
+        session = Session(self.settings, clients.session, circle)
+        total = session.run(clients.parties)
         fold = clients.fold
         fold.phases = session.phases
         fold.total = ring.decoded(total, clients.layout, torch.device(self.host.device))
@@ -131,6 +164,11 @@ class Simulated:
     fold: Fold = field(default_factory=Fold)
     layout: tuple[Field, ...] = ()
     _parties: dict[int, Party] = field(default_factory=dict)
+
+    @property
+    def parties(self) -> Parties:
+        """These clients."""
+        return self
 
     def keys(self, ids: Sequence[int]) -> dict[int, bytes]:
         """Fresh keys of every client."""

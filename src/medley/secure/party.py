@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,12 +39,38 @@ class Party:
     def __init__(self, i: int, session: bytes, least: int = 2) -> None:
         self.i, self.session, self.least = i, session, least
         self._seed, self._key_seed = secret(), secret()
-        self._channel, self._masks = key_pair(secret()), key_pair(self._key_seed)
+        self._channel_seed = secret()
+        self._channel, self._masks = key_pair(self._channel_seed), key_pair(self._key_seed)
         self._roster: dict[int, bytes] = {}
         self._threshold = 0
         self._held: dict[int, bytes] = {}
         self._given: dict[int, str] = {}
         self._channels: dict[int, bytes] = {}
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values for `read`, secrets among them: they are for a file of the client's own."""
+        return {
+            "client": self.i,
+            "session": self.session.decode(),
+            "least": self.least,
+            "seeds": [s.hex() for s in (self._seed, self._key_seed, self._channel_seed)],
+            "threshold": self._threshold,
+            "roster": {str(j): keys.hex() for j, keys in self._roster.items()},
+            "held": {str(j): shares.hex() for j, shares in self._held.items()},
+            "given": {str(j): kind for j, kind in self._given.items()},
+        }
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Party:
+        """Inverse of `plain`."""
+        self = cls(said["client"], said["session"].encode(), said["least"])
+        self._seed, self._key_seed, self._channel_seed = map(bytes.fromhex, said["seeds"])
+        self._channel, self._masks = key_pair(self._channel_seed), key_pair(self._key_seed)
+        self._threshold = said["threshold"]
+        self._roster = {int(j): bytes.fromhex(keys) for j, keys in said["roster"].items()}
+        self._held = {int(j): bytes.fromhex(shares) for j, shares in said["held"].items()}
+        self._given = {int(j): kind for j, kind in said["given"].items()}
+        return self
 
     @property
     def keys(self) -> bytes:

@@ -16,9 +16,7 @@ from ..contract.errors import TooFewReplies
 from ..wire.fold import Phase
 from .party import Opening, unmask_own, unmask_pairs
 from .settings import SecureSum
-
-ID = 4
-"""Bytes of a client's id in lists of the protocol."""
+from .tables import ID
 
 
 @runtime_checkable

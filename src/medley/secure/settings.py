@@ -83,6 +83,10 @@ class SecureSum(Checked):
         """The number that must stay of the ``members`` of a client's neighbourhood: the majority in a sparse graph."""
         return self.needed(cohort) if members == cohort else members // 2 + 1
 
+    def least(self, cohort: int) -> int:
+        """The threshold of a client's neighbourhood in a cohort; a client takes no lower one."""
+        return self.within(self.degree(cohort) + 1, cohort)
+
     def degree(self, cohort: int) -> int:
         """The number of each client's neighbours in a cohort."""
         if self.neighbours is not None:
@@ -106,3 +110,13 @@ class SecureSum(Checked):
             return {i: tuple(sorted(set(circle) - {i})) for i in circle}
         steps = [s for h in range(1, k // 2 + 1) for s in (h, -h)]
         return {i: tuple(sorted({circle[(at + s) % n] for s in steps})) for at, i in enumerate(circle)}
+
+
+def check_installed() -> None:
+    """Raise RecipeError unless the packages that secure sums need are there."""
+    try:
+        from . import party  # noqa: F401
+    except ImportError as e:
+        raise RecipeError(
+            f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley[secure]'", "secure"
+        ) from e

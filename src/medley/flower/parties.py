@@ -1,0 +1,266 @@
+"""Clients on their nodes as parties of a secure sum, as the server reaches them.
+
+The server relays sealed shares, and reads public keys, masked vectors and the shares that open the sum. Each step of
+the protocol is an exchange of messages with all clients that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from secrets import token_hex
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract.errors import MedleyError, WireError
+from ..contract.message import Packed, nbytes
+from ..secure import tables
+from ..secure.party import Opening
+from ..secure.ring import Field, Ring
+from ..secure.tables import ID
+from ..storage import pytree
+from ..wire.connection import Host
+from ..wire.exchange import Exchange
+from ..wire.fold import Fold, Receipt
+from .costs import work_and_engines
+from .envelope import opened
+from .flwr_api import Letter
+from .post import Post
+from .words import Words
+
+STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
+"""Message types of the four steps, in their order."""
+
+KEYS = 64
+"""Bytes of a client's two public keys."""
+
+SHARE = 16
+"""Bytes of a share."""
+
+SEALED = 2 * SHARE + 16
+"""Bytes of two shares as one client seals them for another."""
+
+T = TypeVar("T")
+
+
+def session_name(exchange: Exchange, run: str, nonce: str, common: bytes) -> bytes:
+    """The name of a secure sum. It holds a digest of all that the server sends to every client.
+
+    Clients agree on masks under this name. Masks of clients that were sent another model or other weights differ, and
+    their sum stays closed.
+    """
+    digest = blake2b(common, digest_size=16).hexdigest()
+    return f"{run} {exchange.round} {exchange.number} {exchange.method} {nonce} {digest}".encode()
+
+
+@dataclass
+class RemoteParties:
+    """The clients of one exchange. Implements `medley.secure.connection.Clients` and its `Parties`.
+
+    Attributes:
+        host: checks replies
+        post: the way to the clients
+        run: the name under which clients keep their memories
+        exchange: the request
+        ring: the form of the vectors
+        common: the request's bytes that are the same for all
+        own: id -> the request's bytes for this client
+        fold: receipts, errors and engines of the replies
+        layout: the fields of a reply
+    """
+
+    host: Host
+    post: Post
+    run: str
+    exchange: Exchange
+    ring: Ring
+    common: bytes
+    own: Callable[[int], bytes]
+    fold: Fold = field(default_factory=Fold)
+    layout: tuple[Field, ...] = ()
+    _overhead: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.session = session_name(self.exchange, self.run, token_hex(8), self.common)
+        about = {"run": self.run, "session": self.session.decode(), "cohort": len(self.ring.weights)}
+        self._about = json.dumps(about).encode()
+
+    @property
+    def parties(self) -> RemoteParties:
+        """These clients."""
+        return self
+
+    def keys(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Public keys of the clients that answer."""
+
+        def read(i: int, raw: bytes, size: int) -> bytes:
+            if len(raw) != KEYS:
+                raise WireError(f"client {i}'s public keys have {len(raw)} bytes, not {KEYS}")
+            self._overhead[i] += size - KEYS
+            return raw
+
+        return dict(self._asked(STEPS[0], {i: {} for i in ids}, read))
+
+    def shares(
+        self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
+    ) -> dict[int, dict[int, bytes]]:
+        """Sealed shares. Clients know the threshold themselves, by the size of the cohort."""
+        del least
+        letters: dict[int, Letter] = {i: {"roster": tables.packed(roster)} for i, roster in rosters.items()}
+
+        def read(i: int, raw: bytes, size: int) -> dict[int, bytes]:
+            found = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
+            self._overhead[i] += size - len(raw) - len(letters[i]["roster"])
+            return found
+
+        return dict(self._asked(STEPS[1], letters, read))
+
+    def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
+        """Masked replies. The form of a reply is the one that most clients send."""
+        e = self.exchange
+        letters: dict[int, Letter] = {
+            i: {"common": self.common, "own": self.own(i), "sealed": tables.packed(s)} for i, s in sealed.items()
+        }
+        came = dict(self._asked(STEPS[2], letters, self._vector))
+        if not came:
+            return
+        ((usual, _),) = Counter(v.form for v in came.values()).most_common(1)
+        entry = self.ring.bits // 8
+        self.layout = next(v.layout for v in came.values() if v.form == usual)
+        for i, v in came.items():
+            if v.form != usual:
+                self._failed(i, WireError(f"client {i}'s reply has the fields {v.form:.200}, others' {usual:.200}"))
+                continue
+            up, down = len(v.values) * entry, nbytes(e.common) + nbytes(e.each.get(i, {}))
+            self._overhead[i] += v.size - up - down - len(letters[i]["sealed"])
+            self.fold.ran(v.engines)
+            self.fold.receipts.append(Receipt(i, up, 0, v.rows))
+            yield i, v.values
+
+    def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
+        """Shares that open the sum."""
+        tables_of = {i: {"alive": _ids(alive), "left": _ids(left)} for i, (alive, left) in asked.items()}
+        # Flower counts no empty value.
+        letters: dict[int, Letter] = {i: {k: v for k, v in t.items() if v} for i, t in tables_of.items()}
+
+        def read(i: int, raw: bytes, size: int) -> Opening:
+            alive, left = asked[i]
+            found = tables.unpacked(raw, SHARE, f"client {i}'s shares for the opening", [*alive, *left])
+            self._overhead[i] += size - len(raw) - ID * len(found)
+            return Opening({j: found[j] for j in alive}, {j: found[j] for j in left})
+
+        came = dict(self._asked(STEPS[3], letters, read))
+        self.fold.receipts = [r._replace(overhead=self._overhead[r.client]) for r in self.fold.receipts]
+        return came
+
+    def _vector(self, i: int, raw: bytes, size: int) -> Vector:
+        """Client i's masked reply. Raises WireError for bytes that are none."""
+        e, who = self.exchange, f"client {i}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
+        try:
+            got = pytree.from_bytes(raw, {})
+            words = Words(who, {k: got[k] for k in ("fields", "rows", "engines")})
+            masked = got["masked"]
+        except (WireError, KeyError, TypeError) as error:
+            raise WireError(f"{who}: {error}") from None
+        signed = getattr(torch, f"int{self.ring.bits}")
+        if not isinstance(masked, Tensor) or masked.ndim != 1 or masked.dtype != signed:
+            words.said["masked"] = type(masked).__name__
+            words.refuse("masked", f"a vector of {signed}")
+        rows, engines = work_and_engines(words)
+        packed = blank(words, len(masked))
+        self.host.check(e, i, packed)
+        layout = self.ring.layout(packed)
+        if sum(f.size for f in layout) != len(masked):
+            raise WireError(f"{who}: {len(masked)} entries came, its fields have {sum(f.size for f in layout)}")
+        return Vector(
+            masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"]), layout, rows, engines, size
+        )
+
+    def _asked(
+        self, step: str, letters: Mapping[int, Letter], read: Callable[[int, bytes, int], T]
+    ) -> Iterator[tuple[int, T]]:
+        """The clients' answers to a step, ascending; a client that is late is absent, and so is a failed one."""
+        answers = self.post.send(f"query.{step}", {i: {"about": self._about, **own} for i, own in letters.items()})
+        for i, (raw, size) in sorted(answers.items()):
+            try:
+                found = read(i, opened(raw, f"client {i}"), size)
+            except MedleyError as e:
+                self._failed(i, e)
+            else:
+                yield i, found
+
+    def _failed(self, i: int, error: MedleyError) -> None:
+        """A client's failure ends the exchange, unless the exchange is tolerant."""
+        if not self.exchange.tolerant:
+            raise error
+        self.fold.failed[i] = str(error)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """A masked reply.
+
+    Attributes:
+        values: elements of the ring
+        form: its fields in words
+        layout: its fields in the ring
+        rows: its work in row gradients
+        engines: the engines that ran
+        size: the bytes of records both ways
+    """
+
+    values: np.ndarray
+    form: str
+    layout: tuple[Field, ...]
+    rows: float
+    engines: set[str]
+    size: int
+
+
+def _ids(ids: Sequence[int]) -> bytes:
+    return tables.packed(dict.fromkeys(ids, b""))
+
+
+def form(packed: Packed) -> list[list[Any]]:
+    """The fields of a reply: name, type, shape. A masked reply travels with them."""
+    return [
+        [name, str(v.dtype).removeprefix("torch."), list(v.shape)]
+        if isinstance(v, Tensor)
+        else [name, "none" if v is None else type(v).__name__, []]
+        for name, v in packed.items()
+    ]
+
+
+def blank(words: Words, most: int) -> Packed:
+    """A reply of these fields in which every number is 0.
+
+    Args:
+        words: the client's words, with ``fields`` as `form` has them
+        most: the largest number of entries
+
+    Raises WireError for fields that are none, and for more entries.
+    """
+    out: Packed = {}
+    kinds = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+    for entry in words.entries("fields", 0, 1000):
+        match entry:
+            case [str(name), "none", []] if name not in out:
+                out[name] = None
+            case [str(name), "int", []] if name not in out:
+                out[name] = 0
+            case [str(name), "float", []] if name not in out:
+                out[name] = 0.0
+            case [str(name), str(kind), list(shape)] if name not in out and kind in kinds:
+                if not all(type(k) is int and 0 <= k <= most for k in shape) or math.prod(shape) > most:
+                    words.refuse("fields", f"of {most} entries at most")
+                out[name] = torch.zeros(shape, dtype=getattr(torch, kind))
+            case _:
+                words.refuse("fields", "a list of [name, type, shape]")
+    return out

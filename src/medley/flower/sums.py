@@ -1,0 +1,177 @@
+"""A client's part in secure sums on its node: its secrets lie in a file of its own, and each step is answered once.
+
+Messages of one sum may reach different processes, and a process may be killed. So the client's `Party` is written to
+disk before an answer leaves. A repeated request has the answer that was given; a request that differs is refused,
+since two masked replies, or shares of both kinds, would open a reply.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..contract.errors import WireError
+from ..secure import SecureSum, tables
+from ..secure.ring import Ring
+from ..secure.settings import check_installed
+from ..storage import pytree
+from ..storage.atomic import replacing
+from ..wire.connection import Host
+from . import node
+from .cleaning import private
+from .flwr_api import Letter
+from .parties import KEYS, SEALED, STEPS, form, session_name
+from .words import Words
+
+if TYPE_CHECKING:
+    from ..secure.party import Party
+
+FILE = "session.json"
+"""The file with the client's secrets, in the folder "secure" beside its memory."""
+
+
+@dataclass
+class Kept:
+    """A secure sum as the client keeps it.
+
+    Attributes:
+        session: names the sum
+        cohort: the number of clients in it
+        party: plain values of the client's `Party`; None once the sum is open
+        asked: a digest of the request by step
+    """
+
+    session: str
+    cohort: int
+    party: dict[str, Any] | None
+    asked: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """One client's secure sums.
+
+    Attributes:
+        client: its id
+        folder: the folder of all memories on this node
+        settings: the settings of its owner's recipe; the server's word does not count
+    """
+
+    client: int
+    folder: Path
+    settings: SecureSum
+
+    def answer(self, step: str, letter: Letter, host: Callable[[node.CallRequest], Host]) -> bytes:
+        """The answer to one step.
+
+        Args:
+            step: one of `STEPS`
+            letter: the server's request
+            host: a request -> the host that serves it
+
+        Raises WireError for a request that does not belong to the client's sum, and for a second one that differs.
+        """
+        check_installed()
+        from ..secure.party import Party
+
+        i, words = self.client, Words.read("the server's words on a secure sum", letter.get("about", b""))
+        words.only("run", "session", "cohort")
+        run, session, cohort = words.text("run", 64), words.text("session", 500), words.whole("cohort", 1, 1 << 20)
+        if not re.fullmatch(r"[\w-]+", run):
+            words.refuse("run", "letters, digits, _ and -")
+        place = self.folder / run / str(i) / "secure"
+        kept = self._kept(place)
+        if step == STEPS[0] and (kept is None or kept.session != session):
+            shutil.rmtree(place, ignore_errors=True)
+            kept = Kept(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
+        if kept is None or (kept.session, kept.cohort) != (session, cohort):
+            raise WireError(
+                f"client {i} has no part in the secure sum {session!r}: it gave no keys for it, or a later sum began"
+            )
+        digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
+        if step in kept.asked:
+            if kept.asked[step] != digest:
+                raise WireError(
+                    f"client {i} refuses: the server asks twice for {step} of one secure sum, and not for the same. "
+                    "Two masked replies, or shares of both kinds of one client, would tell of a single reply"
+                )
+            return (place / step).read_bytes()
+        if list(kept.asked) != list(STEPS[: STEPS.index(step)]) or kept.party is None:
+            raise WireError(f"client {i} was asked for {step} after {list(kept.asked)}: the steps are {list(STEPS)}")
+        party = Party.read(kept.party)
+        answer = self._step(step, party, letter, (run, cohort), host)
+        kept.party = None if step == STEPS[-1] else party.plain()
+        kept.asked[step] = digest
+        self._keep(place, kept, step, answer)
+        return answer
+
+    def _step(
+        self,
+        step: str,
+        party: Party,
+        letter: Letter,
+        about: tuple[str, int],
+        host: Callable[[node.CallRequest], Host],
+    ) -> bytes:
+        def read(part: str, size: int) -> dict[int, bytes]:
+            return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")
+
+        if step == STEPS[0]:
+            return party.keys
+        if step == STEPS[1]:
+            roster = read("roster", KEYS)
+            # Of a cohort of n as many may be gone as the threshold allows; the client keeps to its own.
+            return tables.packed(party.shares(roster, party.least))
+        if step == STEPS[2]:
+            return self._masked(party, letter, about, host)
+        opening = party.opening(list(read("alive", 0)), list(read("left", 0)))
+        return tables.packed({**opening.seeds, **opening.keys})
+
+    def _masked(
+        self, party: Party, letter: Letter, about: tuple[str, int], host: Callable[[node.CallRequest], Host]
+    ) -> bytes:
+        """Run the client method, and mask its reply. The request must be the one that names the sum."""
+        i, request = self.client, node.CallRequest.read(letter)
+        e, (run, cohort) = request.exchange, about
+        nonce = ["", *party.session.decode().split(" ")][-2]
+        if e.blocks != ((i,),) or party.session != session_name(e, run, nonce, letter["common"]) or request.run != run:
+            raise WireError(
+                f"client {i} refuses: it was sent another request than the secure sum is named after, and clients that "
+                "train on different models could be told apart"
+            )
+        weights = e.weights
+        if weights is None or len(weights) != cohort or i not in weights:
+            raise WireError(f"client {i} was sent no weights of the {cohort} clients in the secure sum")
+        fold = node.served(host(request), request, self.folder)
+        (receipt,), packed = fold.receipts, fold.replies[i]
+        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip)
+        values = ring.encoded(i, packed, ring.layout(packed))
+        sealed = tables.unpacked(letter.get("sealed", b""), SEALED, "the server's table of sealed shares")
+        masked = torch.from_numpy(party.masked(values, sealed).view(f"int{ring.bits}"))
+        how = {"fields": form(packed), "rows": receipt.work, "engines": fold.engines}
+        return pytree.to_bytes({"masked": masked, **how})
+
+    def _kept(self, place: Path) -> Kept | None:
+        try:
+            return Kept(**json.loads((place / FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
+        """Write the answer and then the state. Once the sum is open, secrets and earlier answers are gone."""
+        private(place)
+        for name, raw in ((step, answer), (FILE, json.dumps(asdict(kept)).encode())):
+            with replacing(place / name) as tmp:
+                tmp.touch(mode=0o600)
+                tmp.write_bytes(raw)
+        if step == STEPS[-1]:
+            for earlier in STEPS[:-1]:
+                (place / earlier).unlink(missing_ok=True)

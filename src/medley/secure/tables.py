@@ -1,0 +1,39 @@
+"""Tables of the protocol as bytes: for each client its id in 4 bytes, and an entry of a fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+
+from ..contract.errors import WireError
+
+ID = 4
+"""Bytes of a client's id."""
+
+
+def packed(entries: Mapping[int, bytes]) -> bytes:
+    """The entries in ascending order of ids."""
+    return b"".join(i.to_bytes(ID, "big") + entry for i, entry in sorted(entries.items()))
+
+
+def unpacked(raw: bytes, size: int, who: str, ids: Collection[int] | None = None) -> dict[int, bytes]:
+    """Inverse of `packed`.
+
+    Args:
+        raw: the bytes
+        size: bytes of an entry
+        who: the sender and the table, for errors
+        ids: the clients that must be in it; None, the default, for any
+
+    Raises WireError for bytes that are no such table.
+    """
+    step = ID + size
+    if len(raw) % step:
+        raise WireError(f"{who}: {len(raw)} bytes are no table of entries of {step}")
+    rows = [raw[k : k + step] for k in range(0, len(raw), step)]
+    found = [int.from_bytes(row[:ID], "big") for row in rows]
+    if any(i >= j for i, j in pairwise(found)):
+        raise WireError(f"{who}: its ids do not ascend")
+    if ids is not None and set(found) != set(ids):
+        raise WireError(f"{who}: it is of clients {found[:20]}, and has to be of {sorted(ids)[:20]}")
+    return {i: row[ID:] for i, row in zip(found, rows, strict=True)}

@@ -1,0 +1,265 @@
+"""Secure sums over Flower's own objects, without a network: nodes take part in the protocol with files of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley import recipe
+from medley.flower import client_app, server_app
+from medley.flower.client import ClientSide
+from medley.flower.node import client_app as made_up
+from medley.flower.parties import STEPS, RemoteParties
+from medley.storage import pytree
+from medley.testing.faults import Rewired, losing
+from medley.transports import Local
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, RecordDict
+
+from support.bench import Bench
+
+N = 4
+
+RECIPE = """
+[problem]
+kind = "Softmax"
+mu = 0.01
+
+[data]
+name = "digits"
+train = 300
+flatten = true
+
+[partition]
+kind = "Dirichlet"
+clients = 4
+alpha = 0.5
+
+[pace]
+lr = [0.1, 0.05, 0.2, 0.1]
+batch = 32
+
+[secure]
+bound = 50.0
+
+[run]
+rounds = 3
+dtype = "float64"
+
+[[methods]]
+kind = "SCAFFOLD"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def deploy(path: Path, apps: Mapping[int, Any] | None = None, save: str = "run", **config: Any) -> Bench:
+    """Run the recipe as a Flower app; ``apps`` take the place of some clients'."""
+    config = {"clients": N, "save": str(path.parent / save), "timeout": 3, **config}
+    every = [(apps or {}).get(i) or client_app(path) for i in range(N)]
+    grid = Bench(every, config, memory=str(path.parent / "memory" / save))
+    server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    return grid
+
+
+def silent_at(path: Path, i: int, step: str, count: int = 1) -> Any:
+    """Client i's app, which fails in the place of the ``count``-th answer to ``step``, and from then on."""
+    side, times = ClientSide(path, None, None), 0
+
+    def dead(handler: Callable[..., bytes], kind: str) -> Callable[..., bytes]:
+        def reply(letter: Any, context: Any) -> bytes:
+            nonlocal times
+            times += kind == step
+            if times >= count and kind != "query":
+                raise md.ClientFailed(client=i, round=0, method=kind, traceback="gone")
+            return handler(letter, context)
+
+        return reply
+
+    kinds = {"query": side.report, "evaluate": side.evaluate, **{f"query.{s}": side.secure(s) for s in STEPS}}
+    return made_up({kind: dead(handler, kind.removeprefix("query.")) for kind, handler in kinds.items()})
+
+
+@pytest.mark.parametrize("method", ["SCAFFOLD", "FedAvg", "FedDyn"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_nodes_find_the_sum_of_one_process(method: str, bits: int, app: Path, tmp_path: Path) -> None:
+    app.write_text(RECIPE.replace("SCAFFOLD", method).replace("[secure]", f"[secure]\nbits = {bits}"))
+    r = recipe.load(app)
+    here = r.federation().run(r.methods()[0], 3, **r.options())
+    grid = deploy(app)
+    there = md.Result.load(tmp_path / "run")
+    # The same whole numbers, but for an entry that two engines round to either side.
+    assert float((here.x - there.x).abs().max()) < (1e-6 if bits == 32 else 1e-10)
+    assert [e._replace(overhead=0) for e in here.ledger] == [e._replace(overhead=0) for e in there.ledger]
+    assert min(e.overhead for e in there.ledger if e.method == "train") > 0
+    asked = [m.metadata.message_type for m in grid.sent]
+    assert [asked.count(f"query.{s}") for s in STEPS] == [12] * 4
+    assert "query.train" not in asked
+
+
+def test_private_bounds_are_taken_at_the_nodes(app: Path, tmp_path: Path) -> None:
+    """A `Clip` travels with the weights; the node bounds its reply before it masks it."""
+    method = "[methods.private]\nclip = 0.5\nnoise = 0.5\n"
+    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + method + '[federation]\nweights = "uniform"\n')
+    r = recipe.load(app)
+    here = r.federation().run(r.methods()[0], 3, **r.options())
+    deploy(app)
+    there = md.Result.load(tmp_path / "run")
+    assert float((here.x - there.x).abs().max()) < 1e-6
+    assert there.history[-1]["epsilon"] == here.history[-1]["epsilon"]
+
+
+def test_the_server_sees_no_reply(app: Path) -> None:
+    """No message to the server holds the displacement of a client, and no file of a node outlives its sum."""
+    plain = recipe.load(app).federation()
+    grid = deploy(app, set="run.rounds=1")
+    step = plain.run(md.SCAFFOLD(), 1, dtype="float64").x
+    replies = [m for m in grid.replies.values() if m.has_content()]
+    vectors = [m for m, sent in zip(replies, grid.sent, strict=True) if "reply" in sent.metadata.message_type]
+    assert len(vectors) == N
+    assert not any(step.numpy().tobytes()[:64] in json.dumps(str(m.content)).encode() for m in replies)
+    for folder in (app.parent / "memory" / "run").rglob("secure"):
+        assert sorted(p.name for p in folder.iterdir()) == ["secure_opening", "session.json"]
+        assert json.loads((folder / "session.json").read_text())["party"] is None
+        assert all(p.stat().st_mode & 0o077 == 0 for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_a_node_that_goes_in_mid_round_is_unmasked_from_shares(step: str, app: Path, tmp_path: Path) -> None:
+    """The run goes on without it, and is the run in one process in which its replies are lost from then on."""
+    app.write_text(RECIPE + '[reply_policy]\nfaulty = "drop"\n')
+    deploy(app, {2: silent_at(app, 2, step, 2)})
+    there, r = md.Result.load(tmp_path / "run"), recipe.load(app)
+    assert there.status.ok
+    gone = {(t, 0, 2) for t in ((3,) if step == STEPS[3] else (2, 3))}
+    options = {**r.options(), "transport": Rewired(Local(), losing(gone, served=True))}
+    here = r.federation().run(r.methods()[0], 3, **options)
+    assert float((here.x - there.x).abs().max()) < 1e-6
+    assert {e.round for e in there.ledger if e.method == "train" and e.client == 2 and e.up} == {
+        t for t in (1, 2, 3) if (t, 0, 2) not in gone
+    }
+
+
+def test_below_the_threshold_the_round_is_refused_and_the_run_can_be_resumed(app: Path, tmp_path: Path) -> None:
+    app.write_text(RECIPE.replace("[secure]", "[secure]\nthreshold = 1.0") + '[reply_policy]\nfaulty = "drop"\n')
+    with pytest.raises(md.TooFewReplies, match=r"3 of 4 clients sent a reply, and SecureSum\(threshold=1.0\) wants 4"):
+        deploy(app, {2: silent_at(app, 2, "secure_reply", 2)})
+    deploy(app, resume=str(tmp_path / "run"))  # the nodes begin the round's sum anew
+    deploy(app, save="whole")
+    a, b = (md.Result.load(tmp_path / k) for k in ("run", "whole"))
+    assert float((a.x - b.x).abs().max()) < 1e-6
+
+
+def test_a_client_refuses_to_open_its_own_reply(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that asks for shares of both kinds of client 1, at once or in two requests."""
+    honest = RemoteParties.opening
+
+    def both(self: RemoteParties, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Any:
+        return honest(self, {i: (alive, [*left, 1]) for i, (alive, left) in asked.items()})
+
+    monkeypatch.setattr(RemoteParties, "opening", both)
+    with pytest.raises(md.WireError, match="client 0 refuses: the server asks for shares of both kinds of client 1"):
+        deploy(app)
+
+    def twice(self: RemoteParties, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Any:
+        honest(self, asked)
+        return honest(self, {i: ([j for j in alive if j != 1], [1]) for i, (alive, _) in asked.items()})
+
+    monkeypatch.setattr(RemoteParties, "opening", twice)
+    with pytest.raises(md.WireError, match="client 0 refuses: the server asks twice for secure_opening"):
+        deploy(app, save="second")
+
+
+def test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second masked reply of one sum would tell of a difference; a model of its own, of a client."""
+    honest = RemoteParties.masked
+
+    def other(self: RemoteParties, sealed: Any) -> Any:
+        shared = pytree.from_bytes(self.common, {})
+        shared["common"]["x"] = shared["common"]["x"] + 1
+        self.common = pytree.to_bytes(shared)
+        return honest(self, sealed)
+
+    monkeypatch.setattr(RemoteParties, "masked", other)
+    with pytest.raises(md.WireError, match="client 0 refuses: it was sent another request than the"):
+        deploy(app)
+
+    def again(self: RemoteParties, sealed: Any) -> Any:
+        list(honest(self, sealed))
+        return honest(self, {i: {j: s for j, s in texts.items() if j != 3} for i, texts in sealed.items()})
+
+    monkeypatch.setattr(RemoteParties, "masked", again)
+    with pytest.raises(md.WireError, match="client 0 refuses: the server asks twice for secure_reply"):
+        deploy(app, save="second")
+
+
+def test_masks_of_clients_that_are_told_different_things_do_not_cancel(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that names the sum differently for client 1: the shares of others do not open there."""
+    honest = RemoteParties._asked
+
+    def split(self: RemoteParties, step: str, letters: Mapping[int, Any], read: Any) -> Any:
+        about = json.loads(self._about)
+        other = json.dumps({**about, "session": about["session"][:-1] + "_"}).encode()
+        for i in sorted(letters):
+            kept, self._about = self._about, other if i == 1 else self._about
+            yield from honest(self, step, {i: letters[i]}, read)
+            self._about = kept
+
+    monkeypatch.setattr(RemoteParties, "_asked", split)
+    with pytest.raises(md.WireError, match="the shares that client 1 sealed do not open"):
+        deploy(app)
+
+
+def test_a_node_with_secure_sums_gives_no_reply_by_itself(app: Path, tmp_path: Path) -> None:
+    """A server without [secure] is told apart by its recipe; one that pretends, by its request."""
+    plain = tmp_path / "plain.toml"
+    plain.write_text(RECIPE.replace("[secure]\nbound = 50.0\n", ""))
+    grid = Bench([client_app(app)] * N, config := {"clients": N, "save": str(tmp_path / "a"), "timeout": 3}, memory="m")
+    with pytest.raises(md.WireError, match="give both sides the same recipe"):
+        server_app(plain)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    asks = deploy(plain, save="b")
+    request = next(m for m in asks.sent if m.metadata.message_type == "query.train")
+    letter = {k: r["bytes"] for k, r in request.content.config_records.items()}
+    node = {"partition-id": asks.ids[request.metadata.dst_node_id], "memory": str(tmp_path / "c")}
+    side = ClientSide(app, None, None)
+    with pytest.raises(md.WireError, match="and the server asks for its reply by itself"):
+        side.serve(letter, Context(1, 1, node, RecordDict(), config))
+    with pytest.raises(md.WireError, match="the client's recipe has no"):
+        ClientSide(plain, None, None).secure(STEPS[0])({}, Context(1, 1, node, RecordDict(), config))
+
+
+def test_repeated_requests_have_the_answer_that_was_given(app: Path, tmp_path: Path) -> None:
+    """Every node's app crashes once in each step, after it has answered: its files bring the same bits."""
+    deploy(app, save="once")
+    honest, seen = Bench.push_messages, set[Any]()
+
+    def crashing(self: Bench, messages: Any) -> list[str]:
+        for m in (messages := list(messages)):
+            kind, node = m.metadata.message_type, m.metadata.dst_node_id
+            if kind.startswith("query.secure"):
+                key = kind, node, m.content["about"]["bytes"]
+                self.crashes[node] = key not in seen
+                seen.add(key)
+        return honest(self, messages)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bench, "push_messages", crashing)
+        deploy(app, save="crashed")
+    assert len(seen) == 3 * len(STEPS) * N
+    a, b = (md.Result.load(tmp_path / k) for k in ("once", "crashed"))
+    assert torch.equal(a.x, b.x)

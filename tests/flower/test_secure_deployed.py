@@ -1,0 +1,125 @@
+"""Secure sums for real: three nodes in processes of their own, over TLS; one is killed, and a server lies."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import medley as md
+from medley import recipe
+from medley.storage import events
+from medley.testing.faults import Rewired, losing
+from medley.transports import Local
+
+pytest.importorskip("flwr")
+
+from support.deployed import Deployment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("deployed"),
+    pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen"),
+]
+
+SECURE = recipe.Recipe(
+    {
+        "problem": {"kind": "Logistic", "mu": 0.01},
+        "data": {"name": "breast_cancer", "standardise": True},
+        "partition": {"kind": "IID", "clients": 3},
+        "pace": {"lr": 0.1, "batch": "full"},
+        "secure": {"bits": 64, "bound": 50.0},
+        "run": {"rounds": 3, "eval_every": 3},
+        "methods": [{"kind": "SCAFFOLD"}],
+    }
+)
+
+MORTAL = """
+import os, signal
+from pathlib import Path
+from medley import recipe
+from medley.clients.host import ClientHost
+from medley.datasets import Dataset
+from medley.flower import own_rows
+
+serve = ClientHost.serve_block
+
+def serve_block(self, exchange, block, memories):
+    once = Path("killed")
+    if exchange.round == 2 and not once.exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)  # it has shared its secrets, and trains
+    return serve(self, exchange, block, memories)
+
+ClientHost.serve_block = serve_block
+
+def data(context):
+    (lot,) = own_rows.share(recipe.load("app/recipe.toml"), 2)
+    return Dataset(lot.X, lot.y, lot.X_test, lot.y_test, classes=lot.classes)
+"""
+
+GREEDY = """
+from pathlib import Path
+from medley.flower import server_app
+from medley.flower.parties import RemoteParties
+
+honest = RemoteParties.opening
+
+def opening(self, asked):
+    return honest(self, {i: (alive, [*left, 1]) for i, (alive, left) in asked.items()})
+
+RemoteParties.opening = opening
+app = server_app(Path(__file__).with_name("recipe.toml"))
+"""
+
+
+def here(lost: set[tuple[int, int, int]]) -> md.Result:
+    """The recipe in one process, without these replies."""
+    transport = Rewired(Local(), losing(lost, served=True))
+    return SECURE.federation().run(SECURE.methods()[0], 3, seed=0, **{**SECURE.options(), "transport": transport})
+
+
+def same(there: md.Result, lost: set[tuple[int, int, int]]) -> None:
+    assert there.status.ok, there.status
+    one = here(lost)
+    assert float((one.x - there.x).abs().max()) < 1e-10
+    assert [e for e in one.ledger if e.up] == [e._replace(overhead=0) for e in there.ledger if e.up]
+
+
+def test_three_nodes_sum_what_one_process_sums(there: Deployment) -> None:
+    there.app(SECURE)
+    with there.nodes():
+        same(there.result("secure"), set())
+
+
+def test_a_node_that_is_killed_in_mid_round_is_unmasked_or_comes_back(there: Deployment) -> None:
+    """Killed while it trains. Its masks are opened from shares; or it starts again, and masks from its file."""
+    there.app(SECURE)
+    (there.folder / "mortal.py").write_text(MORTAL)
+    with there.node(0), there.node(1):
+        with there.node(2, "--data=mortal.py") as (victim, _):
+            got = there.result("secure_killed", timeout=12)
+            assert victim.wait(30) == -signal.SIGKILL
+        same(got, {(2, 0, 2), (3, 0, 2)})
+        (there.folder / "killed").unlink()
+        with there.node(2, "--data=mortal.py", again=True):
+            same(there.result("secure_back"), set())
+    assert (there.folder / "killed").exists()
+
+
+def test_a_node_refuses_a_server_that_asks_for_shares_of_both_kinds(there: Deployment) -> None:
+    there.app(SECURE)
+    server = there.folder / "app" / "server_app.py"
+    honest = server.read_text()
+    server.write_text(GREEDY)
+    try:
+        with there.nodes(), there.begun("greedy", timeout=60) as (p, _):
+            p.wait(600)
+    finally:
+        server.write_text(honest)
+    said = [e["message"] for e in events.read(Path(there.folder / "greedy")) if e.get("event") == "end"]
+    assert len(said) == 1
+    assert "client 0 refuses: the server asks for shares of both kinds of client 1" in said[0]
