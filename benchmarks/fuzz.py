@@ -287,8 +287,7 @@ class Steps(Target):
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         about = {"run": "7", "session": "7 1 0 train ab cd", "cohort": 3}
         keys = {j: Party(j, b"s").keys for j in (1, 2)}
-        self.about = json.dumps(about).encode()
-        self.seeds = [self.about, tables.packed(keys)]
+        self.seeds = [json.dumps(about).encode(), tables.packed(keys)]
 
     def names(self, text: str) -> bool:
         return True
@@ -300,8 +299,8 @@ class Steps(Target):
         if raw[:1] == b"{":
             node.answer(STEPS[0], {"about": raw}, host)
         else:
-            node.answer(STEPS[0], {"about": self.about}, host)
-            node.answer(STEPS[1], {"about": self.about, "roster": raw}, host)
+            node.answer(STEPS[0], {"about": self.seeds[0]}, host)
+            node.answer(STEPS[1], {"about": self.seeds[0], "roster": raw}, host)
 
 
 TARGETS = {

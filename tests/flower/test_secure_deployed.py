@@ -32,7 +32,7 @@ SECURE = recipe.Recipe(
         "partition": {"kind": "IID", "clients": 3},
         "pace": {"lr": 0.1, "batch": "full"},
         "secure": {"bits": 64, "bound": 50.0},
-        "run": {"rounds": 3, "eval_every": 3},
+        "run": {"rounds": 2, "eval_every": 2},
         "methods": [{"kind": "SCAFFOLD"}],
     }
 )
@@ -79,31 +79,32 @@ app = server_app(Path(__file__).with_name("recipe.toml"))
 def here(lost: set[tuple[int, int, int]]) -> md.Result:
     """The recipe in one process, without these replies."""
     transport = Rewired(Local(), losing(lost, served=True))
-    return SECURE.federation().run(SECURE.methods()[0], 3, seed=0, **{**SECURE.options(), "transport": transport})
+    return SECURE.federation().run(SECURE.methods()[0], 2, seed=0, **{**SECURE.options(), "transport": transport})
 
 
 def same(there: md.Result, lost: set[tuple[int, int, int]]) -> None:
+    """The result is that of one process. A node that is gone gives no keys either; a lost reply's client does."""
     assert there.status.ok, there.status
     one = here(lost)
     assert float((one.x - there.x).abs().max()) < 1e-10
-    assert [e for e in one.ledger if e.up] == [e._replace(overhead=0) for e in there.ledger if e.up]
-
-
-def test_three_nodes_sum_what_one_process_sums(there: Deployment) -> None:
-    there.app(SECURE)
-    with there.nodes():
-        same(there.result("secure"), set())
+    mine, theirs = (
+        [e._replace(overhead=0) for e in r.ledger if e.up and (not lost or e.method == "train")] for r in (one, there)
+    )
+    assert mine == theirs
 
 
 def test_a_node_that_is_killed_in_mid_round_is_unmasked_or_comes_back(there: Deployment) -> None:
-    """Killed while it trains. Its masks are opened from shares; or it starts again, and masks from its file."""
+    """Killed while it trains. Its masks are opened from shares; or it starts again, and masks from its file.
+
+    In that case the run is the one in one process to the last byte.
+    """
     there.app(SECURE)
     (there.folder / "mortal.py").write_text(MORTAL)
     with there.node(0), there.node(1):
         with there.node(2, "--data=mortal.py") as (victim, _):
             got = there.result("secure_killed", timeout=12)
             assert victim.wait(30) == -signal.SIGKILL
-        same(got, {(2, 0, 2), (3, 0, 2)})
+        same(got, {(2, 0, 2)})
         (there.folder / "killed").unlink()
         with there.node(2, "--data=mortal.py", again=True):
             same(there.result("secure_back"), set())
