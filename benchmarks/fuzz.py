@@ -248,9 +248,9 @@ class Sealed(Target):
         draw = md.Federation(problem.problem, clients=problem.clients).draw(0, "test", None, "cpu", 1)
         exchange = Exchange(1, 0, "train", ((0, 1),), Model(torch.zeros(D)).pack(), {}, {}, {0: 0.5, 1: 0.5}, None)
         host = ClientHost(md.FedAvg(), draw.problem, lambda i, t: None)  # type: ignore[arg-type, return-value]
-        self.post, ring = Answers(), Ring(32, 100.0, {0: 0.5, 1: 0.5})
+        self.post, ring = Answers(None), Ring(32, 100.0, {0: 0.5, 1: 0.5})
         own = lambda i: b""
-        self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", own)  # type: ignore[arg-type]
+        self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", own)
         how = {"fields": form({"delta": torch.zeros(D)}), "rows": 12.0, "engines": ["seq"]}
         vector = pytree.to_bytes({"masked": torch.arange(D, dtype=torch.int32), **how})
         answers = bytes(64), tables.packed({1: bytes(48)}), vector, tables.packed({0: bytes(16), 1: bytes(range(16))})
@@ -269,7 +269,7 @@ class Sealed(Target):
         assert all(r.up >= 0 and math.isfinite(r.work) for r in p.fold.receipts)
 
 
-class Answers:
+class Answers(Post):
     """A post whose clients have one answer to everything."""
 
     answer = b""

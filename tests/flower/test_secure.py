@@ -13,6 +13,7 @@ import torch
 import medley as md
 from medley import recipe
 from medley.flower import client_app, server_app
+from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
 from medley.flower.parties import STEPS, RemoteParties
@@ -135,6 +136,7 @@ def test_the_server_sees_no_reply(app: Path) -> None:
         assert sorted(p.name for p in folder.iterdir()) == ["secure_opening", "session.json"]
         assert json.loads((folder / "session.json").read_text())["party"] is None
         assert all(p.stat().st_mode & 0o077 == 0 for p in folder.iterdir())
+    assert clean(app.parent / "memory") == [app.parent / "memory" / "run"]
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
