@@ -97,15 +97,10 @@ bounds-short:
 newest:
 	bash .ci/newest
 
-# README is the first page and CONTRIBUTING lies beside the others, so their links into docs/ lose that prefix.
+# All pages in one folder, and the site made of them: a link that leads nowhere is an error.
 docs: .venv/.ready
-	rm -rf build/docs && mkdir -p build/docs
-	cp -r docs/. build/docs/ && rm build/docs/*.py
-	$(BIN)/python docs/pages.py build/docs/methods
-	cp CHANGELOG.md LICENSE CITATION.cff build/docs/
-	sed 's#](docs/#](#g' README.md > build/docs/index.md
-	sed 's#](docs/#](#g' CONTRIBUTING.md > build/docs/CONTRIBUTING.md
-	$(BIN)/mkdocs build --strict --quiet --site-dir "$(CURDIR)/site"
+	$(BIN)/python docs/sources.py build/docs
+	$(BIN)/sphinx-build -q --fail-on-warning --keep-going -d build/doctrees build/docs site
 
 # Pins whatever .venv holds now. The CPU build of torch carries a local version that an index need not know.
 constraints: .venv/.ready

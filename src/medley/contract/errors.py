@@ -1,15 +1,17 @@
-"""The errors that Medley raises.
+"""The errors that Medley raises::
 
-MedleyError
- ├── RecipeError      a setting that makes no sense; names the key and the nearest right one
- ├── BadData          a client's data cannot be used; names client, row and column
- ├── Unsupported      a method has a need that this run cannot meet
- ├── WireError        a message, checkpoint or run folder is damaged, or differs from its declaration
- ├── ClientFailed     client code raised; carries the remote traceback
- ├── TooFewReplies    fewer clients replied than the method or the reply policy needs
- ├── BudgetSpent      a private run would spend more than its budget; carries the result so far
- └── Diverged         numbers are not finite, the loss ran away, or all that was learnt is lost; has the result
-      └── Stalled     no step makes progress, or there is no minimiser
+    MedleyError
+     ├── RecipeError      a setting that makes no sense; names the key and the nearest right one
+     ├── BadData          a client's data cannot be used; names client, row and column
+     ├── Unsupported      a method has a need that this run cannot meet
+     ├── WireError        a message, checkpoint or run folder is damaged, or differs from its declaration
+     ├── ClientFailed     client code raised; carries the remote traceback
+     ├── TooFewReplies    fewer clients replied than the method or the reply policy needs
+     ├── BudgetSpent      a private run would spend more than its budget; carries the result so far
+     └── Diverged         numbers are not finite, the loss ran away, or all learning is lost; has the result
+          └── Stalled     no step makes progress, or there is no minimiser
+
+All of them are in `medley`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""Puts all pages of the site into one folder: those here, README and its like, the papers', and one for each method.
+
+    python docs/sources.py build/docs
+
+`make docs` calls it. Links are rewritten for the pages' new places.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pages
+
+ROOT = Path(__file__).parents[1]
+
+PAPERS = ("*.md", "*.svg", "*.jsonl")
+"""Files of a folder under papers/ that its page shows or leads to."""
+
+LINKS = (
+    (r"\]\((?:\.\./\.\./)?docs/", "]("),
+    (r"\]\((results|heart)\.md\)", r"](path:\1.md)"),
+    (r"\]\(src/medley/algorithms/(\w+)/__init__\.py\)", r"](methods/\1.md)"),
+)
+"""Places in links of README and its like, and their places here."""
+
+
+def main(folder: Path) -> None:
+    """Make the folder anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("sources.py", "pages.py", "__pycache__"))
+    contents = (folder / "contents.md").read_text(encoding="utf-8")
+    (folder / "contents.md").unlink()
+    (folder / "index.md").write_text(moved(ROOT / "README.md") + contents, encoding="utf-8")
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        (folder / name).write_text(moved(ROOT / name), encoding="utf-8")
+    for name in ("LICENSE", "CITATION.cff"):
+        shutil.copy(ROOT / name, folder)
+    for page in sorted((ROOT / "papers").glob("*/README.md")):
+        there = folder / "papers" / page.parent.name
+        there.mkdir(parents=True)
+        for file in (f for kind in PAPERS for f in page.parent.glob(kind)):
+            shutil.copy(file, there)
+        (there / "README.md").write_text(moved(page, "../../"), encoding="utf-8")
+    pages.main(folder / "methods")
+
+
+def moved(page: Path, up: str = "") -> str:
+    """The page's text with its links to docs/ from their new place; ``up`` leads from there to the site's root."""
+    text = page.read_text(encoding="utf-8")
+    for old, new in LINKS:
+        text = re.sub(old, new.replace("](", f"]({up}", 1) if "path:" not in new else new, text)
+    return text
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
