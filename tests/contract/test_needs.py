@@ -62,7 +62,16 @@ class Wanting(Algorithm[Server]):
 def test_a_refusal_says_the_sentence_of_the_need() -> None:
     toy = md.problems.logistic(clients=2)
     fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
-    lacking = [Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.NETWORK, Need.NOISE, Need.QUADRATIC, Need.UNIFORM]
+    lacking = [
+        Need.STREAM,
+        Need.REPLAY,
+        Need.EVERYONE,
+        Need.NETWORK,
+        Need.NOISE,
+        Need.QUADRATIC,
+        Need.UNIFORM,
+        Need.SHARES,
+    ]
     for need in lacking:
         with pytest.raises(md.Unsupported) as e:
             md.run(Wanting(need.value), fed, 1)

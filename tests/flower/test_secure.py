@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
 from medley.flower.parties import STEPS, RemoteParties
+from medley.flower.transport import FlowerConnection
+from medley.secure.ring import Ring
 from medley.storage import pytree
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
+from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
 
@@ -121,6 +126,43 @@ def test_private_bounds_are_taken_at_the_nodes(app: Path, tmp_path: Path) -> Non
     there = md.Result.load(tmp_path / "run")
     assert float((here.x - there.x).abs().max()) < 1e-6
     assert there.history[-1]["epsilon"] == here.history[-1]["epsilon"]
+
+
+IN_SHARES = """
+[methods.private]
+clip = 0.5
+noise = 0.8
+noise_at = "clients"
+
+[federation]
+weights = "uniform"
+"""
+
+
+def test_nodes_add_noise_of_their_own(app: Path, tmp_path: Path) -> None:
+    """ε is that of one process; the noise is not, since the server knows the run's seed."""
+    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + IN_SHARES)
+    r = recipe.load(app)
+    here = r.federation().run(r.methods()[0], 3, **r.options())
+    for save in ("a", "b"):
+        deploy(app, save=save)
+    a, b = (md.Result.load(tmp_path / k) for k in ("a", "b"))
+    assert a.history[-1]["epsilon"] == b.history[-1]["epsilon"] == here.history[-1]["epsilon"]
+    noise = float((a.x - b.x).std()) / math.sqrt(2 * 3)  # of three rounds, and of two runs
+    assert noise == pytest.approx(0.8 * 0.5 / N * math.sqrt(4 / 3), rel=0.15)  # 3 of 4 must stay
+
+
+def test_a_node_adds_the_noise_of_its_owners_recipe(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + IN_SHARES)
+    honest = FlowerConnection.clients
+
+    def less(self: FlowerConnection, exchange: Exchange, ring: Ring) -> Any:
+        assert exchange.clip is not None
+        return honest(self, replace(exchange, clip=replace(exchange.clip, noise=0.1)), ring)
+
+    monkeypatch.setattr(FlowerConnection, "clients", less)
+    with pytest.raises(md.WireError, match=r"client 0 refuses: its recipe adds noise=0.8 .* the server asks for 0.1"):
+        deploy(app)
 
 
 def test_the_server_sees_no_reply(app: Path) -> None:

@@ -70,12 +70,13 @@ class Replies(Protocol[U]):
         """
         ...
 
-    def bounded(self, weight: float, scales: Mapping[str, float] | float) -> BoundedSum:
+    def bounded(self, weight: float, scales: Mapping[str, float] | float, noise: float = 0.0) -> BoundedSum:
         """``weight`` times the sum of the replies, each scaled down to a norm of at most 1.
 
         Args:
             weight: the factor of every reply
             scales: s_f by field, above 0; a number stands for all. The norm is √(Σ_f ‖m_f‖²/s_f²) over the fields f
+            noise: z of the noise that clients add to a secure sum, of standard deviation z·s_f·weight; default 0
         """
         ...
 

@@ -45,6 +45,8 @@ class Need(StrEnum):
         "replies that are read whatever the other clients do: leave replies= and quorum= of ReplyPolicy out",
     )
 
+    SHARES = "shares", "secure sums, to which clients add their noise: give run(secure=md.SecureSum())"
+
     REPLIES = "replies", "replies one by one, and a secure run gives the server their sums only: leave secure= out"
 
     def __new__(cls, word: str, wanted: str = "") -> Need:

@@ -166,7 +166,7 @@ class PreparedRun:
         problem = draw.problem
         algorithm = asked.suited(problem.gives)
         policy = o.reply_policy or ReplyPolicy()
-        refuse(algorithm, problem.gives | scenario.gives | policy.gives | (set() if o.secure else {Need.REPLIES}))
+        refuse(algorithm, problem.gives | scenario.gives | policy.gives | {Need.SHARES if o.secure else Need.REPLIES})
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(

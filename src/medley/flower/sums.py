@@ -14,16 +14,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from ..contract.algorithm import Algorithm
 from ..contract.errors import WireError
+from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring
 from ..secure.settings import check_installed
 from ..storage import pytree
 from ..storage.atomic import replacing
+from ..wire.clip import Clip
 from ..wire.connection import Host
 from . import node
 from .cleaning import private
@@ -150,14 +155,30 @@ class Sums:
         weights = e.weights
         if weights is None or len(weights) != cohort or i not in weights:
             raise WireError(f"client {i} was sent no weights of the {cohort} clients in the secure sum")
-        fold = node.served(host(request), request, self.folder)
+        here = host(request)
+        self._check_noise(here.algorithm, e.clip)
+        fold = node.served(here, request, self.folder)
         (receipt,), packed = fold.receipts, fold.replies[i]
-        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip)
-        values = ring.encoded(i, packed, ring.layout(packed))
+        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, self.settings.needed(cohort))
+        layout = ring.layout(packed)
+        values = ring.encoded(i, packed, layout)
+        if ring.noise:  # of the operating system: the server knows the run's seed
+            rng = np.random.Generator(np.random.PCG64DXSM(randbits(128)))
+            values += ring.share_of_noise(layout, rng)
         sealed = tables.unpacked(letter.get("sealed", b""), SEALED, "the server's table of sealed shares")
         masked = torch.from_numpy(party.masked(values, sealed).view(f"int{ring.bits}"))
         how = {"fields": form(packed), "rows": receipt.work, "engines": fold.engines}
         return pytree.to_bytes({"masked": masked, **how})
+
+    def _check_noise(self, method: Algorithm[Any, Any], clip: Clip | None) -> None:
+        """Raise WireError where the server asks for less noise than the method of the owner's recipe has."""
+        if not isinstance(method, Private) or method.noise_at == "server":
+            return
+        if clip is None or clip.noise < float(method.noise or 0.0):
+            raise WireError(
+                f"client {self.client} refuses: its recipe adds noise={method.noise} to its share of a sum, and the "
+                f"server asks for {0.0 if clip is None else clip.noise:g}"
+            )
 
     def _kept(self, place: Path) -> Kept | None:
         try:

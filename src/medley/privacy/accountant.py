@@ -31,12 +31,16 @@ ACCURACY = 1e-4
 Accountant = Literal["pld", "rdp"]
 
 
+ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 512, 1024)
+"""Orders of Rényi's divergence of noise in shares, which is known at whole ones."""
+
+
 @dataclass(frozen=True)
 class Release:
     """The sums that one cohort's replies entered, some rounds long.
 
     Attributes:
-        kind, clients, rate, size, period: of the cohort's `Sampling`
+        kind, clients, rate, size, period: of the cohort's `Sampling`; the kind "shares" for noise in shares
         noise: z of all sums of one round together: standard deviation over the bound of one client's part
         rounds: number of rounds
     """
@@ -59,6 +63,11 @@ def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     """The release of ``rounds`` rounds with this law and noise."""
     s = sampling
     return Release(s.kind, s.clients, s.rate, s.size, s.period, noise, rounds)
+
+
+def in_shares(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
+    """The release of sums with noise in shares; ``noise`` is that of `medley.privacy.skellam.gaussian`."""
+    return Release("shares", sampling.clients, 1.0, 0, sampling.period, noise, rounds)
 
 
 def added(releases: list[Release], now: Release) -> list[Release]:
@@ -85,7 +94,7 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
         releases: of one run, all with the same kind of sampling
         delta: δ, in (0, 1)
         by: "pld", privacy loss distributions, or "rdp", Rényi's divergence, which is looser; cohorts of a fixed size
-            are counted by "rdp" always. Default "pld"
+            and noise in shares are counted by "rdp" always. Default "pld"
 
     Raises RecipeError where ``dp-accounting`` is not installed.
     """
@@ -124,7 +133,7 @@ def _merged(releases: tuple[Release, ...]) -> tuple[Release, ...]:
 
 @cache
 def _epsilon(releases: tuple[Release, ...], delta: float, by: Accountant) -> float:
-    if by == "rdp" or releases[0].kind == "without replacement":
+    if by == "rdp" or releases[0].kind in ("without replacement", "shares"):
         return _by_divergence(releases, delta)
     whole: Any = None
     step = GRID * max(1.0, 0.1 * min(r.noise for r in releases) ** -2)
@@ -145,7 +154,8 @@ def _by_divergence(releases: tuple[Release, ...], delta: float) -> float:
     dp = _library()
     fixed = releases[0].kind == "without replacement"
     relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = dp.rdp.RdpAccountant(neighboring_relation=relation)
+    orders = ORDERS if releases[0].kind == "shares" else None
+    accountant = dp.rdp.RdpAccountant(orders, neighboring_relation=relation)
     for r in releases:
         if fixed:
             event = dp.SampledWithoutReplacementDpEvent(r.clients, r.size, dp.GaussianDpEvent(r.noise / 2))

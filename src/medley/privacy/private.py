@@ -46,7 +46,7 @@ from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
 from ..contract.wrapper import Wrapper, WrapperServer
-from . import accountant
+from . import accountant, skellam
 from .accountant import Release
 from .mechanisms import Banded
 from .quantile import Quantile
@@ -88,6 +88,8 @@ class Private(Wrapper[PrivateServer]):
         rounds: rounds over which ``epsilon`` is to last, where ``noise`` is None; under unit "row" a client's own
         exchanges: sums in one round, where ``noise`` is None; default 1
         mechanism: `Banded` for noise that is correlated over rounds; None for independent noise
+        noise_at: "server" (default), or "clients": they add the noise in shares before they mask their replies, so that
+            the server of a run with ``secure=`` sees no sum without noise; see `medley.privacy.skellam`
         unit: "client" (default): the server adds noise to sums of replies; "row": clients add noise to their local
             steps, whose batches are drawn by Poisson's law with the pace's batch as the expected size
     """
@@ -101,6 +103,7 @@ class Private(Wrapper[PrivateServer]):
     exchanges: Annotated[int, at_least(1)] = 1
     mechanism: Banded | None = None
     unit: Literal["client", "row"] = "client"
+    noise_at: Literal["server", "clients"] = "server"
 
     can = "private"
     prefix = "private"
@@ -119,6 +122,8 @@ class Private(Wrapper[PrivateServer]):
             raise RecipeError(
                 "Private(mechanism=Banded()): its noise cancels under one bound only: give clip= a number", "clip"
             )
+        if self.noise_at == "clients":
+            self._check_shares()
         if self.unit == "row":
             self._check_rows()
             alone = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
@@ -132,6 +137,18 @@ class Private(Wrapper[PrivateServer]):
                 method=self.method.name,
                 need="sums",
             )
+
+    def _check_shares(self) -> None:
+        wrong = {
+            "unit": self.unit == "row" and "clients add the noise to their steps already; leave noise_at= out",
+            "noise": not self.noise and "give noise= a number above 0, which every client's copy of the method has",
+            "clip": isinstance(self.clip, Quantile)
+            and "the server would see the count of clients within it; give a number",
+            "mechanism": self.mechanism is not None and "the noise of past rounds is with clients that have left",
+        }
+        for key, why in wrong.items():
+            if why:
+                raise RecipeError(f"Private(noise_at='clients', {key}={getattr(self, key)!r}): {why}", key)
 
     def _check_rows(self) -> None:
         for key in ("mechanism", "clip"):
@@ -177,7 +194,7 @@ class Private(Wrapper[PrivateServer]):
         own = {Need.FIXED}
         if self.unit == "client":
             own |= {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
-        return self.method.requires() | own
+        return self.method.requires() | own | ({Need.SHARES} if self.noise_at == "clients" else set())
 
     def start(self, x: Vec) -> PrivateServer:
         """The method's own start, and nothing spent."""
@@ -244,11 +261,14 @@ class Round:
     def account(self, further: float | None = None) -> list[Release]:
         """The account with this round's sums, and one more of noise ``further``."""
         z = accountant.together([*self.released, *([] if further is None else [further])])
-        return accountant.added(self.s.spent, accountant.release(self.sampling, z))
+        release = accountant.in_shares if self.private.noise_at == "clients" else accountant.release
+        return accountant.added(self.s.spent, release(self.sampling, z))
 
     def sum(self, replies: Replies[Any], up: type[Message], exchange: str, weight: float) -> Packed:
         """``weight`` times the sum of the bounded replies, with noise. Raises BudgetSpent before it is taken."""
         p, x = self.private, self.private.model(self.s)
+        if p.noise_at == "clients":
+            return self._sum_in_shares(replies, up.zeros(x), weight)
         whole, clip, number = p.z(self.sampling), p.clip, len(self.released)
         adaptive = clip if isinstance(clip, Quantile) else None
         expected = self.sampling.rate * sum(share > 0 for share in self.clients.p.values())
@@ -264,18 +284,38 @@ class Round:
             noise = adaptive.count_noise * expected * float(torch.randn((), generator=rng("count")))
             noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
-        out: Packed = {}
-        for name, value in (up.zeros(x) if total is None else total).items():
-            if value is None:
-                raise Unsupported(
-                    f"{p.name}: {name!r} is optional, which would tell who sent it", method=p.name, need="sums"
-                )
+        out, plain = Packed(), up.zeros(x) if total is None else total
+        self._refuse_optional(plain)
+        for name, value in plain.items():
+            assert value is not None
             scale = float(scales[name] if isinstance(scales, Mapping) else scales)
             shape = value.shape if isinstance(value, Tensor) else ()
             fresh = torch.randn(shape, generator=rng(name), dtype=x.dtype).to(x.device)
             added = weight * z * scale * self._correlated(f"{exchange}.{name}", fresh)
             out[name] = value + added if isinstance(value, Tensor) else float(value) + float(added)
         return out
+
+    def _sum_in_shares(self, replies: Replies[Any], zeros: Packed, weight: float) -> Packed:
+        """The sum with the noise that its clients added; where nobody replied, zeros."""
+        p = self.private
+        assert p.noise is not None
+        assert not isinstance(p.clip, Quantile)
+        z = skellam.gaussian(p.noise, sum(v.numel() if isinstance(v, Tensor) else 1 for v in zeros.values()))
+        self._check_budget(z)
+        total = replies.bounded(weight, p.clip, p.noise).total
+        self.released.append(z)
+        out = zeros if total is None else total
+        self._refuse_optional(out)
+        return out
+
+    def _refuse_optional(self, packed: Packed) -> None:
+        name = next((name for name, value in packed.items() if value is None), None)
+        if name is not None:
+            raise Unsupported(
+                f"{self.private.name}: {name!r} is optional, which would tell who sent it",
+                method=self.private.name,
+                need="sums",
+            )
 
     def _rng(self, number: int, what: str) -> torch.Generator:
         return self.clients.rng(f"privacy, sum {number}, {what}")

@@ -92,7 +92,7 @@ class PrivateReplies(Generic[U]):
             weight = different.pop()
         return self._make(weight)
 
-    def bounded(self, weight: float, scales: Any) -> NoReturn:
+    def bounded(self, weight: float, scales: Any, noise: float = 0.0) -> NoReturn:
         """Raises Unsupported: the sum would have no noise."""
         self._clients.refuse("bounds replies itself")
 

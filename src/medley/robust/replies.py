@@ -58,7 +58,7 @@ class RobustReplies(Generic[U]):
             self._clients.refuse("weighs replies by figures of their own")
         return self._make(sum(w), got)
 
-    def bounded(self, weight: float, scales: Any) -> NoReturn:
+    def bounded(self, weight: float, scales: Any, noise: float = 0.0) -> NoReturn:
         """Raises Unsupported: a rule bounds replies itself."""
         self._clients.refuse("bounds replies itself")
 

@@ -109,7 +109,8 @@ class SecureConnection:
         circle = (
             streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
         )
-        ring = Ring(self.settings.bits, self.settings.bound, {i: exchange.weights[i] for i in asked}, exchange.clip)
+        weights, how = {i: exchange.weights[i] for i in asked}, self.settings
+        ring = Ring(how.bits, how.bound, weights, exchange.clip, how.needed(len(asked)))
         clients: Clients = (
             self.inner.clients(exchange, ring)
             if isinstance(self.inner, ReachesParties)
@@ -118,6 +119,7 @@ class SecureConnection:
                 exchange,
                 ring,
                 f"run {self.host.seed} round {exchange.round} exchange {exchange.number}".encode(),
+                self.host.seed,
             )
         )
         session = Session(self.settings, clients.session, circle)
@@ -125,7 +127,7 @@ class SecureConnection:
         fold = clients.fold
         fold.phases = session.phases
         fold.total = ring.decoded(total, clients.layout, torch.device(self.host.device))
-        if exchange.clip is not None:
+        if exchange.clip is not None and not ring.noise:
             fold.within = round(float(fold.total.pop(WITHIN)))  # type: ignore[arg-type]
         return fold
 
@@ -153,6 +155,7 @@ class Simulated:
         exchange: the request
         ring: the form of the vectors
         session: names the exchange
+        seed: the run's seed, from which the clients' noise is drawn; default 0
         fold: receipts, errors and engines of the replies; the sum is put in later
         layout: the fields of a reply
     """
@@ -161,6 +164,7 @@ class Simulated:
     exchange: Exchange
     ring: Ring
     session: bytes
+    seed: int = 0
     fold: Fold = field(default_factory=Fold)
     layout: tuple[Field, ...] = ()
     _parties: dict[int, Party] = field(default_factory=dict)
@@ -197,7 +201,10 @@ class Simulated:
             receipts = {r.client: r for r in block.receipts}
             for i, packed in sorted(block.replies.items()):
                 self.layout = self.layout or self.ring.layout(packed)
-                values = self._parties[i].masked(self.ring.encoded(i, packed, self.layout), sealed[i])
+                values = self.ring.encoded(i, packed, self.layout)
+                if self.ring.noise:
+                    values += self.ring.share_of_noise(self.layout, streams.rng(self.seed, i, *e.tag, "noise share"))
+                values = self._parties[i].masked(values, sealed[i])
                 self.fold.receipts.append(receipts[i]._replace(up=len(values) * size))
                 yield i, values
         self.fold.receipts.sort(key=lambda r: r.client)

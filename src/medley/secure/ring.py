@@ -17,10 +17,14 @@ from torch import Tensor
 
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..contract.message import Packed
+from ..wire.clip import LEVELS as LEVELS_OF_NOISE
 from ..wire.clip import Clip
 
 LEVELS = 128
 """The fewest levels of a bound that an average client may be left with."""
+
+TAIL = 8.0
+"""Standard deviations of noise that the ring has room for."""
 
 WITHIN = "within its bound"
 """The name of the entry that counts clients within their bound, under a `Clip`."""
@@ -62,12 +66,19 @@ class Ring:
         bound: the bound of a field's entries, or of all
         weights: the weight of each client that was asked
         clip: bounds each reply before it is summed; None for no bound
+        stay: t, the clients that must stay for the sum to be opened; noise in shares is whole with theirs. Default 1
     """
 
     bits: int
     bound: float | Mapping[str, float]
     weights: Mapping[int, float]
     clip: Clip | None = None
+    stay: int = 1
+
+    @property
+    def noise(self) -> float:
+        """z of the noise that clients add."""
+        return 0.0 if self.clip is None else self.clip.noise
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -79,6 +90,15 @@ class Ring:
         n = len(self.weights)
         total = sum(map(abs, self.weights.values())) if total is None else total
         room = 2 ** (self.bits - 1) - 1 - n
+        if self.noise:
+            most = LEVELS_OF_NOISE * (n + TAIL * self.noise * math.sqrt(n / self.stay))
+            if most > room:
+                raise RecipeError(
+                    f"SecureSum(bits={self.bits}): noise in shares takes {LEVELS_OF_NOISE} levels of a bound, and with "
+                    f"{n} clients and noise={self.noise:g} the sum goes up to {most:.3g}; give bits={2 * self.bits}",
+                    "bits",
+                )
+            return LEVELS_OF_NOISE / (bound * (max(map(abs, self.weights.values()), default=0.0) or 1.0))
         if room < LEVELS * n:
             raise RecipeError(
                 f"SecureSum(bits={self.bits}): a sum of {n} clients leaves each of them {max(room, 0) // n} levels, "
@@ -108,7 +128,7 @@ class Ring:
             dtype = v.dtype if float_tensor and isinstance(v, Tensor) else torch.float64
             shape = tuple(v.shape) if isinstance(v, Tensor) else None
             fields.append(Field(name, shape, bound, self.scale(bound), dtype))
-        if self.clip is not None:
+        if self.clip is not None and not self.noise:  # the count of those within their bound would have no noise
             fields.append(Field(WITHIN, None, 1.0, self.scale(1.0, float(len(self.weights))), torch.float64))
         return tuple(fields)
 
@@ -130,7 +150,7 @@ class Ring:
         if self.clip is not None:
             norm = self.clip.norm(packed)
             weight /= max(1.0, norm)
-            packed = {**packed, WITHIN: float(norm <= 1)}
+            packed = packed if self.noise else {**packed, WITHIN: float(norm <= 1)}
         for f in layout:
             if f.size == 0:
                 continue
@@ -149,6 +169,12 @@ class Ring:
             levels = np.rint(flat * (f.scale * (1.0 if f.name == WITHIN else weight)))
             parts.append(levels.astype(np.int64).astype(self.dtype))
         return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
+
+    def share_of_noise(self, layout: tuple[Field, ...], rng: np.random.Generator) -> np.ndarray:
+        """One client's noise, as elements of the ring: Sk((z·u)²/t) for each entry, see `medley.privacy.skellam`."""
+        half = (self.noise * LEVELS_OF_NOISE) ** 2 / self.stay / 2
+        count = sum(f.size for f in layout)
+        return (rng.poisson(half, count) - rng.poisson(half, count)).astype(self.dtype)
 
     def decoded(self, total: np.ndarray, layout: tuple[Field, ...], device: torch.device | str = "cpu") -> Packed:
         """The sum of clients' elements, as a message; under a `Clip` with the count under `WITHIN`."""

@@ -53,9 +53,9 @@ class LiveReplies(Generic[U]):
         got = self._read(None)
         return {i: self._make(packed) for i, packed in sorted(got.replies.items())}
 
-    def bounded(self, weight: float, scales: Mapping[str, float] | float) -> BoundedSum:
+    def bounded(self, weight: float, scales: Mapping[str, float] | float, noise: float = 0.0) -> BoundedSum:
         """See `medley.contract.cohort.Replies.bounded`."""
-        got = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales))
+        got = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales, noise))
         return BoundedSum(got.total, got.within, len(got.ids))
 
     def _total(self, weights: Mapping[int, float]) -> Packed:
