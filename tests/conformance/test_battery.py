@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import medley as md
+import medley.secure
 from medley.algorithms import fedavg
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
@@ -366,3 +368,13 @@ def test_a_users_method_may_do_without_a_card() -> None:
     assert failing(Cardless(), {"card", "narrow codec"}) == set()
     with pytest.raises(AssertionError, match="has no section"):
         card(Cardless())
+
+
+def test_without_the_packages_of_secure_sums_the_battery_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {check.name for check in checks(md.FedAvg())}
+    ours = ("medley.secure.party", "medley.secure.crypto")
+    for name in [name for name in sys.modules if name.split(".")[0] == "Crypto" or name in ours]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "Crypto", None)
+    monkeypatch.delattr(medley.secure, "party", raising=False)
+    assert there - {check.name for check in checks(md.FedAvg())} == {"secure sums"}

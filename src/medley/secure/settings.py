@@ -120,3 +120,12 @@ def check_installed() -> None:
         raise RecipeError(
             f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley[secure]'", "secure"
         ) from e
+
+
+def installed() -> bool:
+    """Whether the packages that secure sums need are there."""
+    try:
+        check_installed()
+    except RecipeError:
+        return False
+    return True
