@@ -31,7 +31,7 @@ import pyarrow.parquet
 import torch
 
 import medley as md
-from medley import datasets, replay, scenarios, sinks
+from medley import datasets, replay, robust, scenarios, sinks
 from medley.contract.errors import MedleyError
 from medley.recipe import methods
 from medley.transports import Lossy, Processes
@@ -61,7 +61,7 @@ Call = tuple[Callable[..., Any], Mapping[str, Any], Callable[[Any], Any]]
 
 def used(**parts: Any) -> Any:
     """One round with these arguments of a federation and a run."""
-    own = {k: parts.pop(k) for k in [*parts] if k in ("transport", "codec", "reply_policy")}
+    own = {k: parts.pop(k) for k in [*parts] if k in ("transport", "codec", "reply_policy", "secure")}
     method = parts.pop("method", md.FedAvg())
     given = {"problem": md.problems.Softmax(mu=1e-2), "clients": CLIENTS, **parts}
     if "partition" in given or isinstance(given.get("stream"), scenarios.Split):
@@ -125,7 +125,9 @@ def parts_of_runs() -> dict[str, Call]:
         "scenarios.Split": ("stream", scenarios.Split, {"tasks": 3, "mode": "class"}),
         "replay.Ring": ("replay", replay.Ring, {"capacity": 4, "sample": 2}),
         "replay.Reservoir": ("replay", replay.Reservoir, {"capacity": 4, "sample": 2}),
+        "scenarios.Attack": ("attack", scenarios.Attack, {"kind": "backdoor", "share": 0.5, "patch": 1}),
         "ReplyPolicy": ("reply_policy", md.ReplyPolicy, {}),
+        "SecureSum": ("secure", md.SecureSum, {}),
         "transports.Processes": ("transport", Processes, {"workers": 1}),
         "transports.Lossy": ("transport", Lossy, {}),
         "wire.codecs.Cast": ("codec", Cast, {}),
@@ -138,12 +140,33 @@ def parts_of_runs() -> dict[str, Call]:
     for name, (key, kind, given) in parts.items():
         with_stream = {"stream": scenarios.Split(tasks=3, mode="class")} if key == "replay" else {}
         out[name] = kind, given, lambda made, key=key, more=with_stream: used(**{key: made}, **more)  # type: ignore[misc]
+    folds: Callable[[Any], Any] = lambda made: used(method=md.Robust(md.FedAvg(), made), **SIX)
+    out |= {f"robust.{name}": (getattr(robust, name), given, folds) for name, given in FOLDED.items()}
+    folded = {"method": md.FedAvg(), "fold": robust.Median()}
+    out["Robust"] = md.Robust, folded, lambda made: used(method=made, **SIX)
+    private = {"method": md.FedAvg(), "noise": 1.0, "clip": 0.5}
+    out["Private"] = md.Private, private, lambda made: used(method=made, **SIX)
     for law in ("Uniform", "LogUniform", "Integers", "Normal", "Constant"):
         kind = getattr(scenarios, law)
         given = {"Normal": {"mean": 0.1, "std": 0.01}, "Constant": {"v": 0.1}}.get(law, {"low": 1, "high": 2})
         out[f"scenarios.{law}"] = kind, given, lambda made: used(pace=scenarios.Pace(lr=made))
     return out
 
+
+SIX: dict[str, Any] = {"clients": [(X[k : k + 2], Y[k : k + 2]) for k in range(0, 12, 2)], "weights": "uniform"}
+"""Six clients of one weight: enough for every robust fold."""
+
+FOLDED: dict[str, Mapping[str, Any]] = {
+    "TrimmedMean": {"liars": 0.25},
+    "Median": {},
+    "GeometricMedian": {},
+    "Krum": {"liars": 0.25},
+    "MultiKrum": {"liars": 0.25},
+    "CentredClipping": {"radius": 1.0},
+    "FLTrust": {"root": 0},
+    "Mixed": {"fold": robust.Median(), "liars": 0.25},
+}
+"""Robust folds, with arguments that work."""
 
 HERE = Path(tempfile.gettempdir()) / "medley-hostile"
 """Folder of the small files that the readers read."""
@@ -290,6 +313,7 @@ def main() -> None:
     write_files(HERE)
     os.environ["MEDLEY_DATA"] = str(HERE)  # no other folder plays a part
     os.chdir(HERE)
+    used(method=md.Private(md.FedAvg(), noise=1.0), **SIX)  # imports what takes a second
     rows, wrong = table(args.only)
     count = sum(len(names) for row in rows.values() for names in row.values())
     known = json.loads(TABLE.read_text()) if TABLE.exists() else {}

@@ -35,7 +35,7 @@ class GeometricMedian(Fold):
         v = median(rows)
         for _ in range(self.steps):
             away = distances(rows, v)
-            beta = 1 / away.clamp(min=self.smoothing)
+            beta = 1 / away.clamp(min=float(self.smoothing))
             new = (beta / beta.sum()).to(rows.dtype) @ rows
             moved, v = float((new - v).norm()), new
             if moved <= self.tolerance * float(away.median()):

@@ -65,8 +65,10 @@ class Attack(Checked):
     poisoned: Annotated[float, above(0), at_most(1)] = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "honest", tuple(self.honest))
         super().__post_init__()
+        object.__setattr__(self, "honest", tuple(self.honest))
+        if self.value is not None:
+            object.__setattr__(self, "value", float(self.value))  # torch fills with no whole number beyond int64
         if self.kind == "label flip" and self.strength is not None:
             raise RecipeError("Attack('label flip', strength=...): its replies are honest; leave it out", "strength")
         if self.strength == "z_max" and self.kind != "alie":
