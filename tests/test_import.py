@@ -31,3 +31,12 @@ def test_an_import_that_fails_leaves_the_search_for_garbage_on():
     script = "import gc, sys\nsys.modules['medley.experiments.tune'] = None\n"
     script += "try: import medley\nexcept ImportError: print(gc.isenabled())"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "True\n"
+
+
+def test_the_commands_and_the_battery_need_no_extra():
+    absent = ("Crypto", "cryptography", "flwr", "ray", "pandas", "PIL", "datasets")
+    script = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
+    script += "import medley.cli, medley.flower, medley.testing as t, medley as md\n"
+    script += "print('secure sums' in [c.name for c in t.checks(md.FedAvg())], hasattr(md.secure, 'SecureSum'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "False True\n", done.stderr

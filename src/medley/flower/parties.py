@@ -22,9 +22,8 @@ from torch import Tensor
 from ..contract.errors import MedleyError, WireError
 from ..contract.message import Packed, nbytes
 from ..secure import tables
-from ..secure.party import Opening
 from ..secure.ring import Field, Ring
-from ..secure.tables import ID
+from ..secure.tables import ID, Opening
 from ..storage import pytree
 from ..wire.connection import Host
 from ..wire.exchange import Exchange

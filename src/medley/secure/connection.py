@@ -16,11 +16,12 @@ from ..wire.exchange import Exchange, Tag, apart
 from ..wire.fold import Fold
 from .ring import WITHIN, Field, Ring
 from .settings import SecureSum, check_installed
+from .tables import Opening
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .party import Opening, Party
+    from .party import Party
     from .session import Parties
 
 

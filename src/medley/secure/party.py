@@ -7,24 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..contract.errors import MedleyError, TooFewReplies, WireError
 from .crypto import KEY, SECRET, agreed, combined, key_pair, sealed, secret, split, stream, unsealed
-
-
-class Opening(NamedTuple):
-    """The shares that a client gives out at the end.
-
-    Attributes:
-        seeds: of clients whose vector is in the sum: a share of the seed of their own mask
-        keys: of clients whose vector is not: a share of the key of their masks with others
-    """
-
-    seeds: dict[int, bytes]
-    keys: dict[int, bytes]
+from .tables import Opening
 
 
 class Party:

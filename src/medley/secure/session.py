@@ -14,9 +14,9 @@ import numpy as np
 
 from ..contract.errors import TooFewReplies
 from ..wire.fold import Phase
-from .party import Opening, unmask_own, unmask_pairs
+from .party import unmask_own, unmask_pairs
 from .settings import SecureSum
-from .tables import ID
+from .tables import ID, Opening
 
 
 @runtime_checkable

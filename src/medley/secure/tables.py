@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..contract.errors import WireError
 
 ID = 4
 """Bytes of a client's id."""
+
+
+class Opening(NamedTuple):
+    """The shares that a client gives out at the end.
+
+    Attributes:
+        seeds: of clients whose vector is in the sum: a share of the seed of their own mask
+        keys: of clients whose vector is not: a share of the key of their masks with others
+    """
+
+    seeds: dict[int, bytes]
+    keys: dict[int, bytes]
 
 
 def packed(entries: Mapping[int, bytes]) -> bytes:
