@@ -419,7 +419,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
-        "Federation(test=...): give a pair (X, y)",
+        "Federation(test=...): give a pair (X, y), or a data set beside a data set",
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",

@@ -218,3 +218,18 @@ def test_names_by_key_leave_out_clients_with_too_few_rows() -> None:
     assert md.run(md.FedAvg(), fed, 1).client_names == ("c",)
     drawn = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2))
     assert drawn.client_names == () == md.run(md.FedAvg(), drawn, 1).client_names
+
+
+def test_test_rows_of_a_data_set_bring_their_labels_and_their_clients() -> None:
+    g = torch.Generator().manual_seed(0)
+    sets = []
+    for n, labels in ((8, ["a", "b", "c", "b"]), (4, ["c", "b"])):
+        keys = {"site": np.array(["x", "y"] * (n // 2))}
+        sets.append(md.datasets.Dataset(torch.randn(n, 2, generator=g), labels * (n // len(labels)), keys=keys))
+    fed = md.Federation(md.problems.Softmax(), clients=sets[0], test=sets[1])
+    assert fed.data.y_test.tolist() == [2, 1, 2, 1]
+    rows = md.run(md.FedAvg(), fed, 1).clients
+    assert [(row["rows"], row["test_rows"]) for row in rows] == [(4, 2), (4, 2)]
+    other = md.datasets.Dataset(torch.randn(2, 2, generator=g), ["a", "d"])
+    with pytest.raises(md.BadData, match="has the labels 'd', the training rows have 'a', 'b', 'c'"):
+        md.Federation(md.problems.Softmax(), clients=sets[0], test=other)

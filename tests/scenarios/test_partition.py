@@ -177,6 +177,8 @@ def test_natural_clients():
     with pytest.raises(BadData, match="row 1 has no key") as e:
         ByKey("k").split(None, 2, 0, {"k": np.array([1.0, np.nan])})
     assert e.value.row == 1
+    with pytest.raises(BadData, match="row 2 has no key"):
+        ByKey("k").split(None, 3, 0, {"k": np.array(["b", "a", None], dtype=object)})
     with pytest.raises(BadData, match="comparable"):
         ByKey("k").split(None, 2, 0, {"k": np.array(["a", 1], dtype=object)})
 

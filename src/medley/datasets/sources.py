@@ -290,13 +290,13 @@ def _numbers(column: np.ndarray, name: str) -> Tensor:
         values = column.astype(np.float32)
     except (TypeError, ValueError):
         raise BadData(
-            f"datasets.frame(...): column {name!r} is no numbers (row 0 has {column[0]!r}); make it such, "
+            f"datasets.frame(...): column {name!r} is no numbers (row 0 has {column[0]!s}); make it such, "
             "pandas.get_dummies(frame), or leave it out by features="
         ) from None
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise BadData(
-            f"datasets.frame(...): column {name!r} has {column[row]!r} in row {row}; fill or drop it", row=row
+            f"datasets.frame(...): column {name!r} has {float(values[row])} in row {row}; fill or drop it", row=row
         )
     return torch.from_numpy(values)
 

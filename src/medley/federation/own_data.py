@@ -117,8 +117,25 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         return data
     if data.X_test is not None:
         raise RecipeError("Federation(test=...): the data set has test rows already; leave one of both out", "test")
+    if isinstance(test, Dataset):
+        return _joined(data, test)
     rows = _test(problem, pair_of(test, "Federation(test=...)") if is_items(test) else test, data.classes)
     return replace(data, X_test=rows[0], y_test=rows[1])
+
+
+def _joined(data: Dataset, test: Dataset) -> Dataset:
+    """``data`` with the rows of ``test`` as its test rows, labels by their names, and columns for natural clients."""
+    y = test.y
+    if test.labels != data.labels:
+        unknown = [repr(name) for name in test.labels if name not in data.labels]
+        if unknown or not test.labels:
+            raise BadData(
+                f"Federation(test=...) has the labels {', '.join(unknown) or 'of numbers'}, the training rows have "
+                f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind, and no new ones for testing"
+            )
+        y = torch.tensor([data.labels.index(name) for name in test.labels])[y]
+    keys = {name: test.keys[name] for name in data.keys if name in test.keys}
+    return replace(data, X_test=test.X, y_test=y, test_keys=keys)
 
 
 def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
@@ -209,7 +226,7 @@ def _test(
     if test is None:
         return None, None
     if not isinstance(test, tuple | list) or len(test) != 2:
-        raise BadData("Federation(test=...): give a pair (X, y)")
+        raise BadData("Federation(test=...): give a pair (X, y), or a data set beside a data set")
     X, y = (as_tensor(t, f"the test {k}", labels=k == "y") for t, k in zip(test, "Xy", strict=True))
     if not len(X) or not len(y):
         raise BadData("Federation(test=...): there are no rows; leave test= out")

@@ -278,5 +278,9 @@ class ByKey(Checked):
         try:
             values, owner, sizes = np.unique(np.asarray(column), return_inverse=True, return_counts=True)
         except TypeError as error:
+            empty = [v is None or v != v for v in np.asarray(column).tolist()]
+            if any(empty):
+                row = empty.index(True)
+                raise BadData(f"{self!r}: row {row} has no key: fill it in, or leave the row out.", row=row) from None
             raise BadData(f"{self!r}: the values of a key must be comparable with each other: {error}.") from error
         return values, owner, sizes
