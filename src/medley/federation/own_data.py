@@ -131,7 +131,7 @@ def _joined(data: Dataset, test: Dataset) -> Dataset:
         if unknown or not test.labels:
             raise BadData(
                 f"Federation(test=...) has the labels {', '.join(unknown) or 'of numbers'}, the training rows have "
-                f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind, and no new ones for testing"
+                f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind, and no new ones here"
             )
         y = torch.tensor([data.labels.index(name) for name in test.labels])[y]
     keys = {name: test.keys[name] for name in data.keys if name in test.keys}
