@@ -16,10 +16,11 @@ import pytest
 import medley as md
 from medley import recipe
 from medley.flower import deploy
+from medley.storage import events
 
 pytest.importorskip("flwr")
 
-from support.deployed import Deployment, environment, ports, started
+from support.deployed import Deployment, environment, ports, started, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,6 +98,33 @@ def test_a_stream_of_tasks_on_nodes(there: Deployment) -> None:
     there.app(r)
     with there.nodes():
         same(there.result("CFLAG"), r)
+
+
+def test_a_node_comes_later_and_one_leaves(there: Deployment) -> None:
+    """The run begins with two nodes, and has the numbers of a local run with the same members in each round."""
+    settings = {"rounds": 30, "eval_every": 99}
+    r = recipe.Recipe({**LOGISTIC, "run": settings, "methods": [{"kind": "SCAFFOLD"}]})
+    there.app(r)
+    folder = there.folder / "open"
+    seen = lambda event: [e for e in events.read(folder) if e.get("event") == event]
+    with there.node(0), there.node(1) as (leaver, left_log), there.begun("open", open=2) as (p, log):
+        until(lambda: len(seen("round")) >= 2, p, log)
+        with there.node(2):
+            until(lambda: seen("members"), p, log)
+            command = ["medley", "node", "--leave", "--client=1", "--memory=memory"]
+            subprocess.run(command, cwd=there.folder, env=there.env, check=True)
+            assert leaver.wait(300) == 0, left_log.read_text()
+            assert "has left" in left_log.read_text()
+            assert p.wait(600) == 0, log.read_text()
+    changes = [(e["round"], e["joined"], e["left"]) for e in seen("members")]
+    (came, joined, none), (went, nobody, left) = changes
+    assert (joined, none, nobody, left) == ([2], [], [], [1])
+    fed = r.federation()
+    fed.membership = md.scenarios.Membership(joins={2: came}, leaves={1: went})
+    here, got = fed.run(md.SCAFFOLD(), 30, eval_every=99), md.Result.load(folder)
+    assert float((here.x - got.x).abs().max()) < 1e-10
+    assert [e._replace(overhead=0) for e in got.ledger] == [e._replace(overhead=0) for e in here.ledger]
+    assert {e.client for e in got.ledger if e.round == 30} == {0, 2}
 
 
 def test_memories_outlive_their_nodes(there: Deployment) -> None:

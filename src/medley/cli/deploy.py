@@ -45,6 +45,10 @@ def deploy_run(
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="Go on so many times by itself after a failure.")] = 0,
     settings: Set = None,
+    open_: Annotated[
+        int | None,
+        typer.Option("--open", min=1, metavar="N", help="Begin with N clients; others join later, and each may leave."),
+    ] = None,
     timeout: Annotated[int | None, typer.Option(min=1, help="Seconds that a client may take.")] = None,
     superlink: Annotated[str, typer.Option(help="The SuperLink's name in Flower's configuration.")] = "",
     debug: Debug = False,
@@ -54,6 +58,8 @@ def deploy_run(
         raise RecipeError("--readmit belongs to --resume, the folder of the run that goes on", "readmit")
     folder = resume or save or project / "runs" / time.strftime("%Y-%m-%d-%H%M%S")
     config: dict[str, Any] = {"set": shlex.join(settings)} if settings else {}
+    if open_ is not None:
+        config["open"] = open_
     if timeout is not None:
         config["timeout"] = timeout
     show(f"the run's folder is {folder}; medley watch {folder} shows it")

@@ -15,6 +15,7 @@ from ..flower.cleaning import clean as delete_old
 from ..flower.cleaning import seconds
 from ..flower.client import client_app
 from ..flower.flwr_api import FleetNode, checked_version
+from ..flower.node import LEAVE, own_folder
 from ..flower.resident import Resident, data_function
 from .arguments import Debug
 
@@ -52,6 +53,7 @@ def node(
         typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h."),
     ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and end.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for every message.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -64,16 +66,15 @@ def node(
     age = None if keep is None else seconds(keep)
     if clean:
         return _clean(memory, age or 0.0)
+    if leave:
+        return _leave(memory, _number(client, key))
     if superlink is None or key is None or ca is None:
         missing = next(name for name, given in {"superlink": superlink, "key": key, "ca": ca}.items() if given is None)
         raise RecipeError(f"medley node: give --{missing} (a node needs --superlink, --key and --ca)", missing)
     checked_version()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
     logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
-    if client is None:
-        if not (number := re.search(r"\d+$", key.stem)):
-            raise RecipeError(f"say which client this is: --client 0 (the name of {key} ends in no number)", "client")
-        client = int(number[0])
+    client = _number(client, key)
     if not recipe_file.is_file():
         raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
     fleet = FleetNode(superlink, key, ca)
@@ -82,6 +83,25 @@ def node(
     config |= {} if serve is None else {"serve": serve}
     tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
+
+
+def _number(client: int | None, key: Path | None) -> int:
+    """The client's number: as given, or as it ends the key's name."""
+    if client is not None:
+        return client
+    if key is None or not (number := re.search(r"\d+$", key.stem)):
+        name = "" if key is None else f" (the name of {key} ends in no number)"
+        raise RecipeError(f"say which client this is: --client 0{name}", "client")
+    return int(number[0])
+
+
+def _leave(memory: Path, client: int) -> None:
+    """Tell the client's node, by a file, that its next answer is its last."""
+    folder = own_folder({"memory": str(memory), "partition-id": client})
+    if not folder.is_dir():
+        raise RecipeError(f"{memory} is no memory folder of a node of client {client}; name it by --memory", "memory")
+    (folder / LEAVE).touch(mode=0o600)
+    typer.echo(f"client {client} leaves: its node answers the next request, and ends")
 
 
 def _clean(memory: Path, age: float) -> None:

@@ -196,6 +196,8 @@ class Census:
         read, refused = dict[int, ClientReport](), dict[int, str]()
         for i, account in accounts.items():
             try:
+                if account.get("absent"):
+                    continue
                 if why := account.get("refused"):
                     raise WireError(str(why))
                 read[i] = ClientReport.read(account, limits)
@@ -214,7 +216,7 @@ class Census:
                 raise BadData(refused[i], client=i)
         for why in refused.values():
             log.warning("the run goes on without a client: %s", why)
-        reports = [read[i] if i not in refused else first.emptied(i) for i in accounts]
+        reports = [read[i] if i in read and i not in refused else first.emptied(i) for i in accounts]
         classes = None if first.classes is None else max(r.classes or 0 for i, r in read.items() if i not in refused)
         labels = [
             sorted({k for task in tasks for k in task.labels})

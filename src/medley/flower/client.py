@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +142,7 @@ class ClientSide:
             raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
             raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
-        return node.answer(self._host(r, method, request, context), request, _memories(context))
+        return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.flower.sums`."""
@@ -154,7 +153,7 @@ class ClientSide:
             if settings is None:
                 raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
-            return Sums(i, _memories(context), settings).answer(step, letter, host)
+            return Sums(i, node.memories(context.node_config), settings).answer(step, letter, host)
 
         return reply
 
@@ -189,9 +188,3 @@ def _id(context: Context) -> int:
             'say which client this is: medley node --client 0, or flower-supernode --node-config "partition-id=0"'
         )
     return i
-
-
-def _memories(context: Context) -> Path:
-    """The folder of memories on this node."""
-    given = context.node_config.get("memory") or os.environ.get("MEDLEY_HOME") or "~/.medley"
-    return Path(str(given)).expanduser()

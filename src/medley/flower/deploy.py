@@ -61,6 +61,7 @@ clientapp = "client_app:app"
 
 [tool.flwr.app.config]
 clients = {clients}    # the run begins when so many are there
+open = 0       # above 0: the run begins when so many are there; others join later, and each may leave
 timeout = 600  # seconds until a client that has not answered counts as lost
 set = ""       # settings as for medley run --set, e.g. "run.rounds=10 pace.batch=64"
 save = ""      # a folder at the SuperLink for results and checkpoints; medley-runs/<run> by default

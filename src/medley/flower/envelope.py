@@ -19,6 +19,16 @@ def sealed(answer: bytes) -> bytes:
     return b"=" + answer
 
 
+def sealed_last(answer: bytes) -> bytes:
+    """The last answer of a client that leaves."""
+    return b"+" + answer
+
+
+def is_last(answer: bytes) -> bool:
+    """Whether this is the last answer of a client that leaves."""
+    return answer[:1] == b"+"
+
+
 def sealed_error(e: Exception) -> bytes:
     """A client's error in the place of an answer."""
     return b"!" + json.dumps(describe(e)).encode()
@@ -31,7 +41,7 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         answer: the bytes that came
         who: the client, for errors
     """
-    if answer[:1] == b"=":
+    if answer[:1] in (b"=", b"+"):
         return answer[1:]
     if answer[:1] != b"!":
         raise WireError(f"{who} sent neither an answer nor an error of ours: {answer[:40]!r}")

@@ -6,8 +6,10 @@ memory lies in files, in two phases.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold
 from . import flwr_api
 from .cleaning import private
-from .envelope import sealed, sealed_error
+from .envelope import sealed, sealed_error, sealed_last
 from .flwr_api import Handler, Letter
 
 if TYPE_CHECKING:
@@ -125,13 +127,36 @@ def served(host: Host, request: CallRequest, folder: Path) -> Fold:
     return reply
 
 
+LEAVE, LEFT = "leave", "left"
+"""Files of a client's node: its owner wants it to leave; its last answer is on its way."""
+
+
+def own_folder(config: Mapping[str, Any]) -> Path:
+    """The folder of a client's node, below that of its memories, from Flower's node config."""
+    return memories(config) / f"client{config.get('partition-id')}"
+
+
+def memories(config: Mapping[str, Any]) -> Path:
+    """The folder of memories that a node config names; by default ``~/.medley``."""
+    return Path(str(config.get("memory") or os.environ.get("MEDLEY_HOME") or "~/.medley")).expanduser()
+
+
+def _leaves(context: Context) -> bool:
+    """Whether the client's owner wants it to leave; then the answer at hand is its last."""
+    folder = own_folder(context.node_config)
+    with suppress(OSError):
+        (folder / LEAVE).replace(folder / LEFT)
+    return (folder / LEFT).exists()
+
+
 def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
     """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". Their errors are sent."""
 
     def guarded(handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
             try:
-                return sealed(handler(letter, context))
+                out = handler(letter, context)
+                return sealed_last(out) if _leaves(context) else sealed(out)
             except Exception as e:
                 return sealed_error(e)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
-from .envelope import opened, sealed_error
+from .envelope import is_last, opened, sealed_error
 from .flwr_api import BROKEN, CRASHED, Letter
 from .polling import pause
 from .words import Words
@@ -31,6 +32,13 @@ AGAIN = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
 
 
+CLOSED = (
+    "client {0} has left, and this run has the same clients from the first round to the last: start its node again and "
+    "resume, or start the app with open= for clients that join and leave"
+)
+"""The error in the place of answers of a client that left a run that it may not leave."""
+
+
 class Post:
     """Sends letters to clients by id, and waits at most ``timeout`` seconds for their answers.
 
@@ -42,6 +50,15 @@ class Post:
         self.grid, self.timeout = grid, timeout
         self.nodes: dict[int, int] = {}
         """Flower's node of each client."""
+        self.open = False
+        """Whether clients may leave."""
+        self.leaving: set[int] = set()
+        """Clients whose last answer has come."""
+        self.note: Callable[[], object] = lambda: None
+        """Is called when a client leaves."""
+        self._aside: set[int] = set()
+        """Nodes that left, or that cannot be used, while they are there."""
+        self._letter: Letter = {}
         self.silent: set[int] = set()
         """Nodes that have not answered within the timeout, and have not answered since."""
 
@@ -51,11 +68,13 @@ class Post:
         letter: Letter | None = None,
         tolerant: bool = False,
         tell: Callable[[str], object] = log.info,
+        wanted: int | Collection[int] | None = None,
     ) -> dict[int, dict[str, Any]]:
         """Wait for ``clients`` clients. Returns their accounts of themselves by id, plain values with "client" in them.
 
         Args:
             clients: the number of clients, which have the ids 0, 1, ...
+            wanted: the number of those that have to be there, or their ids; default None: all
             letter: the server's account of the run, for every client; default nothing
             tolerant: True gives a client that cannot be used an account with the reason under "refused"; False raises
             tell: takes a sentence about missing clients; default the log
@@ -63,12 +82,18 @@ class Post:
         Raises MedleyError when they aren't there within the timeout, or when two nodes claim one id.
         """
         begun, accounts, told = time.monotonic(), dict[int, dict[str, Any]](), False
-        refused = dict[int, str]()
-        while len(accounts) + len(refused) < clients:
-            new = set(self.grid.get_node_ids()) - set(self.nodes.values()) - refused.keys()
+        refused, self._letter = dict[int, str](), letter or {}
+        number = clients if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
+        ids = () if wanted is None or isinstance(wanted, int) else wanted
+        while len(accounts) + len(refused) < number or not accounts.keys() >= set(ids):
+            new = set(self.grid.get_node_ids()) - set(self.nodes.values()) - refused.keys() - self._aside
             for node, answer, _ in self._send("query", {node: letter or {} for node in sorted(new)}):
                 try:
+                    if is_last(answer) and not self._awaited(node, answer, ids):
+                        continue
                     account = self._admitted(node, answer)
+                    if account["client"] >= clients and wanted is not None:
+                        raise MedleyError(f"client {account['client']}: the app's clients= says {clients}, ids from 0")
                 except MedleyError as e:
                     if not tolerant:
                         raise
@@ -76,10 +101,11 @@ class Post:
                     log.warning("a node is refused: %s", e)
                 else:
                     accounts[account["client"]] = account
-            missing, waited = [i for i in range(clients) if i not in accounts], time.monotonic() - begun
+            missing = [i for i in ids or range(clients) if i not in accounts]
+            waited = time.monotonic() - begun
             if waited > self.timeout:
                 raise MedleyError(
-                    f"{len(accounts)} of {clients} clients are there after {self.timeout:g} s, {sorted(accounts)}, and "
+                    f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, {sorted(accounts)}, and "
                     f"{missing} are not: start their nodes, or say how many there are with clients= in the app's "
                     "pyproject.toml"
                 )
@@ -88,7 +114,7 @@ class Post:
                 told = True
             if not new:
                 time.sleep(POLL)
-        if refused:
+        if refused and wanted is None:
             why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
             accounts |= {i: {"client": i, "refused": f"client {i}: {why}"} for i in range(clients) if i not in accounts}
         return dict(sorted(accounts.items()))
@@ -104,6 +130,42 @@ class Post:
             )
         return account
 
+    def newcomers(self, clients: int, members: Collection[int], within: float) -> dict[int, dict[str, Any]]:
+        """Accounts, by id, of clients that are no members and whose nodes have come since the last call.
+
+        Args:
+            clients: the number of clients that there may be, with ids from 0
+            members: ids of the members
+            within: seconds to wait for the accounts
+        """
+        present = set(self.grid.get_node_ids())
+        self._aside &= present
+        new, out = present - set(self.nodes.values()) - self._aside, dict[int, dict[str, Any]]()
+        letters = {node: self._letter for node in sorted(new)}
+        for node, answer, _ in self._send("query", letters, within):
+            try:
+                account = _account(node, answer)
+                i = account["client"]
+                if is_last(answer):
+                    raise MedleyError(f"client {i} leaves, and joins no run")
+                if i >= clients or i in out or (i in members and self.nodes.get(i) in present):
+                    why = f"ids end at {clients - 1}" if i >= clients else "another node has this id"
+                    raise MedleyError(f"node {node} says that it is client {i}: {why}")
+            except MedleyError as e:
+                self._aside.add(node)
+                log.warning("a node is refused: %s", e)
+                continue
+            self.nodes[i] = node
+            if i not in members:
+                out[i] = account
+        return dict(sorted(out.items()))
+
+    def forget(self, clients: Collection[int]) -> None:
+        """Send nothing more to these clients; their nodes are new ones once they have been away."""
+        for i in clients:
+            self._aside |= {self.nodes.pop(i)} if i in self.nodes else set()
+            self.leaving.discard(i)
+
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. What is the same in several letters travels once.
 
@@ -114,12 +176,35 @@ class Post:
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
         answer is absent. A client whose app cannot be run has an error in the place of an answer.
         """
-        known, nodes = set(self.nodes.values()), set(self.grid.get_node_ids())
+        known, nodes = set(self.nodes.values()), set(self.grid.get_node_ids()) - self._aside
         if nodes - known and known - nodes:
             self._moved(nodes - known, nodes)
-        there = {i: self.nodes[i] for i in letters if i in self.nodes}
+        out = dict[int, tuple[bytes, int]]()
+        if not self.open:
+            out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
+        there = {i: self.nodes[i] for i in letters if i in self.nodes and i not in self.leaving}
         ids = {n: i for i, n in there.items()}
-        return {ids[n]: (a, size) for n, a, size in self._send(kind, {n: letters[i] for i, n in there.items()})}
+        for node, answer, size in self._send(kind, {n: letters[i] for i, n in there.items()}):
+            out[ids[node]] = answer, size
+            if is_last(answer):
+                self._leaves(ids[node])
+        return out
+
+    def _awaited(self, node: int, answer: bytes, members: Collection[int]) -> bool:
+        """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
+        i = _account(node, answer)["client"]
+        if i in members:
+            self._leaves(i)
+            return True
+        if not members:
+            raise WireError(f"client {i} leaves, and serves no new run")
+        self._aside.add(node)
+        return False
+
+    def _leaves(self, client: int) -> None:
+        self.leaving.add(client)
+        log.warning("client %d leaves: this was its last answer", client)
+        self.note()
 
     def _moved(self, new: set[int], present: set[int]) -> None:
         """A SuperNode without a registered key is another node when it comes back: ask the new ones for their ids.
@@ -139,13 +224,15 @@ class Post:
             elif i in self.nodes:
                 self.nodes[i] = node
 
-    def _send(self, kind: str, letters: Mapping[int, Letter]) -> Iterator[tuple[int, bytes, int]]:
-        """Answers as they come: node, answer, bytes of the records both ways."""
+    def _send(
+        self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
+    ) -> Iterator[tuple[int, bytes, int]]:
+        """Answers as they come, within so many seconds: node, answer, bytes of the records both ways."""
         sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
         if not sent:
             return
         begun = time.monotonic()
-        ttl, until = 2 * self.timeout, begun + self.timeout
+        ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
         crashed, later, soon = dict.fromkeys(sent, 0), AGAIN, time.monotonic() + AGAIN
         # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that

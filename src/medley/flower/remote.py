@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..storage.result import Row
 from .census import Census
 from .envelope import opened
 from .post import Post
+from .roster import Roster
 from .words import Words
 
 log = logging.getLogger("medley")
@@ -46,21 +47,25 @@ class RemoteFederation:
         census: the clients' reports of their data
         post: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
+        roster: the members of each round, where clients join and leave; None for the same ones throughout
     """
 
     scenario: Scenario
     census: Census
     post: Post
     tolerant: bool = False
+    roster: Roster | None = None
 
     def settings(self) -> dict[str, Any]:
         """The record of it: the scenario's settings, the clients' rows in numbers."""
         data = f"elsewhere {json.dumps(self.census.settings())}"
-        return self.scenario.settings(data, f"{len(self.census)} clients' own data")
+        members = {} if self.roster is None else {"membership": "open"}
+        scenario = replace(self.scenario, membership=None)
+        return scenario.settings(data, f"{len(self.census)} clients' own data") | members
 
     def identity(self) -> dict[str, str]:
         """Fingerprints of the scenario; the clients' rows, which lie elsewhere, are known by their numbers only."""
-        return identity({"data": self.census.settings(), **self.scenario.parts})
+        return identity({"data": self.census.settings(), **replace(self.scenario, membership=None).parts})
 
     def draw(
         self,
@@ -92,7 +97,7 @@ class RemoteSimulation:
     def __init__(
         self, fed: RemoteFederation, seed: int, dtype: torch.dtype | None, device: str, rounds: int = 1
     ) -> None:
-        scenario, census = fed.scenario, fed.census
+        scenario, census = fed.scenario, self._all(fed)
         self.fed, self.seed = fed, seed
         n, known, kind = len(census), census.known, census.reports[0]
         scenario.check(n)
@@ -104,14 +109,34 @@ class RemoteSimulation:
         for s, there in enumerate(census.tests.sum(0)):
             if not there and scenario.stream is not None:
                 raise BadData(f"task {s} has no test rows; give it some, or take them by Dataset.split(test=0.2)")
-        self.sizes, self.shares = [], []
         for s in range(len(self.plan)):
-            met = [turn[s] for turn in self.plan.turns]
-            sizes, totals = census.rows[np.arange(n), met], census.weights[np.arange(n), met]
-            if not sizes.any():
+            if not self.sizes(s)[0].any():
                 raise BadData(f"no client has rows of task {s}")
-            self.sizes.append(sizes)
-            self.shares.append(scenario.shares(sizes, totals))
+
+    @staticmethod
+    def _all(fed: RemoteFederation) -> Census:
+        return fed.census if fed.roster is None else fed.roster.census
+
+    @property
+    def census(self) -> Census:
+        """The reports of all clients so far."""
+        return self._all(self.fed)
+
+    def sizes(self, s: int) -> tuple[np.ndarray, np.ndarray]:
+        """The clients' numbers of rows [clients] at step s, and the sums of their weights [clients]."""
+        census, n = self.census, len(self.plan.turns)
+        met = [turn[s] for turn in self.plan.turns]
+        return census.rows[np.arange(n), met], census.weights[np.arange(n), met]
+
+    def shares(self, round: int) -> dict[int, float]:
+        """p_i of the members of this round, by id."""
+        scenario = self.fed.scenario
+        members = None if scenario.membership is None else self.members(round)  # it may add to the census
+        return scenario.shares(*self.sizes(self.plan.step(round)), members)
+
+    def members(self, round: int) -> tuple[int, ...]:
+        """Ids of the members of this round."""
+        return self.fed.scenario.members(max(round, 1), len(self.fed.census))
 
     @property
     def task_count(self) -> int:
@@ -130,16 +155,14 @@ class RemoteSimulation:
 
     def view(self, round: int) -> TaskView:
         """The task of this round."""
-        s = self.plan.step(round)
-        scenario = self.fed.scenario
-        law, local = sampling_of(scenario.participation, len(self.fed.census)), scenario.local
-        return TaskView(self.plan.tasks[s], self.shares[s], law, local(self.seed, round, self.sizes[s]))
+        s, p = self.plan.step(round), self.shares(round)
+        scenario, sizes = self.fed.scenario, self.sizes(s)[0]
+        law, local = sampling_of(scenario.participation, len(p)), scenario.local
+        return TaskView(self.plan.tasks[s], p, law, local(self.seed, round, sizes))
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Ids of the clients that take part: those drawn that have rows of the task."""
-        sizes = self.sizes[self.plan.step(round)]
-        drawn = self.fed.scenario.participation.draw(round, sizes, self.seed)
-        return tuple(i for i in drawn.tolist() if sizes[i])
+        return self.fed.scenario.cohort(round, self.sizes(self.plan.step(round))[0], self.seed)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Raises MedleyError: the client's rows are on its SuperNode."""
@@ -220,7 +243,7 @@ class RemoteEvaluator:
         """
         draw, scenario = self.draw, self.draw.fed.scenario
         s = draw.plan.step(round)
-        now, p = draw.plan.now(s), draw.shares[s]
+        now, p = draw.plan.now(s), draw.shares(round)
         answers = self._ask(x, buffers, round, now, loss=True)
         self._answers = round, answers
         losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
@@ -255,8 +278,8 @@ class RemoteEvaluator:
         for i, answer in answers.items():
             if answer.loss is None:
                 continue
-            row: Row = {"client": i, "rows": int(draw.sizes[s][i]), "loss": answer.loss}
-            row["test_rows"] = int(draw.fed.census.tests[i, now].sum())
+            row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i]), "loss": answer.loss}
+            row["test_rows"] = int(draw.census.tests[i, now].sum())
             for k, name in enumerate(("test_loss", "accuracy")):
                 if (score := self._mean({i: answer}, now, k)) is not None:
                     row[name] = score
@@ -276,19 +299,19 @@ class RemoteEvaluator:
 
     def _ask(self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool) -> dict[int, Figures]:
         """The clients' answers by id; see `medley.flower.own_rows.OwnRows.evaluate`."""
-        fed, s = self.draw.fed, self.draw.plan.step(round)
+        fed, census, p = self.draw.fed, self.draw.census, self.draw.shares(round)
         asked = {"x": x, "buffers": buffers, "round": round, "tests": tests, "loss": loss}
         common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})
-        there = [i for i in range(len(fed.census)) if i not in fed.census.refused]
+        there = [i for i in self.draw.members(round) if i not in census.refused]
         answers = fed.post.send("evaluate", {i: {"common": common} for i in there})
         if not answers:
             raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
         self.evaluations += 1
         figures, failed = dict[int, Figures](), dict[int, MedleyError]()
         for i, (raw, _) in sorted(answers.items()):
-            held = [bool(fed.census.tests[i, k]) for k in tests]
+            held = [bool(census.tests[i, k]) for k in tests]
             try:
-                figures[i] = Figures.read(i, opened(raw, f"client {i}"), held, loss and self.draw.shares[s][i] > 0)
+                figures[i] = Figures.read(i, opened(raw, f"client {i}"), held, loss and p[i] > 0)
             except MedleyError as e:
                 if not fed.tolerant:
                     raise
@@ -309,7 +332,7 @@ class RemoteEvaluator:
             k: 0 for the test loss, 1 for accuracy
             only: the place in ``tasks`` of the one task to take; None takes all
         """
-        rows = self.draw.fed.census.tests
+        rows = self.draw.census.tests
         got = [
             (int(rows[i, s]), score)
             for i, answer in answers.items()

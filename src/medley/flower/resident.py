@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..storage.atomic import locked, replacing
 from .flwr_api import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
+from .node import LEFT
 from .polling import Rhythm
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ ABSENCE = 2.0
 
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
+
+
+LINGER = 15.0
+"""Seconds that the node of a client that leaves stays after its last answer, since a SuperLink drops answers of nodes
+that are gone before the server has them."""
 
 
 class Stopped(BaseException):
@@ -64,6 +71,8 @@ class Resident:
         self.fleet, self.app, self.node_config, self.folder, self.tidy = fleet, app, node_config, folder, tidy
         self.contexts: dict[int, Context] = {}
         self._stop, self._lost, self._said = threading.Event(), threading.Event(), ""
+        self._until = math.inf
+        """The time at which the node of a client that leaves ends."""
         self._ready: tuple[str, Message] | None = None
         """A reply that could not be sent yet, with the id of its message."""
 
@@ -107,6 +116,10 @@ class Resident:
         came, wait, active, killed = time.monotonic(), 0.5, False, self.badge.exists()
         rhythm = Rhythm()
         while not self._stop.is_set():
+            if time.monotonic() > self._until:
+                (self.folder / LEFT).unlink(missing_ok=True)
+                log.info("has left")
+                return
             try:
                 if not active or self._lost.is_set():
                     self._connect(killed)
@@ -175,6 +188,9 @@ class Resident:
             self.tidy()
         self._ready = None
         self.inbox.unlink(missing_ok=True)
+        if (self.folder / LEFT).exists():
+            log.info("leaves: this was its last answer")
+            self._until = time.monotonic() + LINGER
 
     def _answer(self, parcel: Parcel) -> Message:
         """The reply to a message; where it cannot be read or the app fails, a reply that says so."""

@@ -125,7 +125,7 @@ class Deployment:
             gone = pid is not None and not live.alive(pid)
             fresh = [e for e in events.read(save) if e["at"] >= began]
             for e in fresh[shown:]:
-                if e.get("event") not in ("exchange", "app", "end"):
+                if e.get("event") not in ("exchange", "app", "members", "end"):
                     self.say(live.line(e))
                 if e.get("event") == "app":
                     pid = e.get("pid")

@@ -6,13 +6,15 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import logs
-from ..contract.errors import MedleyError, RecipeError, WireError
+from ..contract.algorithm import Algorithm
+from ..contract.errors import MedleyError, RecipeError, Unsupported, WireError
+from ..contract.needs import Need
 from ..federation.run import run
 from ..recipe import Recipe
 from ..storage.atomic import replacing
@@ -24,7 +26,8 @@ from .census import Census
 from .cleaning import private
 from .post import Post
 from .remote import RemoteFederation
-from .settings import Method, clients_of, settled
+from .roster import Roster, absent, recorded
+from .settings import Method, clients_of, method_and_lr, settled
 from .terms import Terms
 from .transport import Flower
 from .words import Words
@@ -44,6 +47,8 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
     Args:
         clients: the number of clients
+        open: the number of clients with which the run begins; others join later, and each may leave. By default 0: the
+            same clients from the first round to the last
         timeout: seconds that a client may take; 600 by default
         set: settings as for ``medley run --set``
         save: the folder for results and checkpoints, by default ``medley-runs/<run>`` below the SuperLink's working
@@ -85,7 +90,7 @@ def _run(
     folder, name = place
     try:
         tell = lambda text: events.add("log", level="info", message=text)
-        fed, ours, r = _gathered(grid, context, recipe, method, tell)
+        fed, ours, r = _gathered(grid, context, recipe, method, tell, folder)
         if fed.census.refused:
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
         with replacing(folder / "recipe.toml") as tmp:
@@ -108,21 +113,51 @@ def _run(
 
 
 def _gathered(
-    grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object]
+    grid: Grid,
+    context: Context,
+    recipe: str | Path,
+    method: Method | None,
+    tell: Callable[[str], object],
+    folder: Path,
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are there and agree, the method, and the recipe. ``tell`` takes news of missing ones."""
+    """The clients, once they are there and agree, the method, and the recipe.
+
+    Args:
+        grid, context, recipe, method: see `_run`
+        tell: takes news of missing clients
+        folder: the run's folder
+    """
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     post = Post(grid, float(context.run_config.get("timeout", 600)))
-    policy = r.options().get("reply_policy")
+    options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
+    if start:
+        _refuse_open(method_and_lr(ours)[0], options)
+    policy = options.get("reply_policy")
     tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}
-    accounts = post.gather(clients_of(r, context), letter, tolerant, tell)
+    kept = recorded(folder) if start else None
+    wanted = None if not start else min(start, n) if kept is None else kept.members
+    accounts = post.gather(n, letter, tolerant, tell, wanted)
     agreed = {i: _agreed(i, account, terms, tolerant) for i, account in accounts.items()}
+    roster = None
+    if start:
+        post.open, admitted = True, lambda i, account: _agreed(i, account, terms, False)
+        roster = Roster.of(folder, post, agreed, n, r.limits(), admitted)
+        agreed = {i: roster.founders.get(i, absent(i)) for i in range(n)}
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
-    scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes)
-    return RemoteFederation(scenario, census, post, tolerant), ours, r
+    scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
+    return RemoteFederation(scenario, census, post, tolerant, roster), ours, r
+
+
+def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:
+    """Raise Unsupported for a method that needs the same clients throughout, and RecipeError for secure sums."""
+    if Need.FIXED in algorithm.requires():
+        said = Need.FIXED.wanted.replace("membership=", "open=")
+        raise Unsupported(f"{algorithm.name} needs {said}", method=algorithm.name, need=Need.FIXED)
+    if options.get("secure") is not None:
+        raise RecipeError("open= with [secure]: secure sums have the same clients throughout; leave one out", "open")
 
 
 def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> dict[str, Any]:

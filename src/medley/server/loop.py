@@ -364,12 +364,15 @@ class Loop:
         return Status("interrupted", f"stopped by Ctrl-C after round {state.round} of {self.rounds}{where}")
 
     def _result(self, state: RunState, status: Status) -> Result:
+        # The error that a run failed of says more than one of its last evaluation.
+        lesser = MedleyError if status.outcome == "failed" else Diverged
         if state.history and state.history[-1]["round"] != state.round:
             # The model may be finite and its loss not: then the last row is an earlier one.
-            with contextlib.suppress(Diverged):
+            with contextlib.suppress(lesser):
                 self._evaluate(state)
         if self.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:
-            state.clients = self.clientwise.last(state)
+            with contextlib.suppress(lesser):
+                state.clients = self.clientwise.last(state)
         engines, waits = state.bookkeeping.engines, self._waits_as
         return Result(
             self.algorithm.name,

@@ -17,7 +17,7 @@ from . import events
 from .result import Row, history_of
 from .run_folder import HISTORY, LEDGER, RUN, described
 
-Standing = Literal["alive", "late", "lost", "refused", "not asked yet"]
+Standing = Literal["alive", "late", "lost", "refused", "not asked yet", "left"]
 
 TAIL = 1 << 22
 """Bytes of a ledger that are read from its end."""
@@ -32,7 +32,8 @@ class ClientState:
 
     Attributes:
         client: its id
-        standing: alive: it gave the last answer that it was asked for; late, lost: it did not; refused: it failed
+        standing: alive: it gave the last answer that it was asked for; late, lost: it did not; refused: it failed;
+            left: it is no member any more
         answered: the time of its last answer, in seconds since 1970; None before the first
         round: the round of that answer
         down, up: payload bytes of that request and answer
@@ -135,7 +136,7 @@ def view(folder: Path, now: float | None = None) -> RunView:
         until = now if v.state == "running" else recent[-1]
         v.rate = 60 * len(recent) / max(until - recent[0], 1e-3)
     v.clients = _clients(folder, seen)
-    v.log = [line(e) for e in seen[-400:] if e.get("event") not in ("exchange", "app")][-40:]
+    v.log = [line(e) for e in seen[-400:] if e.get("event") not in ("exchange", "app", "members")][-40:]
     return v
 
 
@@ -165,12 +166,14 @@ def alive(pid: Any) -> bool:
 
 def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientState]:
     """The clients, from the end of the ledger and the times of its exchanges."""
-    ends, n, excluded = dict[tuple[int, int], Mapping[str, Any]](), 0, dict[int, str]()
+    ends, n, excluded, gone = dict[tuple[int, int], Mapping[str, Any]](), 0, dict[int, str](), set[int]()
     for e in seen:
         if e.get("event") == "exchange":
             ends[int(e["round"]), int(e["exchange"])] = e
         elif e.get("event") == "start":
             n = int(e.get("clients", 0))
+        elif e.get("event") == "members":
+            gone = gone.difference(e["joined"]).union(e["left"])
         elif e.get("event") == "refused":
             excluded = {int(i): str(why) for i, why in e.get("clients", {}).items()}
     found = {i: ClientState(i) for i in range(min(n, 1 << 16))}
@@ -188,6 +191,8 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
             c.standing = "late"
         else:
             c.standing, c.why, c.answered, c.round, c.down, c.up = "alive", "", end.get("at"), round, down, up
+    for i in gone & found.keys():
+        found[i].standing = "left"
     for i, why in excluded.items():
         found[i] = ClientState(i, "refused", why=why)
     return [found[i] for i in sorted(found)]
@@ -227,7 +232,7 @@ def prometheus(v: RunView) -> str:
     gauge("round", "The last whole round.", ("", v.round))
     gauge("rounds", "Rounds in all.", ("", v.rounds))
     gauge("exchanges_per_minute", "Exchanges a minute, over the last ten minutes.", ("", v.rate))
-    names = ("alive", "late", "lost", "refused", "not asked yet")
+    names = ("alive", "late", "lost", "refused", "not asked yet", "left")
     gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in names))
     sums = (("lost", v.lost), ("late", v.late), ("refused", v.refused))
     gauge("unanswered_total", "Requests without an answer.", *((f',why="{k}"', n) for k, n in sums), kind="counter")

@@ -1,0 +1,205 @@
+"""The members of a deployed run whose clients come later and leave, as the server finds and records them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..contract.errors import BadData, MedleyError, WireError
+from ..recipe.limits import ClientLimits
+from ..storage.atomic import replacing
+from .census import Census, ClientReport
+from .post import Post
+
+log = logging.getLogger("medley")
+
+FILE = "members.json"
+"""The file in a run's folder with the accounts of all clients so far, and the changes of membership."""
+
+JOINING = 30.0
+"""Seconds in which a new node has to give its account; one that takes longer is asked again in the next round."""
+
+Account = dict[str, Any]
+
+Changes = dict[int, tuple[dict[int, Account], list[int]]]
+"""By round: accounts of the clients that joined, ids of those that left."""
+
+Admitted = Callable[[int, dict[str, Any]], Account]
+"""(id, account of a new node) -> the account of its data; raises MedleyError for a client that cannot take part."""
+
+
+def absent(client: int) -> dict[str, Any]:
+    """The account of a client that is not there yet."""
+    return {"client": client, "absent": True}
+
+
+@dataclass
+class Roster:
+    """The members of each round. A change is recorded before the round in which it counts, for a run that is resumed.
+
+    Attributes:
+        folder: the run's folder
+        post: the way to the clients
+        census: the reports of all that are members or were
+        admitted: checks a new client's account
+        limits: the largest values that a client may report
+        founders: accounts of the members of round 1, by id
+        changes: by round, the accounts of those that joined, and the ids of those that left
+        seen: the last round whose members are settled
+    """
+
+    folder: Path
+    post: Post
+    census: Census
+    admitted: Admitted
+    limits: ClientLimits
+    founders: dict[int, Account]
+    changes: Changes = field(default_factory=dict)
+    seen: int = 1
+
+    def at(self, round: int, clients: int) -> tuple[int, ...]:
+        """See `medley.scenarios.Members.at`; a round that is asked about for the first time is settled."""
+        if round > self.seen:
+            self._settle(round, clients)
+        return members(self.founders, self.changes, round)
+
+    def _settle(self, round: int, clients: int) -> None:
+        """Decide who joins and who leaves in a round, and record it."""
+        now, self.seen = set(self.at(self.seen, clients)), round
+        left = sorted(self.post.leaving & now)
+        if left and not now - set(left):
+            raise MedleyError(f"round {round}: the last members, {left}, leave; nobody is left to train")
+        joined = dict[int, Account]()
+        for i, account in self.post.newcomers(clients, now, JOINING).items():
+            try:
+                account = self.admitted(i, dict(account))
+                self.census = _with(self.census, ClientReport.read(account, self.limits))
+                joined[i] = account
+            except MedleyError as e:
+                self.post.forget([i])
+                log.warning("client %d cannot join: %s", i, e)
+        self.post.forget(left)
+        if joined or left:
+            self.changes[round] = joined, left
+        self.save()
+
+    def save(self) -> None:
+        """Write the file, for its owner only."""
+        plain = {str(t): [{str(i): a for i, a in joined.items()}, left] for t, (joined, left) in self.changes.items()}
+        founders = {str(i): account for i, account in self.founders.items()}
+        with replacing(self.folder / FILE) as tmp:
+            tmp.touch(mode=0o600)
+            tmp.write_text(
+                json.dumps(
+                    {"founders": founders, "changes": plain, "leaving": sorted(self.post.leaving), "seen": self.seen}
+                ),
+                encoding="utf-8",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        post: Post,
+        there: Mapping[int, Account],
+        clients: int,
+        limits: ClientLimits,
+        admitted: Admitted,
+    ) -> Roster:
+        """The roster of a run that begins, or that goes on where the folder has one.
+
+        Args:
+            folder: the run's folder
+            post: the way to the clients
+            there: accounts of the clients that are there
+            clients: the number of clients that there may be
+            limits, admitted: see the attributes
+
+        Raises BadData for a member whose data is not as it was, and WireError for a damaged file.
+        """
+        kept = recorded(folder)
+        founders, changes = ({i: a for i, a in there.items() if "refused" not in a}, {}) if kept is None else kept[:2]
+        post.leaving |= set() if kept is None else kept.leaving
+        census = Census.of({i: founders.get(i, absent(i)) for i in range(clients)}, limits)
+        self = cls(folder, post, census, admitted, limits, founders, changes, 1 if kept is None else kept.seen)
+        known = dict(founders)
+        for joined, _ in changes.values():
+            known |= joined
+            for account in joined.values():
+                self.census = _with(self.census, ClientReport.read(account, limits))
+        for i in there.keys() & set(self.at(self.seen, clients)):
+            if dict(there[i]) != dict(known[i]):
+                raise BadData(f"client {i}'s data is not what it was when it joined this run", client=i)
+        for i in post.nodes.keys() - set(self.at(self.seen, clients)):
+            del post.nodes[i]  # it joins with the next round
+        post.note = self.save
+        self.save()
+        return self
+
+
+class Recorded(NamedTuple):
+    """The file of a run's folder.
+
+    Attributes:
+        founders, changes, seen: as those of `Roster`
+        leaving: clients that leave in the next round
+    """
+
+    founders: dict[int, Account]
+    changes: Changes
+    leaving: set[int]
+    seen: int
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ids of the members that a run has which goes on."""
+        return tuple(i for i in members(self.founders, self.changes, self.seen) if i not in self.leaving)
+
+
+def recorded(folder: Path) -> Recorded | None:
+    """The file in a run's folder; None where it has none. Raises WireError for a damaged one."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        changes = {
+            int(t): ({int(i): dict(a) for i, a in joined.items()}, [int(i) for i in left])
+            for t, (joined, left) in kept["changes"].items()
+        }
+        founders = {int(i): dict(a) for i, a in kept["founders"].items()}
+        return Recorded(founders, changes, {int(i) for i in kept["leaving"]}, int(kept["seen"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise WireError(f"{path} does not say who the members are: {type(e).__name__}: {e}") from None
+
+
+def members(founders: Mapping[int, Account], changes: Changes, round: int) -> tuple[int, ...]:
+    """Ids of the members of a round, ascending."""
+    there = set(founders)
+    for t, (joined, left) in sorted(changes.items()):
+        if t <= round:
+            there = (there | joined.keys()) - set(left)
+    return tuple(sorted(there))
+
+
+def _with(census: Census, report: ClientReport) -> Census:
+    """The census with a client that joins. Raises WireError where its rows are of another kind, or labels are new."""
+    first = next(r for i, r in enumerate(census.reports) if i not in census.refused)
+    for (what, mine), (_, other) in zip(report.kind, first.kind, strict=True):
+        if mine != other:
+            raise WireError(f"client {report.client} has {what} {mine}, and the run's clients have {other}")
+    known = census.known
+    strange = {
+        k for task, labels in zip(report.tasks, known.labels, strict=True) for k in task.labels if k not in labels
+    }
+    if (report.classes or 0) > (known.classes or 0) or strange:
+        raise WireError(
+            f"client {report.client} has classes that the run did not begin with: {report.classes} in all, "
+            f"{sorted(strange)} new in their task; the run has {known.classes}"
+        )
+    reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
+    return replace(census, reports=reports)
