@@ -14,12 +14,14 @@ import torch
 
 import medley as md
 from medley import recipe
-from medley.flower import client_app, server_app
+from medley.flower import client_app, roster, server_app
 from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
 from medley.flower.parties import STEPS, RemoteParties
+from medley.flower.terms import refuse_weaker
 from medley.flower.transport import FlowerConnection
+from medley.secure.party import Party
 from medley.secure.ring import Ring
 from medley.storage import pytree
 from medley.testing.faults import Rewired, losing
@@ -28,6 +30,8 @@ from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flwr.app import Context, RecordDict
 
 from support.bench import Bench
@@ -225,6 +229,97 @@ def test_a_client_refuses_to_open_its_own_reply(app: Path, monkeypatch: pytest.M
     monkeypatch.setattr(RemoteParties, "opening", twice)
     with pytest.raises(md.WireError, match="client 0 refuses: the server asks twice for secure_opening"):
         deploy(app, save="second")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A folder with a key for every node, and the roster."""
+    (folder := tmp_path / "keys").mkdir()
+    lines = []
+    for i in range(N):
+        key = generate_private_key(SECP384R1())
+        openssh = (Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        (folder / f"node{i}").write_bytes(key.private_bytes(*openssh))
+        lines.append(f"{i} {key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()}")
+    (folder / "roster").write_text("# number, key\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def signing(path: Path, key: Path, roster: Path | None) -> Any:
+    app = client_app(path)
+
+    def serve(message: Any, context: Any) -> Any:
+        context.node_config |= {"key": str(key)} | ({} if roster is None else {"roster": str(roster)})
+        return app(message, context)
+
+    return serve
+
+
+def test_keys_that_are_not_signed_by_a_node_of_the_roster_are_refused(
+    app: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that puts keys of its own in the place of client 1's reads all that is sealed for it."""
+    every = {i: signing(app, keys / f"node{i}", keys / "roster") for i in range(N)}
+    deploy(app, every, save="signed")
+    deploy(app, save="unsigned")
+    a, b = (md.Result.load(tmp_path / k) for k in ("signed", "unsigned"))
+    assert torch.equal(a.x, b.x)
+    assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
+
+    with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 2 are not signed"):
+        deploy(app, {i: every[i] for i in (0, 1, 3)}, save="one_without")
+    with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 3 are not signed"):
+        deploy(app, {**every, 3: signing(app, keys / "node2", keys / "roster")}, save="another")
+    (few := keys / "few").write_text("\n".join((keys / "roster").read_text().splitlines()[:3]))
+    with pytest.raises(md.WireError, match="client 0 refuses: client 2 is not in its roster few"):
+        deploy(app, {**every, 0: signing(app, keys / "node0", few)}, save="few")
+
+    honest = RemoteParties.shares
+
+    def between(self: RemoteParties, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]) -> Any:
+        mine = Party(1, self.session).keys
+        return honest(self, {i: {**r, **({1: mine} if 1 in r else {})} for i, r in rosters.items()}, least)
+
+    monkeypatch.setattr(RemoteParties, "shares", between)
+    with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 1 are not signed"):
+        deploy(app, every, save="between")
+
+
+@pytest.mark.parametrize("text", ["x", "0 ssh-rsa AAAA", "0", "one ecdsa-sha2-nistp384 AAAA"])
+def test_a_file_that_is_no_roster_is_refused(text: str, tmp_path: Path, keys: Path) -> None:
+    (path := tmp_path / "roster").write_text(text)
+    with pytest.raises(md.RecipeError, match="is no roster: a line for each client"):
+        roster.read(path)
+    path.write_text((keys / "roster").read_text() * 2)
+    with pytest.raises(md.RecipeError, match="client 0 comes twice"):
+        roster.read(path)
+    with pytest.raises(md.RecipeError, match="is no private key as ssh-keygen"):
+        roster.signature(path, "s", 0, b"")
+
+
+def test_a_server_changes_no_privacy_that_the_owner_did_not_name(app: Path, tmp_path: Path) -> None:
+    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + IN_SHARES)
+    mine = recipe.load(app)
+    for said in ("methods.0.private.noise=0.1", "secure.threshold=2"):
+        asked = mine.with_settings([said])
+        with pytest.raises(md.RecipeError, match=r"client 2 does not let the server change (private|secure)"):
+            refuse_weaker({"allow": "run.* methods.*"}, mine, asked, 2)
+        refuse_weaker({"allow": "run.* methods.*.private.* secure.*"}, mine, asked, 2)
+        refuse_weaker({}, mine, asked, 2)
+    refuse_weaker({"allow": "run.*"}, mine, mine.with_settings(["run.rounds=1"]), 2)
+    apps = {i: allowing(app, "run.* methods.*") for i in range(N)}
+    with pytest.raises(md.RecipeError, match=r"client \d does not let the server change private"):
+        deploy(app, apps, set="methods.0.private.noise=0.1")
+
+
+def allowing(path: Path, patterns: str) -> Any:
+    app = client_app(path)
+
+    def serve(message: Any, context: Any) -> Any:
+        context.node_config["allow"] = patterns
+        return app(message, context)
+
+    return serve
 
 
 def test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

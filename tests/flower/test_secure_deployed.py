@@ -100,13 +100,14 @@ def test_a_node_that_is_killed_in_mid_round_is_unmasked_or_comes_back(there: Dep
     """
     there.app(SECURE)
     (there.folder / "mortal.py").write_text(MORTAL)
-    with there.node(0), there.node(1):
-        with there.node(2, "--data=mortal.py") as (victim, _):
+    roster = "--roster=keys/roster"  # as keys.sh writes it: public keys of sums are signed
+    with there.node(0, roster), there.node(1, roster):
+        with there.node(2, roster, "--data=mortal.py") as (victim, _):
             got = there.result("secure_killed", timeout=12)
             assert victim.wait(30) == -signal.SIGKILL
         same(got, {(2, 0, 2)})
         (there.folder / "killed").unlink()
-        with there.node(2, "--data=mortal.py", again=True):
+        with there.node(2, roster, "--data=mortal.py", again=True):
             same(there.result("secure_back"), set())
     assert (there.folder / "killed").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from ..flower.client import client_app
 from ..flower.flwr_api import FleetNode, checked_version
 from ..flower.node import LEAVE, own_folder
 from ..flower.resident import Resident, data_function
+from ..flower.signatures import read as read_keyring
 from .arguments import Debug
 
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
@@ -48,6 +50,10 @@ def node(
     allow: Annotated[
         str, typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
     ] = ALLOWED,
+    keyring: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums."),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h."),
@@ -69,20 +75,34 @@ def node(
     if leave:
         return _leave(memory, _number(client, key))
     if superlink is None or key is None or ca is None:
-        missing = next(name for name, given in {"superlink": superlink, "key": key, "ca": ca}.items() if given is None)
-        raise RecipeError(f"medley node: give --{missing} (a node needs --superlink, --key and --ca)", missing)
+        raise _missing({"superlink": superlink, "key": key, "ca": ca})
     checked_version()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
-    logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
+    _logs(verbose)
+    _check_files(recipe_file, keyring)
     client = _number(client, key)
-    if not recipe_file.is_file():
-        raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
     fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data))
-    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow}
-    config |= {} if serve is None else {"serve": serve}
+    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
+    config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring}.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
+
+
+def _check_files(recipe_file: Path, keyring: Path | None) -> None:
+    if not recipe_file.is_file():
+        raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
+    if keyring is not None:
+        read_keyring(keyring)
+
+
+def _logs(verbose: bool) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def _missing(given: Mapping[str, object]) -> RecipeError:
+    missing = next(name for name, value in given.items() if value is None)
+    return RecipeError(f"medley node: give --{missing} (a node needs --superlink, --key and --ca)", missing)
 
 
 def _number(client: int | None, key: Path | None) -> int:

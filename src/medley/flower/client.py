@@ -25,7 +25,7 @@ from .own_rows import Lot, Own, OwnRows, own_lots, report, share
 from .parties import STEPS
 from .settings import Method, clients_of, method_and_lr, settled
 from .sums import Sums
-from .terms import Terms, refuse_unserved
+from .terms import Terms, refuse_unserved, refuse_weaker
 from .words import Words
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class ClientSide:
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""
         r = settled(self.recipe, context.run_config)
+        refuse_weaker(context.node_config, self.recipe, r, _id(context))
         method = r.only().methods()[0] if self.method is None else self.method
         refuse_unserved(context.node_config, context.run_config, method, _id(context))
         return r, method
@@ -153,7 +154,8 @@ class ClientSide:
             if settings is None:
                 raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
-            return Sums(i, node.memories(context.node_config), settings).answer(step, letter, host)
+            key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
+            return Sums(i, node.memories(context.node_config), settings, key, keyring).answer(step, letter, host)
 
         return reply
 

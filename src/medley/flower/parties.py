@@ -32,6 +32,7 @@ from .costs import work_and_engines
 from .envelope import opened
 from .flwr_api import Letter
 from .post import Post
+from .signatures import SIZE
 from .words import Words
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
@@ -85,6 +86,7 @@ class RemoteParties:
     fold: Fold = field(default_factory=Fold)
     layout: tuple[Field, ...] = ()
     _overhead: Counter[int] = field(default_factory=Counter)
+    _signatures: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.session = session_name(self.exchange, self.run, token_hex(8), self.common)
@@ -100,10 +102,11 @@ class RemoteParties:
         """Public keys of the clients that answer."""
 
         def read(i: int, raw: bytes, size: int) -> bytes:
-            if len(raw) != KEYS:
-                raise WireError(f"client {i}'s public keys have {len(raw)} bytes, not {KEYS}")
+            if len(raw) not in (KEYS, KEYS + SIZE):
+                raise WireError(f"client {i}'s public keys have {len(raw)} bytes, not {KEYS}, or {KEYS + SIZE} signed")
             self._overhead[i] += size - KEYS
-            return raw
+            self._signatures |= {i: raw[KEYS:]} if raw[KEYS:] else {}
+            return raw[:KEYS]
 
         return dict(self._asked(STEPS[0], {i: {} for i in ids}, read))
 
@@ -112,11 +115,16 @@ class RemoteParties:
     ) -> dict[int, dict[int, bytes]]:
         """Sealed shares. Clients know the threshold themselves, by the size of the cohort."""
         del least
-        letters: dict[int, Letter] = {i: {"roster": tables.packed(roster)} for i, roster in rosters.items()}
+        signed = self._signatures
+        parts = {
+            i: {"roster": tables.packed(r), "signatures": tables.packed({j: signed[j] for j in r if j in signed})}
+            for i, r in rosters.items()
+        }
+        letters: dict[int, Letter] = {i: {k: v for k, v in part.items() if v} for i, part in parts.items()}
 
         def read(i: int, raw: bytes, size: int) -> dict[int, bytes]:
             found = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
-            self._overhead[i] += size - len(raw) - len(letters[i]["roster"])
+            self._overhead[i] += size - len(raw) - len(parts[i]["roster"])
             return found
 
         return dict(self._asked(STEPS[1], letters, read))

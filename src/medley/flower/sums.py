@@ -34,6 +34,7 @@ from . import node
 from .cleaning import private
 from .flwr_api import Letter
 from .parties import KEYS, SEALED, STEPS, form, session_name
+from .signatures import SIZE, check, signature
 from .words import Words
 
 if TYPE_CHECKING:
@@ -68,11 +69,15 @@ class Sums:
         client: its id
         folder: the folder of all memories on this node
         settings: the settings of its owner's recipe; the server's word does not count
+        key: the file of the node's private key, with which it signs its public keys; None for no signature
+        keyring: the file with all clients' public keys; None to take the server's word for whose keys are whose
     """
 
     client: int
     folder: Path
     settings: SecureSum
+    key: Path | None = None
+    keyring: Path | None = None
 
     def answer(self, step: str, letter: Letter, host: Callable[[node.CallRequest], Host]) -> bytes:
         """The answer to one step.
@@ -129,10 +134,13 @@ class Sums:
         def read(part: str, size: int) -> dict[int, bytes]:
             return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")
 
+        session = party.session.decode()
         if step == STEPS[0]:
-            return party.keys
+            return party.keys + (b"" if self.key is None else signature(self.key, session, self.client, party.keys))
         if step == STEPS[1]:
             roster = read("roster", KEYS)
+            if self.keyring is not None:
+                check(self.keyring, self.client, session, roster, read("signatures", SIZE))
             # Of a cohort of n as many may be gone as the threshold allows; the client keeps to its own.
             return tables.packed(party.shares(roster, party.least))
         if step == STEPS[2]:

@@ -96,3 +96,28 @@ def refuse_unserved(node: Mapping[str, Any], config: Mapping[str, Any], method: 
             if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
                 said = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
                 raise RecipeError(f"client {client} does not let the server set {key}: {said}", "allow")
+
+
+def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: int) -> None:
+    """Raise RecipeError where the server changes what protects the owner's rows, and the owner does not name it.
+
+    Args:
+        node: the node's config; patterns of ``allow`` that begin with "methods" or "*" do not stand for privacy
+        mine: the owner's recipe
+        asked: the same with the server's settings
+        client: the client's id
+    """
+    if "allow" not in node:
+        return
+    patterns = str(node["allow"]).replace(",", " ").split()
+    found: dict[str, list[Any]] = {
+        "secure": [r.tables.get("secure") for r in (mine, asked)],
+        "private": [[m.get("private") for m in r.tables.get("methods", ())] for r in (mine, asked)],
+    }
+    for name, (own, theirs) in found.items():
+        if own != theirs and not any(name in pattern for pattern in patterns):
+            raise RecipeError(
+                f"client {client} does not let the server change {name}: its recipe has {own}, and the server asks for "
+                f"{theirs}; its owner can allow it by a pattern that names it",
+                "allow",
+            )

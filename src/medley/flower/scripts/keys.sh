@@ -15,3 +15,4 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 
 for k in $(seq 0 $((nodes - 1))); do
   [ -f "node$k" ] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "node $k" -f "node$k"
 done
+for k in $(seq 0 $((nodes - 1))); do echo "$k $(cut -d' ' -f1,2 "node$k.pub")"; done > keyring
