@@ -14,7 +14,7 @@ import torch
 
 import medley as md
 from medley import recipe
-from medley.flower import client_app, roster, server_app
+from medley.flower import client_app, server_app, signatures
 from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
@@ -233,7 +233,7 @@ def test_a_client_refuses_to_open_its_own_reply(app: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A folder with a key for every node, and the roster."""
+    """A folder with a key for every node, and the keyring."""
     (folder := tmp_path / "keys").mkdir()
     lines = []
     for i in range(N):
@@ -241,25 +241,25 @@ def keys(tmp_path: Path) -> Path:
         openssh = (Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
         (folder / f"node{i}").write_bytes(key.private_bytes(*openssh))
         lines.append(f"{i} {key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()}")
-    (folder / "roster").write_text("# number, key\n" + "\n".join(lines) + "\n")
+    (folder / "keyring").write_text("# number, key\n" + "\n".join(lines) + "\n")
     return folder
 
 
-def signing(path: Path, key: Path, roster: Path | None) -> Any:
+def signing(path: Path, key: Path, keyring: Path | None) -> Any:
     app = client_app(path)
 
     def serve(message: Any, context: Any) -> Any:
-        context.node_config |= {"key": str(key)} | ({} if roster is None else {"roster": str(roster)})
+        context.node_config |= {"key": str(key)} | ({} if keyring is None else {"keyring": str(keyring)})
         return app(message, context)
 
     return serve
 
 
-def test_keys_that_are_not_signed_by_a_node_of_the_roster_are_refused(
+def test_keys_that_are_not_signed_by_nodes_of_the_keyring_are_refused(
     app: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that puts keys of its own in the place of client 1's reads all that is sealed for it."""
-    every = {i: signing(app, keys / f"node{i}", keys / "roster") for i in range(N)}
+    every = {i: signing(app, keys / f"node{i}", keys / "keyring") for i in range(N)}
     deploy(app, every, save="signed")
     deploy(app, save="unsigned")
     a, b = (md.Result.load(tmp_path / k) for k in ("signed", "unsigned"))
@@ -269,9 +269,9 @@ def test_keys_that_are_not_signed_by_a_node_of_the_roster_are_refused(
     with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 2 are not signed"):
         deploy(app, {i: every[i] for i in (0, 1, 3)}, save="one_without")
     with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 3 are not signed"):
-        deploy(app, {**every, 3: signing(app, keys / "node2", keys / "roster")}, save="another")
-    (few := keys / "few").write_text("\n".join((keys / "roster").read_text().splitlines()[:3]))
-    with pytest.raises(md.WireError, match="client 0 refuses: client 2 is not in its roster few"):
+        deploy(app, {**every, 3: signing(app, keys / "node2", keys / "keyring")}, save="another")
+    (few := keys / "few").write_text("\n".join((keys / "keyring").read_text().splitlines()[:3]))
+    with pytest.raises(md.WireError, match="client 0 refuses: client 2 is not in its keyring few"):
         deploy(app, {**every, 0: signing(app, keys / "node0", few)}, save="few")
 
     honest = RemoteParties.shares
@@ -286,15 +286,15 @@ def test_keys_that_are_not_signed_by_a_node_of_the_roster_are_refused(
 
 
 @pytest.mark.parametrize("text", ["x", "0 ssh-rsa AAAA", "0", "one ecdsa-sha2-nistp384 AAAA"])
-def test_a_file_that_is_no_roster_is_refused(text: str, tmp_path: Path, keys: Path) -> None:
-    (path := tmp_path / "roster").write_text(text)
-    with pytest.raises(md.RecipeError, match="is no roster: a line for each client"):
-        roster.read(path)
-    path.write_text((keys / "roster").read_text() * 2)
+def test_a_file_that_is_no_keyring_is_refused(text: str, tmp_path: Path, keys: Path) -> None:
+    (path := tmp_path / "keyring").write_text(text)
+    with pytest.raises(md.RecipeError, match="is no keyring: a line for each client"):
+        signatures.read(path)
+    path.write_text((keys / "keyring").read_text() * 2)
     with pytest.raises(md.RecipeError, match="client 0 comes twice"):
-        roster.read(path)
+        signatures.read(path)
     with pytest.raises(md.RecipeError, match="is no private key as ssh-keygen"):
-        roster.signature(path, "s", 0, b"")
+        signatures.signature(path, "s", 0, b"")
 
 
 def test_a_server_changes_no_privacy_that_the_owner_did_not_name(app: Path, tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_a_node_that_is_killed_in_mid_round_comes_back_or_is_unmasked(there: Dep
     """
     there.app(SECURE)
     (there.folder / "mortal.py").write_text(MORTAL)
-    kill, roster = there.folder / "kill", "--roster=keys/roster"  # which keys.sh writes: nodes sign their keys
-    with there.node(0, roster), there.node(1, roster), there.node(2, roster, "--data=mortal.py", again=True):
+    kill, keyring = there.folder / "kill", "--keyring=keys/keyring"  # which keys.sh writes: nodes sign their keys
+    with there.node(0, keyring), there.node(1, keyring), there.node(2, keyring, "--data=mortal.py", again=True):
         kill.write_text("once")
         same(there.result("secure_back"), set())
         assert not kill.exists()

@@ -76,9 +76,8 @@ def node(
         return _leave(memory, _number(client, key))
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
-    checked_version()
     _logs(verbose)
-    _check_files(recipe_file, keyring)
+    _check(recipe_file, keyring)
     client = _number(client, key)
     fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data))
@@ -88,7 +87,9 @@ def node(
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
 
 
-def _check_files(recipe_file: Path, keyring: Path | None) -> None:
+def _check(recipe_file: Path, keyring: Path | None) -> None:
+    """Raise RecipeError for files that cannot be used, and MedleyError for another version of flwr."""
+    checked_version()
     if not recipe_file.is_file():
         raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
     if keyring is not None:
