@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.killed import METHODS, VICTIMS, deployment, ended
 
 
-def kills(wanted: int, seed: int) -> Iterator[dict[str, Any]]:
+def kills(wanted: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[dict[str, Any]]:
     """So many kills at random moments, the methods and victims in turn; yields the counts after each run.
 
     Raises AssertionError at another digest.
     """
     rng, counts, ran = random.Random(seed), Counter[str](), Counter[str]()
     restarts, times, loads = 0, list[float](), list[float]()
-    for k, kind in enumerate(METHODS):
-        share = wanted // len(METHODS) + (k < wanted % len(METHODS))
+    for k, kind in enumerate(methods):
+        share = wanted // len(methods) + (k < wanted % len(methods))
         with (
             tempfile.TemporaryDirectory(prefix="medley-kills-") as tmp,
             deployment(Path(tmp) / "server", kind) as there,
@@ -70,11 +70,12 @@ def kills(wanted: int, seed: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--methods", default=",".join(METHODS), help="which of the methods, with commas between them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, help="put the counts into this JSON file")
     args = parser.parse_args()
     began = time.monotonic()
-    for found in kills(args.count, args.seed):
+    for found in kills(args.count, args.seed, args.methods.split(",")):
         report("deployed kills", found, began, args.save)
 
 

@@ -15,8 +15,11 @@ import medley as md
 from medley import recipe
 from medley.cli import app
 from medley.flower import client_app, post, roster, server_app
+from medley.flower import deploy as deploy_files
 from medley.flower.roster import recorded
+from medley.flower.running import Deployment
 from medley.storage import events
+from medley.storage.result import Status
 
 pytest.importorskip("flwr")
 
@@ -243,6 +246,19 @@ def test_the_command_tells_the_client_that_is_named(tmp_path: Path) -> None:
         (own / "leave").unlink()
     got = run(app, ["node", "--leave", "--memory", str(tmp_path)])
     assert "say which client this is" in got.output
+
+
+def test_the_command_that_runs_the_app_says_with_how_many_clients_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(Deployment, "run", lambda self, save, config, *more: given.append(config) or Status("finished"))
+    deploy_files.init(tmp_path / "project")
+    for words in ([], ["--open", "2"]):
+        got = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "project"), *words])
+        assert got.exit_code == 0, got.output
+    assert given == [{}, {"open": 2}]
+    assert "open = 0" in (tmp_path / "project" / "app" / "pyproject.toml").read_text()
 
 
 def test_a_damaged_file_of_members_is_refused(doors: Doors) -> None:
