@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shutil
 import sys
@@ -45,6 +47,41 @@ def main(folder: Path) -> None:
             shutil.copy(file, there)
         (there / "README.md").write_text(moved(page, "../../"), encoding="utf-8")
     pages.main(folder / "methods")
+    for page in folder.glob("*.md"):
+        page.write_text(page.read_text(encoding="utf-8").replace("](../examples/", "](examples/"), encoding="utf-8")
+    (folder / "gallery.md").write_text(gallery(folder / "examples"), encoding="utf-8")
+
+
+def gallery(folder: Path) -> str:
+    """The page of all examples with a picture; scripts, notebooks and pictures are put into the folder."""
+    folder.mkdir()
+    out = [
+        "# Gallery",
+        "Each example is one short script, which draws the picture below it. The tests run all of them.",
+    ]
+    for picture in sorted((ROOT / "examples").glob("*.svg")):
+        script = picture.with_suffix(".py")
+        shutil.copy(picture, folder)
+        shutil.copy(script, folder)
+        code = script.read_text(encoding="utf-8")
+        said = ast.get_docstring(ast.parse(code)) or ""
+        (folder / f"{script.stem}.ipynb").write_text(notebook(code), encoding="utf-8")
+        links = f"[Script](path:examples/{script.name}) · [notebook](path:examples/{script.stem}.ipynb)"
+        name = script.stem.replace("_", " ").capitalize()
+        out += [f"## {name}", said, f"![{name}](examples/{picture.name})", links]
+    return "\n\n".join(out) + "\n"
+
+
+def notebook(code: str) -> str:
+    """A script as a notebook: its docstring, its code, and its picture."""
+    said, rest = ast.get_docstring(ast.parse(code)) or "", code.split('"""', 2)[2].strip()
+    drawn = (re.search(r'"(\w+\.svg)"', rest) or [""])[1]
+    cells: list[dict[str, object]] = [{"cell_type": "markdown", "metadata": {}, "source": said}]
+    for source in (rest, f"from IPython.display import SVG\n\nSVG({drawn!r})"):
+        cells.append({"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source})
+    for k, cell in enumerate(cells):
+        cell["id"] = f"cell{k}"
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
 
 
 def moved(page: Path, up: str = "") -> str:

@@ -31,6 +31,16 @@ def test_an_example_draws_its_picture(path: Path, tmp_path: Path) -> None:
 
 
 def test_examples_are_short() -> None:
-    wanted = {"own_model", "personal_heads", "hospitals", "slow_phones", "adapters", "frame", "text", "leakage"}
+    wanted = {
+        "own_model",
+        "personal_heads",
+        "hospitals",
+        "slow_phones",
+        "adapters",
+        "frame",
+        "text",
+        "leakage",
+        "circuit",
+    }
     assert wanted <= {path.stem for path in DRAWN}
     assert all(len(path.read_text(encoding="utf-8").splitlines()) <= 60 for path in DRAWN)

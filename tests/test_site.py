@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import runpy
 from pathlib import Path
@@ -109,3 +111,17 @@ def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path
     for part in ("**Reference**: Agarwal", "```pycon\n>>> import medley", "```bibtex\n@misc{agarwal2025", "x = x\\*, "):
         assert part in text
     assert "| `reach` | `float` | `1.0` | the longest extension of a window" in text
+
+
+def test_the_gallery_shows_every_picture_and_its_notebooks_run_the_scripts(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    sources = runpy.run_path(str(DOCS / "sources.py"))
+    page = sources["gallery"](tmp_path / "examples")
+    for picture in (DOCS.parent / "examples").glob("*.svg"):
+        assert f"(examples/{picture.name})" in page
+        notebook = json.loads((tmp_path / "examples" / f"{picture.stem}.ipynb").read_text())
+        said, code, shown = (cell["source"] for cell in notebook["cells"])
+        script = picture.with_suffix(".py").read_text()
+        assert script.endswith(f'"""\n\n{code}\n')
+        assert ast.get_docstring(ast.parse(script)) == said
+        assert f"'{picture.name}'" in shown
