@@ -349,3 +349,15 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": {**environment(), "torch": "1.0"}}))
     assert medley(*args).exit_code == 0
     assert "was made with torch 1.0 and goes on with" in caplog.text
+
+
+def test_plan_prints_the_cost_of_every_method(file):
+    got = medley("plan", file, "--seeds", 3)
+    assert got.exit_code == 0, got.output
+    assert "610 parameters; 2 clients a round with " in got.stdout
+    assert "3 rounds and 4 evaluations of " in got.stdout
+    assert "3 seeds, 2 methods" in got.stdout
+    rows = [line.split() for line in got.stdout.splitlines() if line.strip().startswith("Fed")]
+    assert [row[0] for row in rows] == ["FedAvg", "FedProx"]
+    assert all(row[1] == "fused" for row in rows)
+    assert medley("plan", file, "--set", "problem.model=mlpp").exit_code == 2

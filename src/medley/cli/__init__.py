@@ -1,4 +1,4 @@
-"""The command line: new, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
+"""The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged; 2 a setting, data or a file
 that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
@@ -19,6 +19,7 @@ from .folders import show_folder
 from .look import cite, list_all, make_report
 from .new import new
 from .node import node
+from .plan import plan
 from .train import compare, run, tune
 from .watch import status, watch
 
@@ -45,7 +46,7 @@ def medley(
     """Federated learning when the clients differ: in their data, their compute, their bandwidth and in time."""
 
 
-for command in (new, run, compare, tune, watch, status):
+for command in (new, plan, run, compare, tune, watch, status):
     app.command()(command)
 app.command("report")(make_report)
 app.command("show")(show_folder)

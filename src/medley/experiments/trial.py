@@ -1,0 +1,253 @@
+"""A short run in the place of a long one: whole cohorts, few rows, and no evaluation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..contract.client import Client, Engine
+from ..contract.errors import MedleyError
+from ..contract.own import PersonalModels
+from ..contract.pace import Pace
+from ..contract.problem import Problem, State
+from ..contract.task import TaskView
+from ..contract.types import Vec
+from ..federation.options import RunOptions
+from ..federation.run import PreparedRun
+from ..federation.simulation import Simulation
+from ..runtime.stopwatch import Stopwatch
+from ..storage import pytree
+from ..storage.result import Result, Row
+from ..transports import Local
+from ..transports.local import LocalConnection
+from ..wire.connection import Host
+from .plan import Method
+
+ROUNDS = 3
+"""Rounds of a trial, in each task that it visits. In the last one every client has few rows."""
+
+TASKS = 2
+"""Tasks of a stream that a trial visits; later ones are taken to cost as much as the second."""
+
+BATCHES = 2
+"""Mini-batches of the clients that have the most rows in a trial."""
+
+LARGE = 2
+"""The number of these clients."""
+
+SHARE = 8
+"""The other clients have a batch's rows divided by this number."""
+
+
+def local(pace: Pace, n: int) -> tuple[int, int]:
+    """Local steps of a client in one round, and the rows in them, of n rows in all."""
+    batch = n if pace.batch is None else min(pace.batch, n)
+    if pace.steps is not None:
+        return pace.steps, pace.steps * batch
+    a_pass = n - n % batch if pace.drop_last else n
+    return pace.epochs * -(-a_pass // batch), pace.epochs * a_pass
+
+
+@dataclass(frozen=True, eq=False)
+class Unmeasured:
+    """An evaluator that measures nothing, at no cost."""
+
+    own_tests: bool = False
+
+    def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
+        """No figures."""
+        return {}
+
+    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
+        """No figures."""
+        return []
+
+    def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
+        """No figures."""
+        return []
+
+    def remedy(self) -> str:
+        """The usual one."""
+        return "try a smaller lr"
+
+
+@dataclass(frozen=True, eq=False)
+class Small:
+    """A draw whose clients have few rows, as `medley.federation.run.PreparedRun` takes one.
+
+    Attributes:
+        draw: the whole draw
+        cut: whether clients have few rows; otherwise they keep all, and rounds are those of the draw
+    """
+
+    draw: Simulation
+    cut: bool = True
+    tested: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the draw."""
+        return self.draw.problem
+
+    @property
+    def rounds_per_task(self) -> int | None:
+        """Rounds of one task of the trial; None without a stream."""
+        return None if self.draw.rounds_per_task is None else ROUNDS
+
+    @property
+    def task_count(self) -> int:
+        """Tasks of the trial."""
+        return min(TASKS, self.draw.task_count)
+
+    def real(self, round: int) -> int:
+        """The round of the draw in whose place the trial's round stands."""
+        if self.draw.rounds_per_task is None:
+            return round
+        task, step = divmod(round - 1, ROUNDS)
+        return task * self.draw.rounds_per_task + min(step + 1, self.draw.rounds_per_task)
+
+    def view(self, round: int) -> TaskView:
+        """The task of this round."""
+        return self.draw.view(self.real(round))
+
+    def cohort(self, round: int) -> tuple[int, ...]:
+        """The clients of the first round of the task, so that rounds can be compared."""
+        first = round if not self.cut else (round - 1) // ROUNDS * ROUNDS + 1
+        return self.draw.cohort(self.real(first))
+
+    def sizes(self, round: int) -> dict[int, int]:
+        """Rows of each client of the cohort in this round, by id."""
+        ids, t = self.cohort(round), self.real(round)
+        whole = {i: int(self.draw.task(t).sizes[i]) for i in ids}
+        if not self.cut:
+            return whole
+        small = {i: max(1, self._batch(i, t, n) // SHARE) for i, n in whole.items()}
+        if (round - 1) % ROUNDS == ROUNDS - 1:
+            return small
+        large = sorted(ids, key=lambda i: (-whole[i], i))[:LARGE]
+        return small | {i: min(whole[i], BATCHES * self._batch(i, t, whole[i])) for i in large}
+
+    def steps(self, i: int, round: int, n: int) -> int:
+        """Local steps of client i with n rows in this round of the trial."""
+        pace = self.draw.scenario.pace.of(self.draw.seed, i, self.real(round))
+        return local(replace(pace, epochs=1, steps=None) if self.cut else pace, n)[0]
+
+    def _batch(self, i: int, round: int, n: int) -> int:
+        """Rows of a mini-batch of client i. A client whose batch is all of its rows counts as having two."""
+        batch = self.draw.scenario.pace.of(self.draw.seed, i, round).batch
+        return min(batch, n) if batch is not None else max(1, n // BATCHES)
+
+    def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
+        """Client i with the rows of `sizes` and one pass over them."""
+        t = self.real(round)
+        me = self.draw.client(i, t, engine, lr)
+        if not self.cut:
+            return me
+        X, y, w = self.draw.clients.rows.of(self.draw.plan.step(t), i)
+        n = self.sizes(round)[i]
+        objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
+        if hasattr(me.problem, "rng"):
+            objective.rng = me.problem.rng  # type: ignore[attr-defined]
+        return replace(me, problem=objective, pace=replace(me.pace, epochs=1, steps=None))
+
+    def evaluator(self, *_: object) -> Unmeasured:
+        """An evaluator that measures nothing."""
+        return Unmeasured()
+
+
+@dataclass(frozen=True)
+class KeptHost:
+    """The transport in this process. It keeps the hosts that it has opened."""
+
+    hosts: list[Any] = field(default_factory=list)
+
+    def open(self, host: Host) -> LocalConnection:
+        """Begin a run with the clients of ``host``."""
+        self.hosts.append(host)
+        return Local().open(host)
+
+
+@dataclass(frozen=True)
+class TrialRound:
+    """One round of a trial.
+
+    Attributes:
+        parts: seconds by part, see `medley.experiments.profile.PARTS`
+        wall: seconds in all
+        sizes: rows of each client of the cohort
+        steps: local steps of the cohort
+        down, up: bytes of its messages
+    """
+
+    parts: dict[str, float]
+    wall: float
+    sizes: dict[int, int]
+    steps: int
+    down: int
+    up: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """The rounds of a trial run, and the run.
+
+    Attributes:
+        rounds: what each round took, in order
+        result: of the run
+        memory: bytes of a client's newest memory, a mean
+    """
+
+    rounds: list[TrialRound]
+    result: Result
+    memory: float
+
+
+def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
+    """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
+    transport, rows = KeptHost(), list[tuple[float, dict[str, float]]]()
+    with Stopwatch() as watch:
+        mine = replace(
+            options,
+            rounds=ROUNDS if small.cut or small.rounds_per_task is not None else ROUNDS + 1,
+            transport=transport,
+            eval_every=1,
+            clients_every=None,
+            client_models=False,
+            target=None,
+            target_over=1,
+            metrics=None,
+            throw=False,
+            progress=False,
+            on_round=lambda _: rows.append((time.perf_counter(), dict(watch.seconds))),
+        )
+        result = PreparedRun.of(method, fed, mine, small).run()
+    if len(rows) < 1 + ROUNDS:
+        raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
+    traffic = np.zeros((len(rows), 2), dtype=np.int64)
+    for entry in result.ledger:
+        traffic[entry.round] += entry.down, entry.up
+    out = [
+        TrialRound(
+            {k: v - before[1].get(k, 0.0) for k, v in after[1].items()},
+            after[0] - before[0],
+            sizes := small.sizes(t),
+            sum(small.steps(i, t, n) for i, n in sizes.items()),
+            *traffic[t].tolist(),
+        )
+        for t, (before, after) in enumerate(pairwise(rows), 1)
+    ]
+    return Trial(out, result, _memory(transport.hosts[-1:]))
+
+
+def _memory(hosts: list[Any]) -> float:
+    """Mean bytes of the newest memories that hosts keep of a client."""
+    sizes = [_bytes(versions[-1:]) for host in hosts for versions in host.memories.versions.values()]
+    return float(np.mean(sizes)) if sizes else 0.0
+
+
+def _bytes(versions: list[tuple[Any, Any]]) -> int:
+    return sum(t.numel() * t.element_size() for _, memory in versions for _, t in pytree.tensors(memory))

@@ -1,0 +1,139 @@
+"""The cost of a run before it is run, beside the run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import medley as md
+from medley.experiments import estimate as module
+from medley.experiments.estimate import estimates
+from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
+from medley.federation.options import RunOptions
+from medley.models import cnn, lstm, mlp
+from medley.runtime import memory
+
+
+def images(n: int = 600, rule: float | None = 0.5, batch: int = 16, epochs: int = 3) -> md.Federation:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 10
+    data = md.datasets.Dataset(torch.randn(n, 1, 14, 14, generator=g), y, torch.randn(50, 1, 14, 14), y[:50], 10)
+    network = md.problems.Network(cnn((1, 14, 14), 10, channels=[8, 16], hidden=32))
+    pace = md.scenarios.Pace(lr=0.01, epochs=epochs, batch=batch)
+    return md.Federation(network, data=data, partition=md.scenarios.IID(6), pace=pace, participation=rule)
+
+
+@pytest.mark.parametrize(
+    ("pace", "rows"),
+    [
+        ({"epochs": 3, "batch": 32}, (12, 300)),
+        ({"epochs": 3, "batch": 32, "drop_last": True}, (9, 288)),
+        ({"steps": 7, "batch": 32}, (7, 224)),
+        ({"steps": 7, "batch": 256}, (7, 700)),
+        ({"epochs": 2, "batch": None}, (2, 200)),
+    ],
+)
+def test_steps_and_rows_of_a_client_with_100(pace: dict[str, int], rows: tuple[int, int]) -> None:
+    assert local(md.scenarios.Pace(**pace).of(0, 0, 1), 100) == rows
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedECADO()], ids=lambda m: m.name)
+def test_bytes_are_those_of_a_round(method: md.Algorithm, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not whole:
+        monkeypatch.setattr(module, "CHEAP", 0.0)
+    fed = images()
+    (e,) = estimates({"mine": method}, fed, 5)
+    ledger = [entry for entry in md.run(method, fed, 3, throw=False).ledger if entry.round == 3]
+    assert (e.down, e.up) == (sum(entry.down for entry in ledger), sum(entry.up for entry in ledger))
+    assert (e.name, e.whole, e.clients, e.rounds, e.evaluations) == ("mine", whole, 3, 5, 6)
+    assert e.rows == 3 * 100 * 3
+    assert e.memory >= memory.peak() - 2**28
+
+
+def test_operations_of_local_steps_are_three_forward_passes_a_row() -> None:
+    fed = md.Federation(
+        md.problems.Network(mlp(64, 10, hidden=(8,))),
+        data=md.datasets.digits().flatten(),
+        partition=md.scenarios.IID(4),
+    )
+    n = len(fed.data.X)
+    (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 2, seeds=3)
+    assert e.flops == 3 * n * 2 * (64 * 8 + 8 * 10)
+    assert e.total == pytest.approx(3 * (2 * e.seconds + 3 * e.evaluation))
+
+
+def test_a_recurrent_layers_operations_are_counted() -> None:
+    X = torch.randint(0, 50, (40, 12))
+    fed = md.Federation(
+        md.problems.Network(lstm(50, 2, embedding=6, hidden=5)),
+        data=(X, torch.arange(40) % 2),
+        partition=md.scenarios.IID(2),
+    )
+    (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 1)
+    steps = 12 * 2 * 4 * 5 * (6 + 5)
+    assert 3 * 40 * steps <= e.flops <= 3 * 40 * (steps + 200)
+
+
+def test_a_trial_asks_whole_cohorts_of_few_rows() -> None:
+    fed = images()
+    draw = fed.draw(0)
+    trial = tried(md.FedAvg(), fed, RunOptions(), Small(draw))
+    assert len(trial.rounds) == ROUNDS
+    assert [sorted(r.sizes.values()) for r in trial.rounds] == [[2, 32, 32], [2, 32, 32], [2, 2, 2]]
+    assert all(tuple(r.sizes) == draw.cohort(1) for r in trial.rounds)
+    assert len(trial.result.history) == 1 + ROUNDS
+
+
+def test_a_trial_of_a_stream_visits_two_tasks() -> None:
+    g = torch.Generator().manual_seed(0)
+    X, y = torch.randn(300, 8, generator=g), torch.arange(300) % 6
+    fed = md.Federation(
+        md.problems.Network(mlp(8, 6, hidden=(4,))),
+        data=md.datasets.Dataset(X, y, X[:60], y[:60], 6),
+        partition=md.scenarios.IID(2),
+        stream=md.scenarios.Split(tasks=3),
+        replay=md.replay.Ring(capacity=20),
+    )
+    (e,) = estimates({"CFLAG": md.CFLAG()}, fed, 7)
+    assert (e.rounds, e.evaluations, e.whole) == (21, 22, False)
+    assert e.rows == 100
+    assert 0 < e.seconds < 10
+
+
+def rounds_of(a: float, c: float, other: float) -> list[TrialRound]:
+    out = []
+    for sizes, steps in (({0: 64, 1: 64, 2: 4}, 5), ({0: 4, 1: 4, 2: 4}, 3)):
+        spent = steps * a + c * sum(sizes.values())
+        out.append(TrialRound({"local steps": spent, "evaluation": 5.0}, spent + other + 5.0, sizes, steps, 0, 0))
+    return out
+
+
+def test_seconds_are_fitted_by_step_and_row() -> None:
+    seconds = module._seconds(rounds_of(a=0.01, c=0.002, other=0.3))
+    assert seconds(10, 160, 5000, 1000) == pytest.approx(160 * 0.01 + 5000 * 0.002 + 10 * 0.1)
+
+
+def test_a_noisy_fit_has_no_negative_part() -> None:
+    large, small = rounds_of(a=0.0, c=0.002, other=0.0)
+    for noise in (0.0, 1.0):  # below the line of both, and more time for fewer rows
+        small.parts["local steps"] = noise
+        assert module._fit("local steps", (large, 5), (small, 3)) == (0.0, pytest.approx(0.002))
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+def test_seconds_are_about_those_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+    monkeypatch.setattr(module, "CHEAP", 0.0)
+    fed = images(n=6000, batch=32)
+    ratios = []
+    for _ in range(3):
+        began = time.process_time()
+        md.run(md.FedAvg(), fed, 4, eval_every=100)
+        spent = time.process_time() - began
+        (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 4)
+        ratios.append((4 * e.seconds + 2 * e.evaluation) / spent)
+    assert 0.5 < sorted(ratios)[1] < 2
