@@ -84,6 +84,29 @@ def test_every_page_is_in_the_navigation():
         assert f"({page.name})" in decisions, page
 
 
+def test_tutorials_are_eleven_in_order_and_each_names_the_next():
+    order = [f"{name}.md" for name in re.findall(r"^tutorials/(\w+)$", (DOCS / "contents.md").read_text(), re.M)]
+    assert len(order) == 11
+    for number, (page, after) in enumerate(zip(order, [*order[1:], "../howto.md"], strict=True), 1):
+        text = (DOCS / "tutorials" / page).read_text()
+        assert text.startswith(f"# {number}. "), page
+        assert "Ten minutes." in text, page
+        assert f"]({after})" in text.split("## ")[-1], f"{page} does not lead to {after}"
+        assert "<!-- printed -->\n```text\n```" not in text, f"{page} shows an empty output"
+
+
+def test_25_questions_each_with_a_short_block_and_a_line_in_the_contents():
+    contents, *sections = re.split(r"^### ", (DOCS / "howto.md").read_text(), flags=re.M)
+    linked = re.findall(r"\]\(#([\w-]+)\)", contents)
+    titles = [section.partition("\n")[0] for section in sections]
+    assert sorted(linked) == sorted(re.sub(r"[^\w-]", "", t.lower().replace(" ", "-")) for t in titles)
+    assert len(titles) == 25
+    for title, section in zip(titles, sections, strict=True):
+        (code,) = re.findall(r"^```(?:python|bash)\n(.*?)^```$", section, re.M | re.S)
+        assert len(code.splitlines()) <= 30, title
+        assert "not run" not in section, title
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("methods")
