@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import medley as md
 from medley.algorithms.fedecado import Memory
-from medley.numerics.circuit.norton import Branch, Reach, advance, extension, inertia
+from medley.numerics.circuit.norton import Branch, Reach, Sizes, advance, extension, inertia
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from medley.storage import pytree as tree
@@ -313,26 +313,26 @@ def test_with_a_conductance_the_step_never_overshoots(h, T, e):
 
 def test_the_extension_follows_the_share_and_the_truncation_error():
     a, b = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.25])
-    assert extension(0.1, a, b) == 1.0  # the share's lead
-    assert extension(0.8, a, -a) == pytest.approx(0.25)
-    assert extension(1.0, a, -a) == 0.0  # S changed by twice its size
-    assert extension(1.0, a / 4, a / 2, last=0.5, most=9.0) == pytest.approx(2.0)  # and here by half of it
-    assert extension(1.0, a / 4, a / 2, last=0.5) == 1.0  # at most
-    assert extension(1.0, a, a) == 1.0  # no change at all
-    assert extension(1.0, a, 0.75 * a, last=0.2) == 1.0
-    assert extension(1.0, 2 * a, a, last=0.2) == pytest.approx(0.2)  # S halved in 1.2 windows: another 1.2
-    assert extension(0.5, 2 * a, a, last=1.0, most=9.0) == 1.0  # half of them answered: all change twice as much
-    assert extension(1.0, a, 0 * a) == 0.0
+    assert extension(0.1, Sizes.of(a, b)) == 1.0  # the share's lead
+    assert extension(0.8, Sizes.of(a, -a)) == pytest.approx(0.25)
+    assert extension(1.0, Sizes.of(a, -a)) == 0.0  # S changed by twice its size
+    assert extension(1.0, Sizes.of(a / 4, a / 2), last=0.5, most=9.0) == pytest.approx(2.0)  # and here by half of it
+    assert extension(1.0, Sizes.of(a / 4, a / 2), last=0.5) == 1.0  # at most
+    assert extension(1.0, Sizes.of(a, a)) == 1.0  # no change at all
+    assert extension(1.0, Sizes.of(a, 0.75 * a), last=0.2) == 1.0
+    assert extension(1.0, Sizes.of(2 * a, a), last=0.2) == pytest.approx(0.2)  # S halved in 1.2 windows: another 1.2
+    assert extension(0.5, Sizes.of(2 * a, a), last=1.0, most=9.0) == 1.0  # half answered: all change twice
+    assert extension(1.0, Sizes.of(a, 0 * a)) == 0.0
 
 
 def test_the_age_of_the_motion_is_set_back_where_it_runs_against_kirchhoffs_sum():
     S, v = torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.0])
-    assert inertia(1.0, S, v, 0.0) == (0.25, 1.0)
-    assert inertia(0.5, S, v, 5.0) == (0.5 * 6 / 9, 6.0)
-    assert inertia(1.0, S, -v, 5.0) == (0.0, 0.0)  # quite against it: at rest
-    assert inertia(1.0, S, torch.tensor([0.0, 1.0]), 5.0)[1] == 6.0  # across
-    assert inertia(1.0, S, torch.tensor([0.6, 0.8]), 4.0)[1] == pytest.approx(2.0)
-    assert inertia(1.0, 0 * S, v, 2.0)[1] == 3.0
+    assert inertia(1.0, Sizes.of(S, S, v), 0.0) == (0.25, 1.0)
+    assert inertia(0.5, Sizes.of(S, S, v), 5.0) == (0.5 * 6 / 9, 6.0)
+    assert inertia(1.0, Sizes.of(S, S, -v), 5.0) == (0.0, 0.0)  # quite against it: at rest
+    assert inertia(1.0, Sizes.of(S, S, torch.tensor([0.0, 1.0])), 5.0)[1] == 6.0  # across
+    assert inertia(1.0, Sizes.of(S, S, torch.tensor([0.6, 0.8])), 4.0)[1] == pytest.approx(2.0)
+    assert inertia(1.0, Sizes.of(0 * S, 0 * S, v), 2.0)[1] == 3.0
 
 
 def test_inertia_pays_on_a_valley_where_everybody_takes_part():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..contract.client import Client
 from ..contract.errors import Diverged, MedleyError
 from ..contract.message import Message, is_finite
+from ..runtime import deferred
 from ..storage import pytree
 from .request import Request
 
@@ -63,13 +65,23 @@ def check_unchanged(request: Request, i: int, given: Iterable[WatchedTensor]) ->
 
 
 def check_finite(request: Request, ids: tuple[int, ...], reply: Message) -> None:
-    """Raise Diverged for NaN or infinities, naming the first such client of ``ids`` and the field."""
+    """Raise Diverged for NaN or infinities, naming the first such client of ``ids`` and the field.
+
+    Of tensors on an accelerator, within `medley.runtime.deferred.gathered`, at its end.
+    """
     for name, v in vars(reply).items():
-        if not is_finite(v):
-            stacked = isinstance(v, Tensor) and v.ndim > 1 and len(v) == len(ids) > 1
-            row = int((~torch.isfinite(v)).nonzero()[0, 0]) if stacked else 0
-            raise Diverged(
-                f"client {ids[row]} sent numbers that are not finite ({name!r} of {request.method}, round "
-                f"{request.exchange.round}): the run diverges",
-                unexplained=True,
-            )
+        stacked = isinstance(v, Tensor) and v.ndim > 1 and len(v) == len(ids) > 1
+        fail = partial(_refuse, request, ids, name)
+        if isinstance(v, Tensor) and v.is_floating_point() and (checks := deferred.gathering(v)) is not None:
+            bad = ~v.isfinite()
+            checks.put(bad.flatten(1).any(1) if stacked else bad.any(), fail)
+        elif not is_finite(v):
+            fail(int((~torch.isfinite(v)).nonzero()[0, 0]) if stacked else 0)
+
+
+def _refuse(request: Request, ids: tuple[int, ...], name: str, row: int) -> NoReturn:
+    raise Diverged(
+        f"client {ids[row]} sent numbers that are not finite ({name!r} of {request.method}, round "
+        f"{request.exchange.round}): the run diverges",
+        unexplained=True,
+    )

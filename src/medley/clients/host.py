@@ -16,7 +16,7 @@ from ..contract.needs import Need
 from ..contract.own import OwnState, PartlyShared
 from ..contract.pace import OptimizerState
 from ..contract.problem import Problem
-from ..runtime import stopwatch, streams
+from ..runtime import deferred, stopwatch, streams
 from ..wire.codec import Codec, Kept, Plain, downlink
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
@@ -110,7 +110,8 @@ class ClientHost:
             return personal_models(self, exchange, block, memories), {}
         if exchange.tolerant:
             try:
-                return self.serve_block(replace(exchange, tolerant=False), block, memories)
+                with deferred.at_once():
+                    return self.serve_block(replace(exchange, tolerant=False), block, memories)
             except (ClientFailed, Diverged, WireError) as e:
                 return Fold(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
         request = self._decoded(exchange, exchange.blocks[block], memories)
@@ -138,11 +139,12 @@ class ClientHost:
         codec, types = downlink(self.codec), self.algorithm.message_types[exchange.method]
         dtype, d = self.problem.dtype, self.problem.d
         asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
-        common, own = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked), {}
+        # An accelerator is not waited for: a reply to numbers that are not finite is refused.
+        finite = self.device == "cpu"
+        common, own = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked, finite), {}
         if types.each is not None:
-            own = {
-                i: types.each.unpack(codec.decode(exchange.each[i], {}, dtype), d, f"client {i}, {asked}") for i in ids
-            }
+            each = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
+            own = {i: types.each.unpack(m, d, f"client {i}, {asked}", finite) for i, m in each.items()}
         return Request(exchange, self.algorithm, ids, common, own, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, held: Mapping[int, Any]) -> MemoryParts:

@@ -20,7 +20,7 @@ from ..contract.client import Client, M
 from ..contract.errors import MedleyError
 from ..contract.pace import Pace
 from ..contract.problem import Objective
-from ..contract.types import Rows, Vec
+from ..contract.types import Rows, Vec, column, entries
 
 
 class ClientStack(Client[M]):
@@ -122,8 +122,7 @@ def stack(states: Sequence[Any], like: Vec) -> Any:
         elif isinstance(v, bool | str | None):
             fields[name] = v
         else:
-            dtype = torch.int64 if isinstance(v, int) else like.dtype
-            fields[name] = torch.tensor(values, dtype=dtype, device=like.device)[:, None]
+            fields[name] = column(values, like, torch.int64 if isinstance(v, int) else like.dtype)
     return dataclasses.replace(first, **fields)
 
 
@@ -139,13 +138,16 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
 
     Raises MedleyError for other shapes.
     """
+    wanted = {n: v for n, v in fields.items() if isinstance(v, Tensor) and v.shape == (k, 1) and n in numbers(kind)}
+    read = dict(zip(wanted, entries(*wanted.values()), strict=True))
     columns: dict[str, Sequence[Any]] = {}
     for name, v in fields.items():
-        if not isinstance(v, Tensor) or v.ndim == 1:
+        if name in read:
+            columns[name] = read[name]
+        elif not isinstance(v, Tensor) or v.ndim == 1:
             columns[name] = [v] * k
         elif v.ndim > 1 and len(v) == k:
-            number = v.shape == (k, 1) and name in numbers(kind)
-            columns[name] = v[:, 0].tolist() if number else [r.clone() if copy else r for r in v.unbind()]
+            columns[name] = [r.clone() if copy else r for r in v.unbind()]
         else:
             raise MedleyError(
                 f"{where}: {name!r} of a stack of {k} clients has shape {list(v.shape)}; vectors are [{k}, d], "

@@ -57,9 +57,9 @@ class Message:
         return fields
 
     @classmethod
-    def unpack(cls: type[T], packed: Packed, d: int | None = None, where: str = "a message") -> T:
+    def unpack(cls: type[T], packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> T:
         """The message with these fields, which may come from anywhere: see `check`, also for the arguments."""
-        cls.check(packed, d, where)
+        cls.check(packed, d, where, finite)
         return cls(**packed)
 
     @classmethod

@@ -1,5 +1,9 @@
 """Names for array types. Their shapes are checked at run time in tests only."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
@@ -25,3 +29,28 @@ Data = Shaped[Tensor, "n ..."]
 def number(column: Tensor) -> Num:
     """One client's tensor [1] as a float; a stack's column [k, 1] unchanged."""
     return float(column) if column.ndim < 2 else column
+
+
+def column(values: Sequence[float], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of k clients as a column [k, 1].
+
+    On an accelerator `entries` has them without a wait for the device.
+
+    Args:
+        values: the numbers
+        like: a tensor on the column's device
+        dtype: default None: that of ``like``
+    """
+    here = torch.tensor(values, dtype=dtype or like.dtype)
+    made: Any = here.to(like.device)[:, None]
+    if not made.is_cpu:
+        made.known = made._version, here.tolist()
+    return made  # type: ignore[no-any-return]
+
+
+def entries(*columns: Tensor) -> list[list[float]]:
+    """The numbers of columns [k, 1]; those that are not known here are read from their device at once."""
+    there = [c for c in columns if getattr(c, "known", (-1,))[0] != c._version]
+    alike = len({c.dtype for c in there}) == 1
+    read = iter(torch.cat(there, 1).T.tolist() if alike else [c[:, 0].tolist() for c in there])
+    return [next(read) if any(c is t for t in there) else vars(c)["known"][1] for c in columns]

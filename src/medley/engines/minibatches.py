@@ -121,6 +121,7 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
     begins, lagging = (torch.tensor(at)[:, None, None] for at in (at_rows, at_labels))
     index += begins
     lagging -= begins
+    index, lagging = index.to(rows.device), lagging.to(rows.device)
     row, apart = rows.shape[1:], at_rows != at_labels
     # Steps gathered at a time. A table is in the cache already.
     count = 1 if full or table is not None else max(1, min(most, GATHER_LIMIT // (k * b * row.numel())))
@@ -132,9 +133,9 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
         at = 0 if full else t % count
         if at == 0 and (t == 0 or not full):
             some = index[:active, t : t + count]
-            hs = rows.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *row).unbind(1)
+            hs = rows.index_select(0, some.reshape(-1)).view(*some.shape, *row).unbind(1)
             some = some + lagging[:active] if apart else some
-            ys = labels.index_select(0, some.reshape(-1).to(rows.device)).view(*some.shape, *labels.shape[1:]).unbind(1)
+            ys = labels.index_select(0, some.reshape(-1)).view(*some.shape, *labels.shape[1:]).unbind(1)
         now = 0 if full else t
         share = 1 / b if shares is None else shares[:active, now]
         yield active, hs[at][:active], ys[at][:active], share, positions[now][:active]
@@ -189,7 +190,7 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
     passes = [1 if s.full else -(-s.steps // each) for s, each in zip(group, per_pass, strict=True)]
     steps = max(p * each for p, each in zip(passes, per_pass, strict=True))
     index = torch.zeros(len(group), steps, b, dtype=torch.int64)
-    shares = X.new_zeros(index.shape)
+    shares = torch.zeros(index.shape, dtype=X.dtype)
     for i, (me, n, size, _, full) in enumerate(group):
         whole, rest = divmod(n, size)
         mine, weights = (v[i, : passes[i] * per_pass[i]].view(passes[i], per_pass[i], b) for v in (index, shares))
@@ -203,7 +204,7 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
         weights[:, :whole, :size] = 1 / size
         if rest:
             weights[:, whole, :rest] = 1 / rest
-    return index, shares
+    return index, shares.to(X.device)
 
 
 def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..contract import types
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.needs import Need
 from ..contract.problem import Problem
@@ -56,7 +57,7 @@ class Terms:
     momentum: Tensor | None
     pull: tuple[Num | Vec, Vec] | None
 
-    def rows(self, some: slice | list[int]) -> Terms:
+    def rows(self, some: slice | Tensor) -> Terms:
         """The terms of these clients."""
         part: Callable[[Any], Any] = lambda v: v[some] if isinstance(v, Tensor) and v.ndim == 2 else v
         return Terms(
@@ -97,7 +98,7 @@ class Stacked:
             self.problem.mode(True)
         schedules = [Schedule.of(c) for c in me.members]
         X = x.expand(k, -1).clone()
-        column: Callable[[list[Any]], Tensor] = lambda values: x.new_tensor(values)[:, None]
+        column: Callable[[list[Any]], Tensor] = lambda values: types.column(values, x)
         ridge = self.problem.decay if isinstance(self.problem, LinearProblem) else 0.0
         clips = [torch.inf if p.clip is None else p.clip for p in paces]
         momentum = how.optimizer == "sgd" and any(p.momentum for p in paces)
@@ -111,9 +112,14 @@ class Stacked:
             pull=how.pull,
         )
         for some in groups(schedules):
-            part = X[some]
-            self.train([schedules[i] for i in some], part, terms.rows(some), how.optimizer == "adam")
-            X[some] = part
+            group, adam = [schedules[i] for i in some], how.optimizer == "adam"
+            if some == [*range(k)]:
+                self.train(group, X, terms, adam)
+                continue
+            at = torch.tensor(some).to(X.device)
+            part = X[at]
+            self.train(group, part, terms.rows(at), adam)
+            X[at] = part
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
         return LocalUpdate(X.sub_(x), column(T), column(steps), self.name)
 
@@ -125,7 +131,8 @@ class Stacked:
             return
         b1, b2 = Seq.betas
         kept = [torch.zeros_like(X) for _ in range(2 if adam else whole.momentum is not None)]
-        decays, terms = bool(whole.decay.any()), whole
+        ridge = isinstance(self.problem, LinearProblem) and bool(self.problem.family.mu)
+        decays, terms = ridge or any(s.me.pace.weight_decay for s in group), whole
         for t, (active, h, y, share, _) in enumerate(minibatches(group, X), 1):
             if active < len(terms.lr):
                 terms = whole.rows(slice(active))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from ..contract.types import Vec
 
 Terms = Sequence[tuple[float, Vec | None]]
@@ -26,5 +28,8 @@ def bounded(c: Vec, clip: float | None, v: Vec) -> Vec:
     """c, shortened to at most clip·‖v‖; ``clip=None`` leaves it as it is."""
     if clip is None:
         return c
+    if not c.is_cpu:  # no wait for an accelerator
+        factor: Tensor = (clip * v.norm() / c.norm()).nan_to_num(1.0).clamp(max=1.0)
+        return c * factor
     norm = float(c.norm())
     return c * min(1.0, clip * float(v.norm()) / norm) if norm > 0 else c

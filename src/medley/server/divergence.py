@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import NoReturn
 
+from ..contract.errors import Diverged
+from ..contract.message import is_finite
 from ..contract.own import PartlyShared
 from ..contract.problem import Problem
+from ..contract.types import Vec
+from ..runtime import deferred
 from ..storage.result import Row, Status
 
 LAST = 3
@@ -18,6 +23,24 @@ FAR = 3.0
 LEARNT, LOST = 0.2, 0.05
 """A run has learnt where it gained LEARNT of the accuracy that it lacked at its start, and has lost all where no more
 than LOST of that gain is left."""
+
+
+def check_model(name: str, x: Vec, round: int) -> None:
+    """Raise Diverged for a model that is not finite; on an accelerator within `deferred.gathered`, at its end.
+
+    Args:
+        name: of the method
+        x: the model [d]
+        round: the number of the round
+    """
+
+    def fail(_: int) -> NoReturn:
+        raise Diverged(f"{name}'s model is not finite after round {round}: the run diverges", unexplained=True)
+
+    if (checks := deferred.gathering(x)) is not None:
+        checks.put(~x.isfinite().all(), fail)
+    elif not is_finite(x):
+        fail(0)
 
 
 def judged(history: Sequence[Row], problem: Problem | None = None) -> Status:

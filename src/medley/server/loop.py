@@ -16,10 +16,9 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, WireError
-from ..contract.message import is_finite
 from ..contract.problem import State
 from ..contract.types import Vec
-from ..runtime import stopwatch
+from ..runtime import deferred, stopwatch
 from ..runtime.clock import Device
 from ..storage import pytree, run_folder
 from ..storage.events import Events, ExchangeEvent
@@ -31,7 +30,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import judged, reached
+from .divergence import check_model, judged, reached
 from .members import regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
@@ -220,7 +219,8 @@ class Loop:
         """The run one round later; ``state`` stays as it is. ``began`` is the start on `time.perf_counter`'s clock."""
         after = state.before()
         after.round += 1
-        self._round(after)
+        with deferred.gathered():
+            self._round(after)
         self.readmit = ()
         after.wall = time.perf_counter() - began
         if self._evaluated(after.round):
@@ -276,9 +276,7 @@ class Loop:
             self.algorithm.end_task(state.s, cohort)
             cohort.settle()
         x = self.algorithm.model(state.s)
-        if not is_finite(x):
-            said = f"{self.algorithm.name}'s model is not finite after round {t}: the run diverges"
-            raise Diverged(said, unexplained=True)
+        check_model(self.algorithm.name, x, t)
         if ends and (scores := self.evaluator.accuracies(x, b.buffers, t)):
             state.matrix = [*state.matrix, scores]
 

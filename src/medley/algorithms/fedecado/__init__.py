@@ -97,7 +97,7 @@ from ...contract.cohort import Cohort
 from ...contract.errors import Unsupported
 from ...contract.messages import Recalled, recall_all
 from ...contract.types import Vec
-from ...numerics.circuit.norton import Branch, Reach, Refreshed, advance, extension, inertia, refresh
+from ...numerics.circuit.norton import Branch, Reach, Refreshed, Sizes, advance, extension, inertia, refresh
 from .inductive import Inductive
 from .messages import Center as Center
 from .messages import Change, Net, Node, Request, Server, Window
@@ -159,7 +159,7 @@ class FedECADO(Inductive):
         age = sum(clients.round - t for t in replies.asked.values()) / len(got)
         s.late = 0.9 * s.late + 0.1 * age
         p = [clients.p[i] for i in got]
-        reach = Reach.of(s.x.new_tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
+        reach = Reach.of(torch.tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w)
@@ -226,11 +226,12 @@ class FedECADO(Inductive):
             h: conductance of the whole star.
         """
         f = replies / clients.population
-        e = extension(f, *S, s.extended, float(self.reach))
+        sizes = Sizes.of(*S, s.v if self.inertia else None)
+        e = extension(f, sizes, s.extended, float(self.reach))
         x = advance(s.x, Te, S, ahead, e, h)
         if self.inertia:
             if s.v is not None:
-                beta, s.age = inertia(f, S[1], s.v, s.age)
+                beta, s.age = inertia(f, sizes, s.age)
                 x.add_(s.v, alpha=beta)
             s.v = x - s.x
         read = s.x if s.read is None else s.read

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from ...contract.client import Client, Descent, Engine, LocalUpdate
 from ...contract.pace import Pace
 from ...contract.problem import Problem
-from ...contract.types import Vec
+from ...contract.types import Vec, column
 from ...problems.linear import LinearProblem
 from ..minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
 from ..seq import Seq
@@ -53,14 +54,14 @@ class Terms(NamedTuple):
     drift: ClientVecs | None
 
     @classmethod
-    def of(cls, paces: Sequence[Pace], ridge: Vec | float, x: Vec, how: Descent) -> Terms:
-        """The terms of a descent; ``ridge`` is the problem's own weight decay, a number or [d]."""
+    def of(cls, paces: Sequence[Pace], ridge: Vec | float, ridged: bool, x: Vec, how: Descent) -> Terms:
+        """The terms of a descent; ``ridge`` is the problem's own weight decay, a number or [d], ``ridged`` if not 0."""
         scale, pull, shift = how[:3]
         lr = x.new_tensor([p.lr for p in paces])[:, None]
         mu, anchor = (0.0, x) if pull is None else pull
         fading: Tensor | None = None
         decay = ridge + x.new_tensor([p.weight_decay for p in paces])[:, None]
-        if pull is not None or bool(decay.any()):
+        if pull is not None or ridged or any(p.weight_decay for p in paces):
             fading = (lr * (mu + scale * decay)).expand(len(paces), -1)
         drift: Tensor | None = None
         if pull is not None:
@@ -94,6 +95,11 @@ class Fused:
     rest: Engine = field(default_factory=Seq)
     name: str = "fused"
 
+    @cached_property
+    def ridged(self) -> bool:
+        """Whether the problem has a weight decay of its own."""
+        return bool(self.ridge.any()) if isinstance(self.ridge, Tensor) else self.ridge != 0
+
     @property
     def maps(self) -> bool:
         """Whether there are convolutions or pooling."""
@@ -109,7 +115,7 @@ class Fused:
         affine = how.optimizer == "sgd" and not any(p.momentum or p.clip is not None for p in paces)
         if not affine or not supports(me, how):
             return self.rest.descend(me, x, how)
-        k, terms = len(schedules), Terms.of(paces, self.ridge, x, how)
+        k, terms = len(schedules), Terms.of(paces, self.ridge, self.ridged, x, how)
         spans = self.spans(schedules, x, terms)
         alone = self.alone(x)
         kinds = [s.n.bit_length() if spans[i] else -i if alone else 0 for i, s in enumerate(schedules)]
@@ -125,7 +131,7 @@ class Fused:
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
         if k == 1:
             return LocalUpdate(step[0], T[0], steps[0], self.name)
-        return LocalUpdate(step, x.new_tensor(T)[:, None], x.new_tensor(steps)[:, None], self.name)
+        return LocalUpdate(step, column(T, x), column(steps, x), self.name)
 
     def spans(self, schedules: list[Schedule], x: Vec, terms: Terms) -> list[bool]:
         """Which clients' first layer is trained in the span of their rows.

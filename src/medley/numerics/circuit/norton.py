@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,7 +94,29 @@ def refresh(
     return Refreshed(after, sums, ahead)
 
 
-def extension(f: float, before: Vec, after: Vec, last: float = 0.0, most: float = 1.0) -> float:
+class Sizes(NamedTuple):
+    """Sizes of the sum and of the node's last move, read from a device at once.
+
+    Attributes:
+        change: |S⁺ − S|.
+        after: |S⁺|.
+        move: |v|; 0 where there was none.
+        along: ⟨S⁺, v⟩; 0 where there was none.
+    """
+
+    change: float
+    after: float
+    move: float = 0.0
+    along: float = 0.0
+
+    @classmethod
+    def of(cls, before: Vec, after: Vec, v: Vec | None = None) -> Sizes:
+        """Of S and S⁺ [d], and of the node's last move v [d]; None for none."""
+        found = [(after - before).norm(), after.norm(), *([] if v is None else [v.norm(), after @ v])]
+        return cls(*torch.stack(found).tolist())
+
+
+def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0) -> float:
     """e: the time by which the window goes on after the clients stop, in units of the window.
 
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 ), at most ``most`` in the place of both ones.
@@ -104,16 +127,16 @@ def extension(f: float, before: Vec, after: Vec, last: float = 0.0, most: float 
 
     Args:
         f: the share of the clients that replied, in (0, 1].
-        before, after: S and S⁺ [d].
+        sizes: of S and S⁺.
         last: e⁻, the extension of the last window; default 0.
         most: the longest extension; default 1.
     """
-    change = float((after - before).norm())
-    steady = (1 + last) * f * float(after.norm()) / change - 1 if change > 0 else most
+    change = sizes.change
+    steady = (1 + last) * f * sizes.after / change - 1 if change > 0 else most
     return max(min(max(min(1.0, 1 / f - 1), steady), most), 0.0)
 
 
-def inertia(f: float, S: Vec, v: Vec, age: float) -> tuple[float, float]:
+def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:
     """β, the share of the node's last move that goes on, and the age t of the motion.
 
     t = (t⁻ + 1) (1 − max(0, cos(S, v)))        β = f t/(t + 3)
@@ -123,12 +146,11 @@ def inertia(f: float, S: Vec, v: Vec, age: float) -> tuple[float, float]:
 
     Args:
         f: the share of the clients that replied, in (0, 1].
-        S: Kirchhoff's sum after the window [d].
-        v: the node's last move [d].
+        sizes: of Kirchhoff's sum after the window, and of the node's last move.
         age: t⁻.
     """
-    size = float(S.norm()) * float(v.norm())
-    against = min(max(float(S @ v) / size, 0.0), 1.0) if size > 0 else 0.0
+    size = sizes.after * sizes.move
+    against = min(max(sizes.along / size, 0.0), 1.0) if size > 0 else 0.0
     age = (age + 1) * (1 - against)
     return f * age / (age + 3), age
 

@@ -1,0 +1,84 @@
+"""Checks of tensors on an accelerator, gathered over a round and read in one copy to the host.
+
+Each read of a device's tensor makes the host wait until the device has done all that it was given. On the CPU a check
+is made where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+Fail = Callable[[int], NoReturn]
+"""Raises the error of a check, given the first place that failed."""
+
+
+class Checks:
+    """Checks whose outcome is still on a device, in their order."""
+
+    def __init__(self) -> None:
+        self._flags: list[Tensor] = []
+        self._fails: list[Fail] = []
+
+    def put(self, bad: Tensor, fail: Fail) -> None:
+        """Add a check.
+
+        Args:
+            bad: bool [k] or [], True at places that fail
+            fail: raises the error
+        """
+        self._flags.append(bad.reshape(-1))
+        self._fails.append(fail)
+
+    def read(self) -> None:
+        """Wait for the outcomes, and raise the error of the first check that failed."""
+        flags, self._flags = self._flags, []
+        fails, self._fails = self._fails, []
+        if not flags:
+            return
+        found = iter(torch.cat(flags).tolist())
+        for flag, fail in zip(flags, fails, strict=True):
+            bad = [next(found) for _ in range(len(flag))]
+            if any(bad):
+                fail(bad.index(True))
+
+
+_open: list[Checks | None] = []
+"""Gatherings that are under way in this process, the innermost last; None where checks do not wait."""
+
+
+@contextmanager
+def gathered() -> Iterator[None]:
+    """Gather the checks of tensors on an accelerator; they are read at the end, and before an error passes on."""
+    checks = Checks()
+    _open.append(checks)
+    try:
+        yield
+    except Exception as e:
+        try:
+            checks.read()
+        except Exception as first:  # numbers that are not finite are the cause of what came after them
+            raise first from e
+        raise
+    finally:
+        _open.remove(checks)
+    checks.read()
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Make each check where it stands, within `gathered` too."""
+    _open.append(None)
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
+def gathering(t: Tensor) -> Checks | None:
+    """The gathering that a check of ``t`` belongs to; None where it is made at once."""
+    return _open[-1] if _open and not t.is_cpu else None
