@@ -105,6 +105,7 @@ class PretendedGPU:
     def __enter__(self) -> PretendedGPU:
         for name, stand_in in self._cuda().items():
             self._stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+        self._stack.enter_context(mock.patch.object(torch.backends.cudnn, "is_acceptable", return_value=False))
         self._stack.enter_context(_Operations(self))
         self._stack.enter_context(_Calls(self))
         return self
