@@ -16,20 +16,60 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from medley import recipe
 from medley.cli.cards import bibtex, card
 
 SOURCE = Path(inspect.getfile(recipe)).parents[2]
 """The folder of the package."""
 
+LEAGUE = Path(__file__).parents[1] / "papers" / "league"
+
 
 def main(folder: Path) -> None:
     """Write ``index.md`` and a page a method into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = recipe.methods()
+    kinds, rows = recipe.methods(), league()
     for name, kind in kinds.items():
-        (folder / f"{name.lower()}.md").write_text(page(name, kind), encoding="utf-8")
+        text = page(name, kind)
+        if name in rows:
+            text = text.replace(
+                "\nThe method's file is", f"\n## In the league\n\n{rows[name]}\n\nThe method's file is", 1
+            )
+        (folder / f"{name.lower()}.md").write_text(text, encoding="utf-8")
     (folder / "index.md").write_text(index(kinds), encoding="utf-8")
+
+
+def league() -> dict[str, str]:
+    """Each method's ranks and scores in the league's development group, where all methods have finished runs."""
+    sys.path.insert(0, str(LEAGUE))
+    try:
+        made = __import__("page")
+    finally:
+        sys.path.remove(str(LEAGUE))
+    known = set(recipe.methods())
+    finals = made.gathered(LEAGUE / "results", "development").finals
+    most = max((len(known & by.keys()) for by in finals.values()), default=0)
+    finals = {federation: by for federation, by in finals.items() if len(known & by.keys()) == most}
+    names = sorted(known.intersection(*(by.keys() for by in finals.values())))
+    table, out = made.ranking.ranks(finals, names), {}
+    for k, name in enumerate(names):
+        said = (
+            f"Mean rank {table[:, k].mean():.1f} of {len(names)} methods, tuned alike, on the {len(finals)} "
+            "federations of the league's [development group](../papers/league/README.md) that all have finished. A score "
+            "is the mean of five fresh seeds."
+        )
+        rows = ["| federation | rank | score |", "|---|---|---|"]
+        for rank, (federation, by) in zip(table[:, k], finals.items(), strict=True):
+            share = made.FEDERATIONS[federation].metric == "accuracy"
+            fine = [v for v in by[name] if np.isfinite(v)]
+            mean = abs(float(np.mean(fine))) if fine else float("nan")
+            score = f"{mean:.1%} accuracy" if share else f"{mean:.4g} test loss"
+            lost = len(by[name]) - len(fine)
+            rows.append(f"| {federation} | {rank:g} | {score}{f', {lost} of {len(by[name])} diverged' * bool(lost)} |")
+        out[name] = said + "\n\n" + "\n".join(rows)
+    return out
 
 
 def index(kinds: dict[str, Any]) -> str:

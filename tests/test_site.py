@@ -127,6 +127,12 @@ def test_every_method_has_a_page_and_a_row(pages: Path):
         assert text.count("```") % 2 == 0, name
         for field in dataclasses.fields(kind):
             assert f"| `{field.name}` |" in text, (name, field.name)
+    rows = {n: (pages / f"{n.lower()}.md").read_text().partition("## In the league")[2] for n in recipe.methods()}
+    ranked = {n: float(re.search(r"Mean rank ([\d.]+) of (\d+)", row)[1]) for n, row in rows.items() if row}
+    assert {"FedAvg", "FedECADO", "SCAFFOLD"} <= ranked.keys()
+    assert len(ranked) >= 19
+    k = len(ranked)
+    assert sum(ranked.values()) == pytest.approx(k * (k + 1) / 2, abs=0.05 * k)  # ranks of each federation sum to this
 
 
 def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path):
