@@ -57,8 +57,8 @@ def league() -> dict[str, str]:
     for k, name in enumerate(names):
         said = (
             f"Mean rank {table[:, k].mean():.1f} of {len(names)} methods, tuned alike, on the {len(finals)} "
-            "federations of the league's [development group](../papers/league/README.md) that all have finished. A score "
-            "is the mean of five fresh seeds."
+            "federations of the league's [development group](../papers/league/README.md) that all have finished. A "
+            "score is the mean of five fresh seeds."
         )
         rows = ["| federation | rank | score |", "|---|---|---|"]
         for rank, (federation, by) in zip(table[:, k], finals.items(), strict=True):
