@@ -1,0 +1,71 @@
+"""What Medley asks of flwr: objects that are announced before they arrive are waited for shortly."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from medley.flower import flwr_api
+from medley.flower.flwr_api import FleetNode, Parcel
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable import inflatable_object
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+
+from support import bench  # noqa: F401  Flower's task identity, which messages want
+
+LATE = 2
+"""Looks at each object that find it announced and not there; with Flower's pauses they cost 2.4 s at least."""
+
+
+def test_a_node_waits_shortly_for_objects_that_are_on_their_way() -> None:
+    message = Message(RecordDict({"n": ConfigRecord({"bytes": b"abc"})}), 7, "query")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    contents = {k: o.deflate() for k, o in inflatable_object.get_all_nested_objects(message).items()}
+    looks: Counter[str] = Counter()
+
+    class Late(FleetNode):
+        def __init__(self) -> None:
+            self._node = Node(node_id=7)
+
+        def _call(self, name: str, request: Any) -> Any:
+            assert name == "PullObject"
+            looks[request.object_id] += 1
+            there = looks[request.object_id] > LATE
+            content = contents[request.object_id] if there else b""
+            return PullObjectResponse(object_found=True, object_available=there, object_content=content)
+
+    begun = time.monotonic()
+    got = Late().content(Parcel(b"", message, inflatable_object.get_object_tree(message)))
+    assert got.content["n"]["bytes"] == b"abc"
+    assert set(looks.values()) == {LATE + 1}
+    assert time.monotonic() - begun < 1.5
+
+
+def test_the_server_waits_shortly_too() -> None:
+    looks: Counter[str] = Counter()
+
+    def pulled(name: str) -> bytes:
+        looks[name] += 1
+        if looks[name] <= LATE:
+            raise ObjectUnavailableError(name)
+        return b"there"
+
+    class Grid:
+        """Flower's grid takes objects by a call without a pause of its own."""
+
+        def pull_messages(self, ids: list[str]) -> list[Message]:
+            assert pull_objects(["a", "b"], pulled) == {"a": b"there", "b": b"there"}
+            return []
+
+    begun = time.monotonic()
+    assert flwr_api.pull(Grid(), ["m"]) == []  # type: ignore[arg-type]
+    assert looks == {"a": LATE + 1, "b": LATE + 1}
+    assert time.monotonic() - begun < 1.5
