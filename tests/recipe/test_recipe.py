@@ -184,6 +184,9 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
         ("methods=3", "methods = 3 should be tables, each under [[methods]]"),
         ("methods.7.lr=3", "methods has no '7' that is a table"),
         ("pace.batch.size=3", "pace.batch is no table"),
+        ("membership.join.3=2", "membership has no 'join'. Did you mean 'joins'?"),
+        ("membership.joins.x=2", "membership: Membership(joins={'x': 2}): give a client's id, from 0, and a round"),
+        ("membership.joins=2", "membership.joins = 2 should be a table"),
         ("nonsense", "write key=value"),
     ],
 )
@@ -275,6 +278,15 @@ def test_reply_policy_and_faults_are_options_of_the_run():
         recipe.loads("[faults]\nlos = 0.2").options()
     with pytest.raises(md.RecipeError, match="quorum=2"):
         recipe.loads("[reply_policy]\nquorum = 2").options()
+
+
+def test_clients_that_join_and_leave():
+    text = TEXT + "\n[membership]\njoins = { 3 = 10, 0 = 2 }\nleaves = { 1 = 5 }\n"
+    there = md.scenarios.Membership(joins={0: 2, 3: 10}, leaves={1: 5})
+    for r in (recipe.loads(text), recipe.loads(recipe.loads(text).dumps())):
+        assert r.federation().membership == there
+    with pytest.raises(md.RecipeError, match="on other machines do so by themselves: leave it out, and start the run w"):
+        recipe.loads(text).scenario((64,), 10)
 
 
 def test_a_codec_is_an_option_of_the_run_whatever_it_holds():

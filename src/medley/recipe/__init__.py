@@ -22,6 +22,10 @@ batch = 32                # "full" is the full batch
 [participation]           # or a number above all tables: participation = 0.1
 fraction = 0.1
 
+[membership]              # of scenarios.Membership: clients that join or leave, and their rounds
+joins = { 3 = 10 }
+leaves = { 1 = 5 }
+
 [devices]
 preset = "phones"
 

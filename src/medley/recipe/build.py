@@ -119,3 +119,9 @@ def transport(name: str, workers: int | None) -> Any:
     if "workers" not in inspect.signature(kind).parameters:
         raise RecipeError(f"--workers {workers}: {name} has no workers; say --on processes", "workers")
     return kind(workers=workers)
+
+def by_id(value: Any) -> Any:
+    """A table by client, its keys as numbers: TOML has keys of text only."""
+    if not isinstance(value, dict):
+        return value
+    return {int(k) if k.isascii() and k.isdigit() else k: v for k, v in value.items()}

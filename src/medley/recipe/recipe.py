@@ -26,7 +26,7 @@ from ..server.reply_policy import ReplyPolicy
 from ..storage.atomic import made, replacing
 from ..wire import codecs
 from . import schema, toml
-from .build import Builder
+from .build import Builder, by_id
 from .limits import ClientLimits
 from .own import is_own
 from .schema import (
@@ -38,6 +38,7 @@ from .schema import (
     PROBLEMS,
     REPLAYS,
     RUN,
+    SIMULATED,
     STEPS,
     STREAMS,
     TABLES,
@@ -111,12 +112,9 @@ class Recipe:
         """
         if "problem" not in self.tables:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
-        if "attack" in self.tables:
-            raise RecipeError(
-                f"{self.source}: [attack] simulates clients that lie, and clients on other machines are real: leave it "
-                "out, or run the recipe here",
-                "attack",
-            )
+        for key, said in SIMULATED.items():
+            if key in self.tables:
+                raise RecipeError(f"{self.source}: [{key}] simulates {said}, or run the recipe here", key)
         problem, rest = self._problem(), self._rest()
         rest.pop("classes", None)
         given = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
@@ -292,6 +290,9 @@ class Recipe:
         for key, choice in (("stream", named(scenarios, STREAMS)), ("replay", named(replay, REPLAYS))):
             if table := self._table(key):
                 out[key] = self._build.kind(key, table, choice)
+        if "membership" in self.tables:
+            table = {k: by_id(v) for k, v in self._table("membership").items()}
+            out["membership"] = self._build.call("membership", scenarios.Membership, table)
         if "attack" in self.tables:
             out["attack"] = self._build.call("attack", scenarios.Attack, self._table("attack"))
         rest = self._table("federation")

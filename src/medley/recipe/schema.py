@@ -16,7 +16,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.settings import Bounds
 
 TABLES = (
-    "name", "problem", "data", "partition", "pace", "participation", "devices", "stream", "replay", "attack",
+    "name", "problem", "data", "partition", "pace", "participation", "membership", "devices", "stream", "replay", "attack",
     "federation", "run", "codec", "reply_policy", "secure", "faults", "methods", "tune", "clients",
 )  # fmt: skip
 
@@ -27,6 +27,13 @@ RUN = (
     "checkpoint_every", "init",
 )  # fmt: skip
 """Options of a run that a file can set."""
+
+SIMULATED = {
+    "attack": "clients that lie, and clients on other machines are real: leave it out",
+    "membership": "clients that join and leave, and those on other machines do so by themselves: leave it out, and start "
+    "the run with --open",
+}
+"""Tables for federations on this machine only, with what they do and the remedy elsewhere."""
 
 STEPS = {"train": int, "test": int, "pool": int, "standardise": bool, "flatten": bool, "validation": float}
 """Keys of [data] that change a data set once it is read, with their types."""
