@@ -285,7 +285,9 @@ def test_clients_that_join_and_leave():
     there = md.scenarios.Membership(joins={0: 2, 3: 10}, leaves={1: 5})
     for r in (recipe.loads(text), recipe.loads(recipe.loads(text).dumps())):
         assert r.federation().membership == there
-    with pytest.raises(md.RecipeError, match="on other machines do so by themselves: leave it out, and start the run w"):
+    with pytest.raises(
+        md.RecipeError, match="on other machines do so by themselves: leave it out, and start the run w"
+    ):
         recipe.loads(text).scenario((64,), 10)
 
 

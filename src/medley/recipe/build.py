@@ -120,6 +120,7 @@ def transport(name: str, workers: int | None) -> Any:
         raise RecipeError(f"--workers {workers}: {name} has no workers; say --on processes", "workers")
     return kind(workers=workers)
 
+
 def by_id(value: Any) -> Any:
     """A table by client, its keys as numbers: TOML has keys of text only."""
     if not isinstance(value, dict):
