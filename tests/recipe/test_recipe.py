@@ -185,7 +185,7 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
         ("methods.7.lr=3", "methods has no '7' that is a table"),
         ("pace.batch.size=3", "pace.batch is no table"),
         ("membership.join.3=2", "membership has no 'join'. Did you mean 'joins'?"),
-        ("membership.joins.x=2", "membership: Membership(joins={'x': 2}): give a client's id, from 0, and a round"),
+        ("membership.joins.3=1", "membership: Membership(joins={3: 1}): give a client's id, from 0, and a round"),
         ("membership.joins=2", "membership.joins = 2 should be a table"),
         ("nonsense", "write key=value"),
     ],

@@ -30,8 +30,8 @@ RUN = (
 
 SIMULATED = {
     "attack": "clients that lie, and clients on other machines are real: leave it out",
-    "membership": "clients that join and leave, and those on other machines do so by themselves: leave it out, and start "
-    "the run with --open",
+    "membership": "clients that join and leave, and those on other machines do so by themselves: leave it out, and "
+    "start the run with --open",
 }
 """Tables for federations on this machine only, with what they do and the remedy elsewhere."""
 
