@@ -16,8 +16,8 @@ from ..contract.algorithm import Algorithm
 from ..contract.settings import Bounds
 
 TABLES = (
-    "name", "problem", "data", "partition", "pace", "participation", "membership", "devices", "stream", "replay", "attack",
-    "federation", "run", "codec", "reply_policy", "secure", "faults", "methods", "tune", "clients",
+    "name", "problem", "data", "partition", "pace", "participation", "membership", "devices", "stream", "replay",
+    "attack", "federation", "run", "codec", "reply_policy", "secure", "faults", "methods", "tune", "clients",
 )  # fmt: skip
 
 COUNTS = ("rounds", "seed", "seeds")
