@@ -43,7 +43,8 @@ AGAIN = 0.03
 """Seconds until an object is asked for again whose sender has announced it and not yet sent it; twice that, then.
 
 Flower waits for 1 s. A message is announced before its objects arrive, and one who looked in between lost that
-second. On idle cores an exchange with one node took 0.63 s in the mean and now takes 0.31 s; with three, 1.73 and 0.79 s.
+second. On idle cores an exchange with one node took 0.63 s in the mean and now takes 0.31 s; with three, 1.73 s and
+0.79 s.
 """
 
 BROKEN = (1, 2, 6, 7, CRASHED)
