@@ -13,7 +13,8 @@ import pytest
 
 import medley as md
 from medley.flower import flwr_api, resident
-from medley.flower.flwr_api import FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, checked_version
+from medley.flower.errors import NotAdmitted, RunOver, Unreachable
+from medley.flower.flwr_api import FleetNode, Parcel, checked_version
 from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
 from medley.flower.resident import Resident, data_function
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..contract.errors import MedleyError, RecipeError, WireError
+from .errors import NotAdmitted, RunOver, Unreachable
 
 if TYPE_CHECKING:
     from flwr.app import Context as Context
@@ -40,11 +41,9 @@ CRASHED = 8
 """Flower's code of an app that died, or was too busy to say for a minute that it lives."""
 
 AGAIN = 0.03
-"""Seconds until an object is asked for again whose sender has announced it and not yet sent it; twice that, then.
+"""Seconds until an object is asked for again that is announced and not there yet, doubled from time to time.
 
-Flower waits for 1 s. A message is announced before its objects arrive, and one who looked in between lost that
-second. On idle cores an exchange with one node took 0.63 s in the mean and now takes 0.31 s; with three, 1.73 s and
-0.79 s.
+Flower waits for 1 s: an exchange with one node took 0.63 s in the mean instead of 0.31 s, on idle cores.
 """
 
 BROKEN = (1, 2, 6, 7, CRASHED)
@@ -104,10 +103,9 @@ def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -
 
 def pull(grid: Grid, messages: Iterable[str]) -> list[Reply]:
     """The replies that have arrived to these messages."""
-    from flwr.supercore.inflatable.inflatable_utils import pull_objects
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects as used
 
-    # Flower's grid has no setting for it.
-    cast(dict[str, Any], pull_objects.__kwdefaults__)["initial_backoff"] = AGAIN
+    cast(dict[str, Any], used.__kwdefaults__)["initial_backoff"] = AGAIN  # Flower's grid has no setting for it
     return [_reply(m) for m in grid.pull_messages(list(messages))]
 
 
@@ -146,18 +144,6 @@ def server_app(main: Callable[[Grid, Context], None]) -> ServerApp:
     app = ServerApp()
     app.main()(main)
     return app
-
-
-class Unreachable(MedleyError):
-    """The SuperLink does not answer, or not as one; to be tried again."""
-
-
-class NotAdmitted(MedleyError):
-    """The SuperLink does not accept this node's key."""
-
-
-class RunOver(MedleyError):
-    """The run of a message is no longer running."""
 
 
 def checked_version() -> str:

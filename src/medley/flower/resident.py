@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..storage.atomic import locked, replacing
-from .flwr_api import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
+from .errors import NotAdmitted, RunOver, Unreachable
+from .flwr_api import HEARTBEAT, FleetNode, Parcel, error_reply
 from .node import LEFT
 from .polling import Rhythm
 
