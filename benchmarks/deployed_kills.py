@@ -3,7 +3,7 @@
 python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
 
 TLS, proxy, keys and three nodes are those of ``medley deploy init``. Each run has the digest of a run of the same
-method that nothing happened to. Needs ``pip install "medley[flower]"`` and nginx.
+method that nothing happened to. Needs ``pip install "medley-fl[flower]"`` and nginx.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 python benchmarks/fuzz.py --count 100000                   # mutations of good messages, seed after seed the same
 python benchmarks/fuzz.py --what all --count 100000        # all that comes over Flower, too
-pip install 'medley[fuzz]'
+pip install 'medley-fl[fuzz]'
 python benchmarks/fuzz.py --atheris --count 100000         # guided by coverage of the decoder
 """
 

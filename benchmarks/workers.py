@@ -4,7 +4,7 @@
 
 Wall seconds of the exchanges but the first; transports take turns, medians are compared. "two at once" is what the
 machine allows: two runs of one process each, side by side, half the longer one's seconds. Needs an otherwise idle
-machine of two cores; Ray joins where ``pip install "medley[ray]"`` was.
+machine of two cores; Ray joins where ``pip install "medley-fl[ray]"`` was.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 project, author, copyright = "Medley", "Medley's authors", "Medley's authors, Apache-2.0"
-version = release = importlib.metadata.version("medley")
+version = release = importlib.metadata.version("medley-fl")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["papers/*/[!R]*.md"]
 nitpicky = False

@@ -64,4 +64,4 @@ def test_a_sink_without_its_tracker_says_how_to_install_it() -> None:
         "except md.MedleyError as e: print(e)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip().endswith("pip install 'medley[tensorboard]'")
+    assert done.stdout.strip().endswith("pip install 'medley-fl[tensorboard]'")

@@ -1,7 +1,7 @@
 """Sinks: trackers that take the rows of a run, ``md.run(..., on_round=sinks.TensorBoard("runs/a"))``.
 
 Each sink is a function of a row, a few lines over the tracker's own client. An extra installs it: ``pip install
-'medley[tensorboard]'``, ``[mlflow]`` or ``[wandb]``. Figures are filed under the round, and in ``md.compare`` below
+'medley-fl[tensorboard]'``, ``[mlflow]`` or ``[wandb]``. Figures are filed under the round, and in ``md.compare`` below
 their method and seed. Call ``close`` at the end, or use the sink in ``with contextlib.closing(...)``.
 """
 
@@ -108,4 +108,4 @@ def _client(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as e:
-        raise MedleyError(f"sinks: {e}; pip install 'medley[{extra}]'") from e
+        raise MedleyError(f"sinks: {e}; pip install 'medley-fl[{extra}]'") from e

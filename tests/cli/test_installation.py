@@ -13,14 +13,14 @@ HERE = {"torch": "2.13.0+cpu", "numpy": "1.26", "flwr": "1.42.3"}
 def test_what_fits_is_no_conflict_and_a_missing_extra_none_either():
     assert conflicts(WANTED, lambda name: HERE.get(name, "")) == []
     rows = extras(WANTED, lambda name: HERE.get(name, ""))
-    assert rows == {"flower": "flwr 1.42.3", "ray": "no ray: pip install 'medley[ray]'"}
+    assert rows == {"flower": "flwr 1.42.3", "ray": "no ray: pip install 'medley-fl[ray]'"}
 
 
 @pytest.mark.parametrize(
     ("installed", "remedy"),
     [
         ({"flwr": "1.50.0"}, "pip install 'flwr<1.43,>=1.41'"),
-        ({"flwr": "1.43"}, "medley[flower] needs"),
+        ({"flwr": "1.43"}, "medley-fl[flower] needs"),
         ({"torch": "2.5.1+cpu"}, "pip install 'torch>=2.6'"),
         ({"numpy": ""}, "numpy is not installed: pip install 'numpy>=1.26'"),
     ],
@@ -33,7 +33,7 @@ def test_a_version_out_of_range_is_named_with_its_remedy(installed, remedy):
 
 def test_requirements_are_taken_apart():
     assert parts("torch>=2.6") == ("torch", ">=2.6", "")
-    assert parts('medley[images,privacy]; extra == "dev"') == ("medley", "", "dev")
+    assert parts('medley-fl[images,privacy]; extra == "dev"') == ("medley-fl", "", "dev")
     assert parts("tomli (>=2) ; python_version < '3.11'") == ("tomli", ">=2", "")
     assert meets("2.0", ">=2")
     assert meets("2", ">=2.0.0")

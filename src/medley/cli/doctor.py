@@ -22,7 +22,7 @@ from .console import REFUSED, say, show
 
 def doctor(debug: Debug = False) -> None:
     """Print versions, cores, devices, extras and data sets that are here, and what does not fit, with its remedy."""
-    wanted = metadata.requires("medley") or []
+    wanted = metadata.requires("medley-fl") or []
     show(_table("here", _here()))
     show(_table("extras", installation.extras(wanted)))
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"

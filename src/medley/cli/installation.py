@@ -47,11 +47,11 @@ def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[
     rows: dict[str, dict[str, str]] = {}
     for line in wanted:
         name, _, extra = parts(line)
-        if extra and extra not in BACKSTAGE and name != "medley":
+        if extra and extra not in BACKSTAGE and name != "medley-fl":
             rows.setdefault(extra, {})[name] = here(name)
     return {
         extra: ", ".join(f"{name} {found}" if found else f"no {name}" for name, found in needs.items())
-        + ("" if all(needs.values()) else f": pip install 'medley[{extra}]'")
+        + ("" if all(needs.values()) else f": pip install 'medley-fl[{extra}]'")
         for extra, needs in sorted(rows.items())
     }
 
@@ -66,7 +66,7 @@ def conflicts(wanted: Iterable[str], here: Callable[[str], str] = version) -> li
         name, versions, extra = parts(line)
         found = here(name)
         if found and any(not meets(found, bound) for bound in filter(None, versions.split(","))):
-            what = f"medley[{extra}]" if extra else "medley"
+            what = f"medley-fl[{extra}]" if extra else "medley-fl"
             told.append(f"{name} {found} is here, and {what} needs {versions}: pip install '{name}{versions}'")
         elif not found and not extra:
             told.append(f"{name} is not installed: pip install '{name}{versions}'")

@@ -26,7 +26,7 @@ def hub(
     regression: bool = False,
     **load: Any,
 ) -> Dataset:
-    """A data set of the Hugging Face hub, from its local cache or downloaded; ``pip install 'medley[hub]'``.
+    """A data set of the Hugging Face hub, from its local cache or downloaded; ``pip install 'medley-fl[hub]'``.
 
     Args:
         name: Its name on the hub.
@@ -48,7 +48,7 @@ def hub(
     try:
         import datasets
     except ImportError:
-        raise RecipeError(f"{call} needs Hugging Face's datasets: pip install 'medley[hub]'.") from None
+        raise RecipeError(f"{call} needs Hugging Face's datasets: pip install 'medley-fl[hub]'.") from None
     splits = datasets.load_dataset(name, config, **load)
     for split in (train, test):
         if split is not None and split not in splits:

@@ -202,14 +202,14 @@ def parquet(
 ) -> Dataset:
     """A Parquet file; every column but ``target`` and ``keys`` is a numeric feature. Arguments and errors as of `csv`.
 
-    It needs pyarrow: ``pip install 'medley[parquet]'``; without it RecipeError is raised.
+    It needs pyarrow: ``pip install 'medley-fl[parquet]'``; without it RecipeError is raised.
     """
     call = f"datasets.parquet({str(path)!r})"
     try:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
-        raise RecipeError(f"{call} needs pyarrow: pip install 'medley[parquet]'.") from None
+        raise RecipeError(f"{call} needs pyarrow: pip install 'medley-fl[parquet]'.") from None
     file = _locate(path, folder, (), call)
     try:
         table = pq.read_table(file)

@@ -47,7 +47,7 @@ name = "medley-app"
 version = "1.0.0"
 description = "A Medley recipe as a Flower app"
 license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.43", "medley>={version}"]
+dependencies = ["flwr>=1.41,<1.43", "medley-fl>={version}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -126,7 +126,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         raise RecipeError(f"{folder} is not empty; choose another folder")
     scripts = resources.files(__package__) / "scripts"
     files = {
-        "app/pyproject.toml": PROJECT.format(clients=n, version=metadata.version("medley")),
+        "app/pyproject.toml": PROJECT.format(clients=n, version=metadata.version("medley-fl")),
         "app/server_app.py": SERVER,
         "app/client_app.py": CLIENT,
         "app/recipe.toml": r.dumps(),

@@ -151,11 +151,11 @@ def checked_version() -> str:
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
-        raise MedleyError('Flower is not installed: pip install "medley[flower]"') from None
+        raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"') from None
     if ".".join(version.split(".")[:2]) not in TESTED:
         raise MedleyError(
             f"flwr {version} is installed. medley node speaks to the SuperLink by modules of flwr that are not public, "
-            f'and is tested with flwr {" and ".join(TESTED)}: pip install "medley[flower]", or use flower-supernode'
+            f'and is tested with flwr {" and ".join(TESTED)}: pip install "medley-fl[flower]", or use flower-supernode'
         )
     return version
 

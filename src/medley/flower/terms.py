@@ -44,7 +44,7 @@ class Terms:
         algorithm, lr = method_and_lr(method)
         tables = {k: v for k, v in r.only().tables.items() if k not in (*SERVER_ONLY, "methods")}
         own = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
-        return cls(metadata.version("medley"), algorithm.name, _digest(own), _digest(tables))
+        return cls(metadata.version("medley-fl"), algorithm.name, _digest(own), _digest(tables))
 
     @classmethod
     def read(cls, words: Words) -> Terms:

@@ -118,7 +118,7 @@ def check_installed() -> None:
         from . import party  # noqa: F401
     except ImportError as e:
         raise RecipeError(
-            f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley[secure]'", "secure"
+            f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley-fl[secure]'", "secure"
         ) from e
 
 

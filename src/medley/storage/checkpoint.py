@@ -57,7 +57,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     store: dict[str, Tensor] = {}
     text = json.dumps(pytree.pack(state, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=plain)}
-    head["medley"] = metadata.version("medley")
+    head["medley"] = metadata.version("medley-fl")
     with atomic.replacing(atomic.made(folder) / FILE) as tmp:
         save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
     for old in folder.glob("memories-*.safetensors"):

@@ -165,7 +165,7 @@ class Result:
                 tmp.write_text(text, encoding="utf-8")
         head = {
             "format": FORMAT,
-            "medley": metadata.version("medley"),
+            "medley": metadata.version("medley-fl"),
             "method": self.method,
             "seed": self.seed,
             "digest": self.digest,

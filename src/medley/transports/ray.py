@@ -30,7 +30,7 @@ from .memories import MemoriesHere
 
 @dataclass(frozen=True)
 class Ray:
-    """Actors on Ray (``pip install "medley[ray]"``), each with one thread on one CPU.
+    """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU.
 
     Attributes:
         workers: number of actors. Default: one for every CPU that Ray has
@@ -77,7 +77,7 @@ class Actors:
         try:
             import ray
         except ImportError as e:
-            raise RecipeError(f'Ray: it cannot be imported ({e}); pip install "medley[ray]"', "transport") from None
+            raise RecipeError(f'Ray: it cannot be imported ({e}); pip install "medley-fl[ray]"', "transport") from None
         address = address or os.environ.get("RAY_ADDRESS", "local")
         self.ray, self.ours = ray, not ray.is_initialized()
         if self.ours:

@@ -110,7 +110,7 @@ def notes(c: Comparison) -> list[Block]:
 def made(command: str | None) -> list[Block]:
     """The ``command`` that made the page, where there is one, versions of software, and the date."""
     try:
-        version = metadata.version("medley")
+        version = metadata.version("medley-fl")
     except metadata.PackageNotFoundError:
         version = "(not installed)"
     facts = [
