@@ -206,5 +206,7 @@ def _library() -> Any:
         import dp_accounting.pld
         import dp_accounting.rdp
     except ImportError:
-        raise RecipeError("privacy accounting needs dp-accounting: pip install 'medley-fl[privacy]'", "epsilon") from None
+        raise RecipeError(
+            "privacy accounting needs dp-accounting: pip install 'medley-fl[privacy]'", "epsilon"
+        ) from None
     return dp_accounting
