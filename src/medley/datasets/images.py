@@ -203,8 +203,8 @@ def tiny_imagenet50(folder: Place | None = None, normalise: bool = False) -> Dat
     """Fifty classes of Tiny ImageNet: 10,000 + 2,500 photographs, 64×64, from one npz file of JPEGs.
 
     The file is ``tinyimagenet50_jpeg.npz``, in the folder or under ``packed``. It holds ``jpeg_*`` (bytes end to end),
-    ``offset_*`` and ``y_*`` for train and val, and ``names``. Decoding needs Pillow: ``pip install 'medley-fl[images]'``;
-    without it RecipeError is raised.
+    ``offset_*`` and ``y_*`` for train and val, and ``names``. Decoding needs Pillow, ``pip install
+    'medley-fl[images]'``; without it RecipeError is raised.
     """
     call = "datasets.tiny_imagenet50()"
     (path,) = find(call, ["tinyimagenet50_jpeg.npz"], folder, ("packed",))
