@@ -16,6 +16,7 @@ from ..contract.errors import MedleyError
 from ..federation.evaluation import EVALUATED_AT_ONCE
 from ..federation.options import RunOptions
 from ..federation.protocols import Population
+from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
 from ..numerics.fields import applied, inputs_of
@@ -127,7 +128,7 @@ def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared
     assert isinstance(draw, Simulation)
     x = draw.problem.initial(torch.Generator().manual_seed(0))
     forward = _forward(draw)
-    seconds = _evaluation(draw, x)
+    seconds = _evaluation(draw, x, o.eval_rows)
     return Shared(draw, o, forward, seconds, memory.peak())
 
 
@@ -240,11 +241,12 @@ def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
     return max(shared.peak, memory.peak() + int(max(0.0, more)))
 
 
-def _evaluation(draw: Simulation, x: torch.Tensor) -> float:
-    """Seconds of one evaluation: a forward pass of a part of the first task's rows, scaled to all of them."""
+def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> float:
+    """Seconds of one evaluation: a forward pass of a part of the first task's rows, scaled to all that it takes."""
     rows, data = draw.clients.rows, draw.tasks[0]
     mine = rows.layout.step(0)
-    n = len(rows.y[mine]) + (0 if data.held is None else len(data.held[1]))
+    n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).drawn(0, data).places)
+    n += 0 if data.held is None else len(data.held[1])
     X, y = rows.X[mine], rows.y[mine]
     size = min(len(y), max(64, EVALUATED_AT_ONCE // max(1, X[0].numel())))
     best = float("inf")

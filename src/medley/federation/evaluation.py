@@ -87,6 +87,7 @@ class RowEvaluator:
         metrics: figures of the test outputs, by name
         grad_norm: whether to measure ‖Σ p_i ∇f_i(x)‖ too
         minimiser: whether the method looks for a minimiser, so that a loss without one is reported as Stalled
+        sampled: estimates the training loss from some rows; None where it is measured on all
     """
 
     scenario: Scenario
@@ -98,12 +99,14 @@ class RowEvaluator:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     grad_norm: bool = False
     minimiser: bool = False
+    sampled: Callable[[Problem, Vec, int, EvaluationData], Row] | None = None
 
     def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
         """Figures of x on the task of this round, by column.
 
         loss: Σ p_i f_i(x)
-        gap: loss − f*, where f* is known
+        loss_error: the standard error of the loss, where it is an estimate from some rows
+        gap: loss − f*, where f* is known and the loss is no estimate
         grad_norm: ‖Σ p_i ∇f_i(x)‖, where asked for
         test_loss, accuracy, figures over clients, metrics: see `held_figures`
         attack_success: the share of rows with a backdoor's trigger that get its target, where there is a backdoor
@@ -114,8 +117,8 @@ class RowEvaluator:
         s = self.clients.plan.step(round)
         data, problem = self.at(round), self._problem(buffers, s)
         row: Row = {} if self.clients.plan.mode is None else {"task": s}
-        row["loss"] = self._loss(problem, x, s, data)
-        if self.scenario.f_star is not None:
+        row |= {"loss": self._loss(problem, x, s, data)} if self.sampled is None else self.sampled(problem, x, s, data)
+        if self.scenario.f_star is not None and self.sampled is None:
             row["gap"] = row["loss"] - self.scenario.f_star
         if self.grad_norm:
             row["grad_norm"] = float(self._gradient(problem, x, s, data).norm())

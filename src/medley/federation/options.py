@@ -24,7 +24,7 @@ from .evaluation import Metric
 from .simulation import HeldOut
 
 COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
-COLUMNS |= {"test_loss", "accuracy", "attack_success", "task", "client", "rows", "test_rows"}
+COLUMNS |= {"loss_error", "test_loss", "accuracy", "attack_success", "task", "client", "rows", "test_rows"}
 COLUMNS |= {f"client_{m}_{of}" for m in ("accuracy", "test_loss") for of in ("mean", "worst", "spread")}
 PERSONAL = {"personal_loss", "personal_test_loss", "personal_accuracy"}
 PERSONAL |= {"personal_accuracy_mean", "personal_accuracy_worst"}
@@ -55,6 +55,7 @@ class RunOptions:
     resume: str | Path | None = None
     recipe: str | None = None
     eval_every: int = 1
+    eval_rows: int | None = None
     clients_every: int | None = None
     client_models: bool | None = None
     evaluate_on: HeldOut = "test"
@@ -109,11 +110,12 @@ class RunOptions:
             "target_over": 1,
             "rounds": 0,
             "eval_every": 1,
+            "eval_rows": 1,
             "clients_every": 1,
             "checkpoint_every": 1,
         }.items():
             value = getattr(self, key)
-            if key == "clients_every" and value is None:
+            if key in ("clients_every", "eval_rows") and value is None:
                 continue
             if not isinstance(value, int) or value < low:
                 raise RecipeError(f"run({key}={value!r}): must be a whole number, at least {low}", key)
@@ -126,6 +128,12 @@ class RunOptions:
                 raise RecipeError.unknown(name, known, "run(target=...)")
         if self.evaluate_on not in ("test", "validation"):
             raise RecipeError.unknown(str(self.evaluate_on), ("test", "validation"), "run(evaluate_on=...)")
+        if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
+            raise RecipeError(
+                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no end "
+                "of a search for the optimum; leave one of them out",
+                "eval_rows",
+            )
         if taken := COLUMNS & (self.metrics or {}).keys():
             raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
 

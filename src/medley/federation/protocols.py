@@ -24,7 +24,11 @@ class Draw(ClientSource, Protocol):
         ...
 
     def evaluator(
-        self, metrics: Mapping[str, Metric] | None = None, grad_norm: bool = False, minimiser: bool = False
+        self,
+        metrics: Mapping[str, Metric] | None = None,
+        grad_norm: bool = False,
+        minimiser: bool = False,
+        eval_rows: int | None = None,
     ) -> Evaluator:
         """An evaluator of models.
 
@@ -32,6 +36,7 @@ class Draw(ClientSource, Protocol):
             metrics: figures of the test outputs, by name
             grad_norm: whether it measures the norm of the gradient too
             minimiser: whether it raises Stalled for a loss that is seen to have no minimiser
+            eval_rows: the number of training rows that the loss is estimated from; None for all, without an estimate
 
         Raises RecipeError for figures that cannot be measured.
         """

@@ -71,6 +71,7 @@ def run(
     resume: str | Path | None = None,
     recipe: str | None = None,
     eval_every: int = 1,
+    eval_rows: int | None = None,
     clients_every: int | None = None,
     client_models: bool | None = None,
     evaluate_on: HeldOut = "test",
@@ -103,6 +104,8 @@ def run(
         resume: the folder of a run that was stopped or killed; the run goes on, and goes on writing to it
         recipe: the TOML source, saved in the run folder
         eval_every: rounds between two rows of the history
+        eval_rows: the number of training rows that the history's loss is estimated from, about p_i of them client i's;
+            None, the default, measures it on all. The column ``loss_error`` has the standard error
         clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, where clients
             have test rows or models of their own
         client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default where
@@ -205,6 +208,7 @@ class PreparedRun:
             **({"faults": faults} if faults else {}),
             **({"secure": repr(o.secure)} if o.secure else {}),
             **({"metrics": o.directions} if o.metrics else {}),
+            **({} if o.eval_rows is None else {"eval_rows": o.eval_rows}),
         }
 
     def identity(self) -> dict[str, str]:
@@ -243,7 +247,8 @@ class PreparedRun:
         codec = o.codec or Plain()
         stack_size = engines.stack_size(draw.problem.d, o.device)
         wanted, policy = dict(o.target or {}), o.reply_policy or ReplyPolicy()
-        evaluator = draw.evaluator(o.metrics, "grad_norm" in wanted, Need.CONVEX in self.algorithm.requires())
+        minimises = Need.CONVEX in self.algorithm.requires()
+        evaluator = draw.evaluator(o.metrics, "grad_norm" in wanted, minimises, o.eval_rows)
         total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
         folder = o.resume if o.checkpoint is None else o.checkpoint
         devices = self.fed.scenario.devices

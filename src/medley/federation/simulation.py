@@ -20,6 +20,7 @@ from ..scenarios.participation import sampling_of
 from ..storage.result import Row
 from .clients import ClientFactory
 from .evaluation import EvaluationData, Held, Metric, RowEvaluator
+from .row_sample import RowSample
 from .rows import Layout, held_out, laid_out
 from .scenario import Scenario
 from .tasks import DealtTask, TaskPlan
@@ -189,17 +190,24 @@ class Simulation:
         return self.scenario.cohort(round, self.task(round).sizes, self.seed)
 
     def evaluator(
-        self, metrics: Mapping[str, Metric] | None = None, grad_norm: bool = False, minimiser: bool = False
+        self,
+        metrics: Mapping[str, Metric] | None = None,
+        grad_norm: bool = False,
+        minimiser: bool = False,
+        eval_rows: int | None = None,
     ) -> RowEvaluator:
         """An evaluator on this simulation's rows.
 
         Args:
             metrics: figures of the test outputs, by name
             grad_norm: whether it measures the norm of the gradient too
-            minimiser: whether it raises Stalled for a loss that is seen to have no minimiser
+            minimiser: whether it raises Stalled for a loss that is seen to have no minimiser; it needs all rows
+            eval_rows: the number of training rows that the loss is estimated from; None for all
         """
-        base = self._evaluator
-        return replace(base, metrics=metrics or {}, grad_norm=grad_norm, minimiser=minimiser)
+        sample = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows)
+        return replace(
+            self._evaluator, metrics=metrics or {}, grad_norm=grad_norm, minimiser=minimiser, sampled=sample and sample.loss
+        )
 
     def evaluate(self, x: Vec, buffers: State | None = None, round: int = 0, grad_norm: bool = False) -> Row:
         """Figures of x on the task of this round; see `RowEvaluator.evaluate`."""

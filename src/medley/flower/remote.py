@@ -169,15 +169,21 @@ class RemoteSimulation:
         raise MedleyError(f"client {i} runs on its SuperNode, and cannot be made here: take the Flower transport")
 
     def evaluator(
-        self, metrics: Mapping[str, Metric] | None = None, grad_norm: bool = False, minimiser: bool = False
+        self,
+        metrics: Mapping[str, Metric] | None = None,
+        grad_norm: bool = False,
+        minimiser: bool = False,
+        eval_rows: int | None = None,
     ) -> RemoteEvaluator:
-        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for metrics and gradient norms.
+        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for metrics, gradient norms and samples.
 
         Clients do not report single rows, so that a loss without a minimiser is not noticed.
         """
         del minimiser
         if metrics or grad_norm:
             raise RecipeError("on Flower clients measure loss and accuracy only: leave metrics= and grad_norm out")
+        if eval_rows is not None:
+            raise RecipeError("on Flower clients measure their loss on all of their rows: leave eval_rows out", "eval_rows")
         return RemoteEvaluator(self)
 
 

@@ -23,7 +23,7 @@ TABLES = (
 COUNTS = ("rounds", "seed", "seeds")
 
 RUN = (
-    "dtype", "device", "engine", "eval_every", "evaluate_on", "target", "target_over", "metrics", "clients_every",
+    "dtype", "device", "engine", "eval_every", "eval_rows", "evaluate_on", "target", "target_over", "metrics", "clients_every",
     "checkpoint_every", "init",
 )  # fmt: skip
 """Options of a run that a file can set."""

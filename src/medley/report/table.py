@@ -68,9 +68,16 @@ def streamed(results: Sequence[Result]) -> bool:
     return any("task" in r.history[-1] for r in results if r.history)
 
 
+def estimated(results: Sequence[Result]) -> bool:
+    """Whether some runs estimate their training loss from some rows, by ``run(eval_rows=...)``."""
+    return any("loss_error" in r.history[-1] for r in results if r.history)
+
+
 def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
     """A metric's name in tables and figures. In a stream, ``which`` task is added, except to figures of all tasks."""
     name = NAMES.get(metric, metric)
+    if metric == "loss" and estimated(results):
+        name = "loss, estimate"
     whole = metric in ("acc", "learn", "fgt") or metric in COLUMNS
     return name if whole or not streamed(results) else f"{name}, {which} task"
 

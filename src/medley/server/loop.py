@@ -22,7 +22,7 @@ from ..runtime import deferred, stopwatch
 from ..runtime.clock import Device
 from ..storage import pytree, run_folder
 from ..storage.events import Events, ExchangeEvent
-from ..storage.result import Result, Row, Status
+from ..storage.result import Result, Row, Status, shown
 from ..storage.run_folder import RunFolder
 from ..storage.spill import LazyMapping
 from ..wire.codec import Codec, Plain
@@ -344,7 +344,7 @@ class Loop:
     def _tell(self, row: Row) -> None:
         """Log a row, and hand it to ``on_round``."""
         name, seed = self.algorithm.name, self.seed
-        figures = ", ".join(f"{k} {row[k]:.6g}" for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
+        figures = ", ".join(shown(row, k, 6) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
         traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
         said = {"row": {"method": name, "seed": seed, **row}}
         log.info(

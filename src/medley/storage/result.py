@@ -135,7 +135,7 @@ class Result:
     def __repr__(self) -> str:
         """Method, seed, end and last figures, in one line."""
         last = self.history[-1] if self.history else {}
-        figures = ", ".join(f"{k} {last[k]:.4g}" for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
+        figures = ", ".join(shown(last, k, 4) for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
         after = f" after round {last['round']:g}" if last else ""
         return f"Result({self.method}, seed {self.seed}: {self.status.outcome}{after}; {figures or 'no figures'})"
 
@@ -286,6 +286,12 @@ class Result:
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
         result.model = modules.brought_back(folder, module, x, buffers)
         return result
+
+
+def shown(row: Row, name: str, digits: int) -> str:
+    """A figure with its name, and with its standard error where it is an estimate."""
+    error = f" ± {row['loss_error']:.2g}" if name == "loss" and "loss_error" in row else ""
+    return f"{name} {row[name]:.{digits}g}{error}"
 
 
 def history_text(rows: list[Row]) -> str:

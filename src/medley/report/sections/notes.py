@@ -11,13 +11,19 @@ import torch
 
 from ..document import Block, Code, Definitions, Text
 from ..numbers import tailed, usable
-from ..table import headline, named, streamed
+from ..table import estimated, headline, named, streamed
 from .comparison import Comparison
 
 _LOSS = (
     "Loss",
     "f(x) = Σ pᵢ fᵢ(x) over all clients on their training rows, weighted by their share of them, with the "
     "problem's own regulariser and without what a method adds.",
+)
+
+_SAMPLED = (
+    "Loss, estimate",
+    "Runs with eval_rows measure their loss on some training rows of each client, the same for all methods of a seed. "
+    "It is an unbiased estimate of the loss on all rows; the column loss_error has its standard error.",
 )
 
 _TASK = (
@@ -91,6 +97,7 @@ def notes(c: Comparison) -> list[Block]:
     )
     items = (
         (_LOSS, True),
+        (_SAMPLED, estimated(c.results)),
         (_TASK, streamed(c.results)),
         (_GAP, "gap" in there),
         (_ACCURACY, "accuracy" in there),

@@ -1,0 +1,107 @@
+"""An estimate of the training loss from some rows of each client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract.errors import RecipeError
+from ..contract.problem import Problem
+from ..contract.types import Vec
+from ..runtime import streams
+from ..storage.result import Row
+from .evaluation import EvaluationData, outputs
+from .rows import ClientRows
+
+LEAST = 2
+"""Rows of a client in a sample, where it has as many: the least that a variance is estimated from."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The sampled rows of one step.
+
+    Attributes:
+        places: int64 [m], the rows' places among all training rows, client by client
+        counts: int64 [k], sampled rows of each client that has some
+        sizes: int64 [k], training rows of the same clients
+        p: their shares p_i [k]
+    """
+
+    places: Tensor
+    counts: np.ndarray
+    sizes: np.ndarray
+    p: np.ndarray
+
+    def mean(self, by_row: np.ndarray) -> tuple[float, float]:
+        """Σ p_i (mean of client i's sampled values), and its standard error.
+
+        The error is that of a stratified sample without replacement, √(Σ p_i² (1 − n_i/N_i) s_i²/n_i), with n_i of N_i
+        rows and their variance s_i²; see Cochran, Sampling Techniques, 3rd ed., section 5.3.
+        """
+        starts = np.cumsum(self.counts) - self.counts
+        means = np.add.reduceat(by_row, starts) / self.counts
+        squares = np.add.reduceat((by_row - np.repeat(means, self.counts)) ** 2, starts)
+        spread = squares / np.maximum(1, self.counts - 1) / self.counts
+        variance = self.p**2 * (1 - self.counts / self.sizes) * spread
+        return float(self.p @ means), math.sqrt(float(variance.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """Training rows of each client, drawn once a run, for an unbiased estimate of Σ p_i f_i(x).
+
+    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on the
+    seed alone, so that all methods of a comparison are measured on the same rows.
+
+    Attributes:
+        rows: the clients' training rows
+        seed: the run's seed
+        count: the number of sampled rows, about
+    """
+
+    rows: ClientRows
+    seed: int
+    count: int
+    _drawn: dict[EvaluationData, Drawn] = field(default_factory=dict, repr=False)
+
+    def drawn(self, s: int, data: EvaluationData) -> Drawn:
+        """The sample of step s, of the clients in ``data``."""
+        if data not in self._drawn:
+            self._drawn[data] = self._draw(s, data)
+        return self._drawn[data]
+
+    def _draw(self, s: int, data: EvaluationData) -> Drawn:
+        layout = self.rows.layout
+        sizes = layout.sizes[s]
+        p = np.array([data.p.get(i, 0.0) for i in layout.ids])
+        counts = np.minimum(sizes, np.maximum(LEAST, np.rint(p * self.count).astype(np.int64))) * (p > 0)
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        # A client's rows in an order of its own; the first ones are the sample.
+        order = np.lexsort((streams.rng(self.seed, "eval rows", s).random(len(owner)), owner))
+        rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        places = np.sort(order[rank < counts[owner]]) + layout.step(s).start
+        there = counts > 0
+        return Drawn(torch.from_numpy(places), counts[there], sizes[there], p[there])
+
+    def loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Row:
+        """The estimate of Σ p_i f_i(x), ``loss``, and its standard error, ``loss_error``.
+
+        Raises RecipeError for a loss that is a mean over rows, such as a loss of pairs: some rows do not estimate it.
+        """
+        drawn, rows = self.drawn(s, data), self.rows
+        X, y, w = rows.at(drawn.places.to(rows.y.device))
+        losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
+        if any(part is None for part in losses):
+            raise RecipeError(
+                f"run(eval_rows={self.count}): the problem's loss is a mean over rows, which some of them do not "
+                "estimate; return the loss of each row, or leave eval_rows= out",
+                "eval_rows",
+            )
+        by_row = torch.cat([part for part in losses if part is not None]).double()
+        mean, error = drawn.mean((by_row if w is None else by_row * w).cpu().numpy())
+        return {"loss": mean + problem.penalty(x), "loss_error": error}
