@@ -206,7 +206,11 @@ class Simulation:
         """
         sample = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows)
         return replace(
-            self._evaluator, metrics=metrics or {}, grad_norm=grad_norm, minimiser=minimiser, sampled=sample and sample.loss
+            self._evaluator,
+            metrics=metrics or {},
+            grad_norm=grad_norm,
+            minimiser=minimiser,
+            sampled=sample and sample.loss,
         )
 
     def evaluate(self, x: Vec, buffers: State | None = None, round: int = 0, grad_norm: bool = False) -> Row:

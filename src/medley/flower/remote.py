@@ -183,7 +183,9 @@ class RemoteSimulation:
         if metrics or grad_norm:
             raise RecipeError("on Flower clients measure loss and accuracy only: leave metrics= and grad_norm out")
         if eval_rows is not None:
-            raise RecipeError("on Flower clients measure their loss on all of their rows: leave eval_rows out", "eval_rows")
+            raise RecipeError(
+                "on Flower clients measure their loss on all of their rows: leave eval_rows out", "eval_rows"
+            )
         return RemoteEvaluator(self)
 
 
