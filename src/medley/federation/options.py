@@ -130,8 +130,8 @@ class RunOptions:
             raise RecipeError.unknown(str(self.evaluate_on), ("test", "validation"), "run(evaluate_on=...)")
         if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
             raise RecipeError(
-                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no end "
-                "of a search for the optimum; leave one of them out",
+                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no "
+                "end of a search for the optimum; leave one of them out",
                 "eval_rows",
             )
         if taken := COLUMNS & (self.metrics or {}).keys():

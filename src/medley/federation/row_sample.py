@@ -55,8 +55,8 @@ class Drawn:
 class RowSample:
     """Training rows of each client, drawn once a run, for an unbiased estimate of Σ p_i f_i(x).
 
-    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on the
-    seed alone, so that all methods of a comparison are measured on the same rows.
+    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on
+    the seed alone, so that all methods of a comparison are measured on the same rows.
 
     Attributes:
         rows: the clients' training rows

@@ -23,8 +23,8 @@ TABLES = (
 COUNTS = ("rounds", "seed", "seeds")
 
 RUN = (
-    "dtype", "device", "engine", "eval_every", "eval_rows", "evaluate_on", "target", "target_over", "metrics", "clients_every",
-    "checkpoint_every", "init",
+    "dtype", "device", "engine", "eval_every", "eval_rows", "evaluate_on", "target", "target_over", "metrics",
+    "clients_every", "checkpoint_every", "init",
 )  # fmt: skip
 """Options of a run that a file can set."""
 
