@@ -29,6 +29,7 @@ from ..runtime import streams
 from ..secure import SecureSum
 from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
+from ..server.protocols import Evaluator
 from ..server.reply_policy import ReplyPolicy
 from ..storage import pytree as tree
 from ..storage.client_models import differences, save_models
@@ -232,6 +233,11 @@ class PreparedRun:
         keeps = self.fed.scenario.pace.optimizer_state == "kept"
         return ClientHost(self.algorithm, draw.problem, client, o.seed, codec, memories, o.device, stack_size, keeps)
 
+    def _evaluator(self) -> Evaluator:
+        """The evaluator of the run's figures."""
+        o, minimises = self.options, Need.CONVEX in self.algorithm.requires()
+        return self.draw.evaluator(o.metrics, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
+
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""
         secure, parties = self.options.secure, isinstance(connection, ReachesParties)
@@ -247,8 +253,7 @@ class PreparedRun:
         codec = o.codec or Plain()
         stack_size = engines.stack_size(draw.problem.d, o.device)
         wanted, policy = dict(o.target or {}), o.reply_policy or ReplyPolicy()
-        minimises = Need.CONVEX in self.algorithm.requires()
-        evaluator = draw.evaluator(o.metrics, "grad_norm" in wanted, minimises, o.eval_rows)
+        evaluator = self._evaluator()
         total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
         folder = o.resume if o.checkpoint is None else o.checkpoint
         devices = self.fed.scenario.devices
