@@ -204,13 +204,13 @@ class Simulation:
             minimiser: whether it raises Stalled for a loss that is seen to have no minimiser; it needs all rows
             eval_rows: the number of training rows that the loss is estimated from; None for all
         """
-        sample = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows)
+        sampled = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows).loss
         return replace(
             self._evaluator,
             metrics=metrics or {},
             grad_norm=grad_norm,
             minimiser=minimiser,
-            sampled=sample and sample.loss,
+            sampled=sampled,
         )
 
     def evaluate(self, x: Vec, buffers: State | None = None, round: int = 0, grad_norm: bool = False) -> Row:
