@@ -21,6 +21,7 @@ from medley.flower import deploy
 from medley.flower.cleaning import clean, private, seconds
 from medley.flower.node import Shelf
 from medley.flower.running import Deployment
+from medley.storage.result import Status
 
 APP = """
 import json, os, pathlib, signal, sys
@@ -121,6 +122,44 @@ def test_the_command_ends_with_a_code_and_one_sentence(tmp_path: Path, monkeypat
     assert got.exit_code == 2
     got = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "project"), "--readmit", "1"])
     assert "--readmit belongs to --resume" in got.output
+
+
+def test_a_resumed_run_has_the_settings_that_it_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, started = deployment(tmp_path / "project")[0], list[dict[str, object]]()
+    save = tmp_path / "run"
+    save.mkdir()
+    (save / "events.jsonl").write_text("")
+    (save / "flower.json").write_text('{"run": "7", "config": {"open": 2, "set": "run.rounds=9", "timeout": 60}}')
+    monkeypatch.setattr(Local, "_start", lambda _, config: started.append(dict(config)) or "7")
+    monkeypatch.setattr(Local, "_follow", lambda *_: (Status("finished", ""), False))
+    local.run(save, {"timeout": 5}, resume=True)
+    assert started == [{"open": 2, "set": "run.rounds=9", "timeout": 5, "resume": str(save)}]
+
+
+def test_what_another_start_would_not_mend_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, _ = deployment(tmp_path / "project")
+    starts = list[int]()
+    for final, wanted in ((True, 1), (False, 3)):
+        starts.clear()
+        monkeypatch.setattr(Local, "_start", lambda *_: starts.append(1) or "7")
+        monkeypatch.setattr(Local, "_follow", lambda *_, final=final: (Status("failed", "no [data]"), final))
+        assert local.run(tmp_path / "run", {}, restarts=2).outcome == "failed"
+        assert len(starts) == wanted
+
+
+def test_modules_of_the_users_own_travel_with_the_app(tmp_path: Path) -> None:
+    (tmp_path / "wardnet.py").write_text("import torch\n\n\ndef Net():\n    return torch.nn.Linear(64, 10)\n")
+    (tmp_path / "other.py").write_text("")
+    r = md.recipe.loads('[problem]\nkind = "Network"\nmodel = "wardnet:Net"\n[[methods]]\nkind = "FedAvg"\n')
+    r = md.recipe.Recipe(r.tables, "recipe.toml", tmp_path)
+    written = deploy.init(tmp_path / "project", r, clients=2)
+    there = {str(path.relative_to(tmp_path / "project")) for path in written}
+    assert {"app/wardnet.py", "node/wardnet.py"} <= there
+    assert not any("other" in path for path in there)
 
 
 def test_init_writes_a_recipe_that_runs_with_so_many_clients_or_refuses(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -54,6 +55,19 @@ def test_the_page_and_its_view(run: Path) -> None:
             request = urllib.request.Request(address + path, headers={"Host": host} if host else {})
             with pytest.raises(urllib.error.HTTPError, match="403" if host else "404"):
                 urllib.request.urlopen(request)
+
+
+def test_watch_waits_for_a_run_that_has_not_begun(tmp_path: Path, run: Path) -> None:
+    folder = tmp_path / "later"
+    command = [sys.executable, "-c", "from medley.cli import app; app()", "watch", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        try:
+            assert "there is no run in" in p.stdout.readline()
+            shutil.copytree(run, folder)
+            assert any("is shown at http://127.0.0.1" in line for line in p.stdout)
+        finally:
+            p.terminate()
 
 
 def test_a_long_history_is_thinned_to_its_ends_and_a_thousand_rows() -> None:

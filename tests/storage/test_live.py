@@ -101,6 +101,23 @@ md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, checkpoint=s
     assert (again.state, again.round, again.asked) == ("finished", 9, 27)
 
 
+def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    q = md.problems.quadratics(clients=2, d=3)
+    md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
+    seen = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in seen))
+    assert "; medley run --resume " in live.view(folder).message
+    (folder / "flower.json").write_text("{}")
+    assert "; medley deploy run --resume " in live.view(folder).message
+    (folder / "run.json").unlink()
+    (folder / "events.jsonl").write_text(
+        '{"at": 1.0, "event": "log", "level": "info", "message": "waits for clients [1], for 600 s at most"}\n'
+    )
+    with pytest.raises(WireError, match=r"has not begun: .* waits for clients \[1\]"):
+        live.view(folder)
+
+
 def test_a_failed_run_shows_its_sentence(tmp_path: Path) -> None:
     def boom(row: Any) -> None:
         if row["round"] == 1:

@@ -13,6 +13,7 @@ from .. import recipe
 from ..contract.errors import RecipeError
 from ..flower import deploy
 from ..flower.running import Deployment
+from ..storage.run_folder import holds_run
 from .arguments import Debug, Set
 from .console import DIVERGED, INTERRUPTED, REFUSED, say, show
 
@@ -29,6 +30,7 @@ def deploy_init(
     """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
     for path in deploy.init(folder, None if recipe_file is None else recipe.load(recipe_file), clients):
         show(str(path))
+    show(f"next: {folder / 'trial.sh'} tries it on this machine; keys.sh, server.sh and medley node begin in earnest")
 
 
 def deploy_run(
@@ -66,5 +68,7 @@ def deploy_run(
     status = Deployment(project, show, superlink).run(folder, config, resume is not None, readmit or (), restarts)
     if not status.ok:
         say(str(status).splitlines()[0])
+        if holds_run(folder):
+            say(f"medley deploy run {project} --resume {folder} goes on after the last checkpoint")
         raise typer.Exit({"interrupted": INTERRUPTED, "failed": REFUSED}.get(status.outcome, DIVERGED))
     show(f"{status}; saved in {folder}")

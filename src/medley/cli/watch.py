@@ -15,6 +15,7 @@ from rich.text import Text
 from ..contract.errors import RecipeError
 from ..report import watching
 from ..storage import live
+from ..storage.run_folder import RUN
 from .arguments import Debug
 from .console import say, show
 
@@ -28,6 +29,10 @@ def watch(
     debug: Debug = False,
 ) -> None:
     """Serve a page about a run on 127.0.0.1: curves, clients, the log's end. It reads the run's folder only."""
+    if not (run / RUN).exists():
+        show(f"there is no run in {run} yet; waits for it (Ctrl-C ends this)")
+        while not (run / RUN).exists():
+            time.sleep(0.3)
     live.view(run)
     try:
         server = watching.server(run, port)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..contract.errors import RecipeError
 from ..recipe import Recipe, loads
+from ..recipe.own import modules
 
 RECIPE = """\
 [problem]
@@ -134,6 +135,8 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         **{name: (scripts / name).read_text(encoding="utf-8").replace("@CLIENTS@", str(n)) for name in SCRIPTS},
         OWN: (scripts / "node/mydata.txt").read_text(encoding="utf-8"),
     }
+    for source in modules(r.tables, r.folder):
+        files |= {f"{side}/{source.name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -364,7 +365,7 @@ class FleetNode:
         try:
             return getattr(self._client, name)(request)
         except httpx.HTTPStatusError as e:
-            code, text = e.response.status_code, e.response.text[:200]
+            code, text = e.response.status_code, " ".join(re.sub("<[^>]*>", " ", e.response.text).split())[:200]
             if code == 403:
                 raise RunOver("the run is over") from None
             if code == 401 or (name == "ActivateNode" and code in (404, 412)):

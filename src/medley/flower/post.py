@@ -28,6 +28,9 @@ POLL = 0.2
 SOON = 5.0
 """Seconds after which missing clients are named at the start of a run."""
 
+LONG = 10.0
+"""Seconds after which an exchange names the clients that it waits for; twice what the one before took, if more."""
+
 AGAIN = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
 
@@ -59,6 +62,8 @@ class Post:
         self._aside: set[int] = set()
         """Nodes that left, or that cannot be used, while they are there."""
         self._letter: Letter = {}
+        self._usual = 0.0
+        """Seconds that the last exchange took."""
         self.silent: set[int] = set()
         """Nodes that have not answered within the timeout, and have not answered since."""
 
@@ -190,6 +195,11 @@ class Post:
                 self._leaves(ids[node])
         return out
 
+    def _name(self, nodes: Collection[int], waited: float) -> None:
+        """Log which clients an exchange waits for."""
+        ids = sorted(i for i, node in self.nodes.items() if node in nodes)
+        log.warning("waits for clients %s, for %.0f s so far and %.0f s at most", ids, waited, self.timeout)
+
     def _awaited(self, node: int, answer: bytes, members: Collection[int]) -> bool:
         """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
         i = _account(node, answer)["client"]
@@ -235,6 +245,7 @@ class Post:
         ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
         crashed, later, soon = dict.fromkeys(sent, 0), AGAIN, time.monotonic() + AGAIN
+        patient = begun + max(LONG, 2 * self._usual)
         # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that
         # did not come back within the timeout is asked once an exchange, until it answers.
         away = sent.keys() - set(waiting.values()) - self.silent if kind != "query" else set[int]()
@@ -259,8 +270,12 @@ class Post:
                     yield node, sealed_error(WireError(why)), 0
                 elif kind != "query" and node not in self.silent:
                     away = away | {node}
+            if (waiting or away) and time.monotonic() > patient and kind != "query":
+                self._name({*waiting.values(), *away}, time.monotonic() - begun)
+                patient = math.inf
             if waiting or away:
                 time.sleep(pause(time.monotonic() - begun, POLL))
+        self._usual = time.monotonic() - begun
         self.silent |= (away | set(waiting.values())) if kind != "query" else set()
 
 

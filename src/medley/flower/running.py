@@ -22,6 +22,7 @@ from typing import Any
 from ..contract.errors import MedleyError, RecipeError
 from ..storage import events, live
 from ..storage.result import Status
+from ..storage.run_folder import holds_run
 
 LOOK = 0.5
 """Seconds between two looks at the run's folder."""
@@ -71,19 +72,21 @@ class Deployment:
         save, left, again = save.resolve(), restarts, resume
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
-        if not resume and (save / events.FILE).exists():
+        if not resume and holds_run(save):
             raise RecipeError(f"{save} holds a run already; --resume goes on with it", "save")
+        if resume:
+            config = {**_given(save), **config}
         while True:
             began, before = time.time(), _last_round(save)
             where = {"resume" if again else "save": str(save)}
             back = {"readmit": ",".join(map(str, readmit))} if readmit and again else {}
             number = self._start({**config, **where, **back})
             try:
-                status = self._follow(save, number, began)
+                status, final = self._follow(save, number, began)
             except BaseException:
                 self._stop(save, number, began)
                 raise
-            if status.outcome != "failed" or not left:
+            if status.outcome != "failed" or final or not left:
                 return status
             left, again = left - 1, (save / "flower.json").exists()
             if _last_round(save) > before:
@@ -118,8 +121,11 @@ class Deployment:
                 told = True
             time.sleep(3)
 
-    def _follow(self, save: Path, number: str, began: float) -> Status:
-        """Print the run's events until it ends. A server app that has died is a failure."""
+    def _follow(self, save: Path, number: str, began: float) -> tuple[Status, bool]:
+        """Print the run's events until it ends: its status, and whether another start would fail in the same way.
+
+        A server app that has died is a failure.
+        """
         shown, asked, pid = 0, time.monotonic(), None
         while True:
             gone = pid is not None and not live.alive(pid)
@@ -130,14 +136,14 @@ class Deployment:
                 if e.get("event") == "app":
                     pid = e.get("pid")
                 if e.get("event") == "end":
-                    return Status(e["outcome"], str(e.get("message", "")))
+                    return Status(e["outcome"], str(e.get("message", ""))), bool(e.get("final"))
             shown = len(fresh)
             if gone:
-                return Status("failed", f"the server app, process {pid}, has died")
+                return Status("failed", f"the server app, process {pid}, has died"), False
             if pid is None and time.monotonic() > asked + ASK:
                 asked = time.monotonic()
                 if (state := self._state(number)) and "finished" in state:
-                    return Status("failed", f"Flower ended the run before its first line ({state}): see its log")
+                    return Status("failed", f"Flower ended the run before its first line ({state}): see its log"), False
             time.sleep(LOOK)
 
     def _state(self, number: str) -> str:
@@ -154,6 +160,13 @@ class Deployment:
                     os.kill(pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self._flwr("stop", number)
+
+
+def _given(save: Path) -> dict[str, Any]:
+    """The values that the run in ``save`` was started with, such as ``open``; none where its folder does not say."""
+    with suppress(OSError, ValueError, AttributeError):
+        return dict(json.loads((save / "flower.json").read_text(encoding="utf-8")).get("config", {}))
+    return {}
 
 
 def _last_round(save: Path) -> int:

@@ -106,7 +106,7 @@ def _run(
     except Exception as e:
         text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
         if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed beside the rounds
-            events.add("end", outcome="failed", message=text[:2000])
+            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
         raise
     print(f"{result.status}\nsaved in {folder}", flush=True)
@@ -192,6 +192,7 @@ def _folder(context: Context) -> tuple[Path, str]:
     private(folder)
     # Of one length: the name travels with every request, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"
+    given = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
     with replacing(folder / RUN_ID) as tmp:
-        tmp.write_text(json.dumps({"run": name}), encoding="utf-8")
+        tmp.write_text(json.dumps({"run": name, "config": given}), encoding="utf-8")
     return folder, name

@@ -19,6 +19,22 @@ def is_own(value: object) -> bool:
     return isinstance(value, str) and ":" in value and all(p.isidentifier() for p in value.replace(":", ".").split("."))
 
 
+def modules(value: Any, folder: Path | None) -> list[Path]:
+    """The files beside a recipe of the modules that it names, in alphabetical order.
+
+    Args:
+        value: the recipe's tables, or a part of them
+        folder: the recipe's folder; None for a recipe that is no file
+    """
+    if folder is None:
+        return []
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return sorted({path for v in inner for path in modules(v, folder)})
+    path = folder / (value.partition(":")[0].partition(".")[0] + ".py") if is_own(value) else folder
+    return [path] if path.is_file() else []
+
+
 def found(value: str, folder: Path | None, where: str) -> Any:
     """The thing that ``value`` names.
 

@@ -128,6 +128,12 @@ class Loop:
         if there is None:
             return self.start()
         kept, history, ledger = there
+        if kept["round"] > self.rounds:
+            raise RecipeError(
+                f"the run in {folder} has done {kept['round']} rounds, and rounds={self.rounds} are fewer: give those "
+                "that it was started with, or more",
+                "rounds",
+            )
         to = lambda t: t.to(self.x0.device)
         kept = pytree.map_tensors(kept, to)
         bookkeeping = Bookkeeping(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])

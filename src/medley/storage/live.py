@@ -22,6 +22,9 @@ Standing = Literal["alive", "late", "lost", "refused", "not asked yet", "left"]
 TAIL = 1 << 22
 """Bytes of a ledger that are read from its end."""
 
+DEPLOYED = "flower.json"
+"""The file that only the folders of deployed runs have."""
+
 STEADY = 600.0
 """Seconds over which exchanges a minute are counted."""
 
@@ -102,6 +105,8 @@ class RunView:
 def view(folder: Path, now: float | None = None) -> RunView:
     """The state of the run in ``folder`` at the time ``now``. Raises WireError where there is no run."""
     if not (folder / RUN).exists():
+        if (folder / events.FILE).exists():
+            raise WireError(f"the run in {folder} has not begun: {_last(folder)}")
         raise WireError(f"there is no run in {folder}: give the folder of a run, as in md.run(..., checkpoint=folder)")
     about, now = described(folder), time.time() if now is None else now
     seen = events.read(folder)
@@ -130,7 +135,8 @@ def view(folder: Path, now: float | None = None) -> RunView:
     elif pid is not None and alive(pid):
         v.state = "running"
     else:
-        v.message = f"its process is gone; medley run --resume {folder} goes on after the last checkpoint"
+        command = "medley deploy run --resume" if (folder / DEPLOYED).exists() else "medley run --resume"
+        v.message = f"its process is gone; {command} {folder} goes on after the last checkpoint"
     recent = [e["at"] for e in seen if e.get("event") == "exchange" and e["at"] > now - STEADY]
     if len(recent) > 1:
         until = now if v.state == "running" else recent[-1]
@@ -138,6 +144,12 @@ def view(folder: Path, now: float | None = None) -> RunView:
     v.clients = _clients(folder, seen)
     v.log = [line(e) for e in seen[-400:] if e.get("event") not in ("exchange", "app", "members")][-40:]
     return v
+
+
+def _last(folder: Path) -> str:
+    """The last event of a run that has not begun, as a line."""
+    told = [line(e) for e in events.read(folder) if e.get("event") not in ("exchange", "app", "members")]
+    return told[-1] if told else "its server app starts"
 
 
 def _history(folder: Path) -> list[Row]:

@@ -11,8 +11,9 @@ new=(-newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes)
 openssl req -x509 "${new[@]}" -days 30 -subj "/CN=Medley trial CA" -keyout ca.key -out ca.crt 2>/dev/null
 openssl req "${new[@]}" -subj "/CN=$host" -keyout server.key -out server.csr 2>/dev/null
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.pem 2>/dev/null \
-  -extfile <(echo "subjectAltName=$name,IP:127.0.0.1,DNS:localhost")
+  -extfile <(echo "subjectAltName=$name")
 for k in $(seq 0 $((nodes - 1))); do
   [ -f "node$k" ] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "node $k" -f "node$k"
 done
 for k in $(seq 0 $((nodes - 1))); do echo "$k $(cut -d' ' -f1,2 "node$k.pub")"; done > keyring
+echo "keys/ has ca.crt for the nodes, server.pem and server.key for $host, and keys for $nodes nodes; they last 30 days"

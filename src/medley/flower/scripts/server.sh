@@ -11,13 +11,22 @@ nginx="$(command -v nginx || echo /usr/sbin/nginx)"
 [ -x "$nginx" ] || { echo "server.sh needs nginx: apt-get install nginx-light" >&2; exit 2; }
 [ -f keys/server.pem ] || { echo "server.sh needs keys/server.pem and keys/server.key: ./keys.sh HOST" >&2; exit 2; }
 mkdir -p "$FLWR_HOME" logs
+# The logs of the last four starts are kept.
+for log in superlink proxy; do
+  for k in 3 2 1; do [ ! -f "logs/$log.$k" ] || mv "logs/$log.$k" "logs/$log.$((k + 1))"; done
+  [ ! -f "logs/$log" ] || mv "logs/$log" "logs/$log.1"
+done
+# The SuperLink has a certificate of its own, which only this machine trusts: server.pem may come from any CA.
+[ -f keys/link.pem ] || openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 3650 \
+  -subj "/CN=Medley SuperLink on loopback" -addext "subjectAltName=IP:127.0.0.1,DNS:localhost" \
+  -keyout keys/link.key -out keys/link.pem 2>/dev/null
 cat > "$FLWR_HOME/config.toml" <<END
 [superlink]
 default = "medley"
 
 [superlink.medley]
 address = "127.0.0.1:$link"
-root-certificates = "$PWD/keys/ca.crt"
+root-certificates = "$PWD/keys/link.pem"
 END
 
 # nginx buffers bodies in a folder that its workers can reach; started by root they are nobody's.
@@ -32,12 +41,17 @@ finish() { kill "${pids[@]}" 2>/dev/null || true; wait; rm -rf "$bodies"; }
 trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-flower-superlink --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.pem --ssl-keyfile keys/server.key \
+flower-superlink --ssl-ca-certfile keys/link.pem --ssl-certfile keys/link.pem --ssl-keyfile keys/link.key \
   --enable-supernode-auth --disable-runtime-dependency-installation --database "$PWD/superlink.db" \
   --host 127.0.0.1 --port "$link" > logs/superlink 2>&1 &
 pids+=($!)
 "$nginx" -p "$PWD/logs/" -c nginx.conf -e stderr -g "daemon off;" > logs/proxy 2>&1 &
 pids+=($!)
+until grep -qs "startup complete" logs/superlink && [ -s logs/nginx.pid ]; do
+  for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || break 2; done
+  sleep 0.2
+done
+! kill -0 "${pids[@]}" 2>/dev/null || echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
 wait -n "${pids[@]}" && code=0 || code=$?
 echo "the SuperLink or nginx has ended with $code; see logs/superlink and logs/proxy" >&2
 exit 1

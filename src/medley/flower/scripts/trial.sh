@@ -8,7 +8,7 @@ export PORT="${PORT:-39391}" LISTEN=127.0.0.1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISA
 nodes="@CLIENTS@" node="${NODE:-medley}"
 [ -f keys/server.pem ] || { echo "makes keys: ./keys.sh"; ./keys.sh 127.0.0.1 "$nodes"; }
 mkdir -p logs
-rm -f logs/superlink logs/nginx.pid
+rm -f logs/superlink logs/nginx.pid # so that the wait below is for these
 
 pids=()
 finish() {
