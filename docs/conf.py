@@ -30,6 +30,7 @@ html_theme = "furo"
 html_title = "Medley"
 html_show_sphinx = False
 html_copy_source = False
+html_static_path, html_css_files = ["static"], ["site.css"]
 pygments_style, pygments_dark_style = "friendly", "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

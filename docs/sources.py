@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pages
 
+from medley.report.figures import DARK
+
 ROOT = Path(__file__).parents[1]
 
 PAPERS = ("*.md", "*.svg", "*.jsonl")
@@ -50,15 +52,23 @@ def main(folder: Path) -> None:
     for page in folder.glob("*.md"):
         page.write_text(page.read_text(encoding="utf-8").replace("](../examples/", "](examples/"), encoding="utf-8")
     (folder / "gallery.md").write_text(gallery(folder / "examples"), encoding="utf-8")
+    for picture in folder.rglob("*.svg"):
+        picture.write_text(themed(picture.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def themed(picture: str) -> str:
+    """A figure with colours for a dark page too, unless it has its own."""
+    if "currentColor" not in picture or "prefers-color-scheme" in picture:
+        return picture
+    slots = "".join(f"--c{k}:{colour};" for k, colour in enumerate(DARK))
+    dark = f"@media (prefers-color-scheme:dark){{svg{{color:#e6ebf0;{slots}}}}}"
+    return picture.replace(">", f"><style>svg{{color:#1f2933}}{dark}</style>", 1)
 
 
 def gallery(folder: Path) -> str:
     """The page of all examples with a picture; scripts, notebooks and pictures are put into the folder."""
     folder.mkdir()
-    out = [
-        "# Gallery",
-        "Each example is one short script, which draws the picture below it. The tests run all of them.",
-    ]
+    shown, below = [], []
     for picture in sorted((ROOT / "examples").glob("*.svg")):
         script = picture.with_suffix(".py")
         shutil.copy(picture, folder)
@@ -68,8 +78,12 @@ def gallery(folder: Path) -> str:
         (folder / f"{script.stem}.ipynb").write_text(notebook(code), encoding="utf-8")
         links = f"[Script](path:examples/{script.name}) · [notebook](path:examples/{script.stem}.ipynb)"
         name = script.stem.replace("_", " ").capitalize()
-        out += [f"## {name}", said, f"![{name}](examples/{picture.name})", links]
-    return "\n\n".join(out) + "\n"
+        target = script.stem.replace("_", "-")
+        shown.append(f":::{{figure}} examples/{picture.name}\n:target: "#{target}"\n:alt: {name}\n\n{name}\n:::")
+        below += [f"## {name}", said, f"![{name}](examples/{picture.name})", links]
+    head = f"{len(shown)} short scripts, each with the picture that it draws. The tests run all of them."
+    grid = "::::{container} gallery\n" + "\n\n".join(shown) + "\n::::"
+    return "\n\n".join(["# Gallery", head, grid, *below]) + "\n"
 
 
 def notebook(code: str) -> str:

@@ -49,9 +49,6 @@ PICTURES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Curves of each picture, and the settings in which they differ from BASE."""
 
-PAPER = '<rect width="100%" height="100%" fill="#fff"/>'
-"""A background, since a picture on a dark page keeps its dark letters."""
-
 TITLES = {
     "data": "Labels dealt unevenly",
     "sizes": "Rows dealt unevenly",
@@ -74,7 +71,7 @@ def main(folder: Path) -> None:
     for picture, curves in PICTURES.items():
         drawn = [curve(slot, name, changed) for slot, (name, changed) in enumerate(curves.items())]
         markup = lines(drawn, title=TITLES[picture], ylabel="FedAvg's accuracy", y="percent")
-        (folder / f"{picture}.svg").write_text(markup.replace(">", f">{PAPER}", 1), encoding="utf-8")
+        (folder / f"{picture}.svg").write_text(markup, encoding="utf-8")
 
 
 if __name__ == "__main__":
