@@ -79,7 +79,7 @@ def gallery(folder: Path) -> str:
         links = f"[Script](path:examples/{script.name}) · [notebook](path:examples/{script.stem}.ipynb)"
         name = script.stem.replace("_", " ").capitalize()
         target = script.stem.replace("_", "-")
-        shown.append(f":::{{figure}} examples/{picture.name}\n:target: "#{target}"\n:alt: {name}\n\n{name}\n:::")
+        shown.append(f':::{{figure}} examples/{picture.name}\n:target: "#{target}"\n:alt: {name}\n\n{name}\n:::')
         below += [f"## {name}", said, f"![{name}](examples/{picture.name})", links]
     head = f"{len(shown)} short scripts, each with the picture that it draws. The tests run all of them."
     grid = "::::{container} gallery\n" + "\n\n".join(shown) + "\n::::"
