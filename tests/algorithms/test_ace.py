@@ -53,6 +53,7 @@ def test_all_answering_is_fedavg_and_with_one_step_gradient_descent():
     torch.testing.assert_close(run(md.ACE(), None, 8, steps=1).x, x, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_it_finds_everybodys_optimum_from_late_gradients():
     """Chang et al.'s claim: no bias of participation is left, whoever answers how often. FedBuff's stays."""
     with unchecked():

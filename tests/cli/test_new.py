@@ -12,6 +12,7 @@ import pytest
 from cli.test_cli import medley
 
 
+@pytest.mark.slow
 def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
     project = tmp_path / "wards"
     got = medley("new", project)

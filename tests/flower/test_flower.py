@@ -18,7 +18,7 @@ import medley as md
 from medley import recipe
 from medley.contract.algorithm import Algorithm
 from medley.flower import client_app, post, server_app
-from medley.flower.client import ClientSide
+from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
 from medley.numerics.sparse import Sparse
@@ -364,6 +364,41 @@ def test_a_resumed_run_goes_on_with_what_clients_remember(app: Path, tmp_path: P
     assert torch.equal(a.x, b.x)
     with pytest.raises(md.RecipeError, match="holds a run already"):
         deploy(app, save=str(tmp_path / "half"))
+
+
+def test_errors_of_clients_quote_none_of_their_rows(app: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def unreadable(context: Context) -> md.datasets.Dataset:
+        raise ValueError("row 3, column 'age' holds 'n.a.', the patient is Ada")
+
+    def wrong(context: Context) -> md.datasets.Dataset:
+        X = torch.zeros(8, 64)
+        X[2, 3] = torch.nan if context.node_config["partition-id"] == 1 else 0
+        return md.datasets.Dataset(X, torch.arange(8) % 10, classes=10)
+
+    for data, said in (
+        (unreadable, "its data cannot be read, ValueError"),
+        (wrong, "its data cannot be read, BadData"),
+    ):
+        caplog.clear()
+        with pytest.raises(md.BadData, match=rf"client \d: {said}; the log of its node says more") as e:
+            deploy(app, data)
+        assert not any(word in str(e.value) for word in ("Ada", "age", "nan", "Traceback", "/"))
+        assert any(word in caplog.text for word in ("Ada", "nan"))
+    context, trace = Context(7, 0, {"partition-id": 2}, RecordDict(), {}), "File \"/own.py\"\nKeyError: 'Ada'"
+    for error, left in (
+        (md.BadData("row 3 holds 'Ada'", row=3), "client 2: a row of its data cannot be used"),
+        (md.ClientFailed(client=2, round=1, method="train", traceback=trace), r"in train\(\): KeyError"),
+        (KeyError("Ada"), "client 2 failed: KeyError"),
+        (md.WireError("a message is damaged"), "a message is damaged"),
+    ):
+
+        def fails(letter: Any, context: Context, error: Exception = error) -> bytes:
+            raise error
+
+        with pytest.raises(md.MedleyError, match=left) as e2:
+            discreet(fails)({}, context)
+        assert not any(word in str(e2.value) for word in ("Ada", "own.py"))
+        assert e2.value.__suppress_context__ or isinstance(error, md.WireError)
 
 
 def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,7 @@ def table(unit: Literal["client", "row"]) -> list[str]:
     return [f"| {reason} | {', '.join(verdicts(unit)[reason])} |" for reason in order]
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_methods() -> None:
     # In a process of its own: annotations, which tests check, would refuse hidden ids before the method's error.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}

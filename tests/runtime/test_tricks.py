@@ -27,7 +27,12 @@ print(len(stopped), bool(kept), len(trimmed), products.HAS_ONEDNN == torch._C._h
 
 
 @pytest.mark.parametrize(
-    ("switch", "said"), [(None, "1 True 1 True True"), ("1", "1 True 1 True True"), ("0", "0 False 0 False True")]
+    ("switch", "said"),
+    [
+        (None, "1 True 1 True True"),
+        pytest.param("1", "1 True 1 True True", marks=pytest.mark.slow),
+        ("0", "0 False 0 False True"),
+    ],
 )
 def test_one_switch_turns_all_of_them_off(switch: str | None, said: str):
     environment = {k: v for k, v in os.environ.items() if k != "MEDLEY_TRICKS"}
@@ -37,6 +42,7 @@ def test_one_switch_turns_all_of_them_off(switch: str | None, said: str):
     assert ran.stdout.strip() == said
 
 
+@pytest.mark.slow
 def test_a_run_without_tricks_ends_where_it_ends_with_them():
     script = "import medley as md\n"
     script += "fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition="

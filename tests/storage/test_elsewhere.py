@@ -61,6 +61,7 @@ print(json.dumps([run.digest, *(r.digest for r in board.results)]))
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_without_the_names_of_linux_the_bits_are_the_same(tmp_path: Path) -> None:
     said = {}
     for how in ("whole", "poor"):

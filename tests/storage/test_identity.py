@@ -57,6 +57,7 @@ def test_a_changed_run_is_not_resumed_and_the_same_one_is(tmp_path: Path, name: 
     assert ran(same(), 2, resume=folder).digest == ran(same(), 2).digest
 
 
+@pytest.mark.slow
 def test_another_process_and_hash_seed_compute_the_same(tmp_path: Path):
     env = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}
     script = "import sys, json, pathlib; from support import changes\n"

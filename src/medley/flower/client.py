@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
 from ..contract.client import Client
-from ..contract.errors import RecipeError, WireError
+from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
 from ..recipe import Recipe
 from ..storage import pytree
 from ..wire.codec import Plain
@@ -30,6 +31,10 @@ from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context
+
+log = logging.getLogger("medley")
+
+OWN_LOG = "the log of its node says more"
 
 
 def client_app(
@@ -52,7 +57,36 @@ def client_app(
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
     handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
-    return node.client_app({kind: side.isolated(handler) for kind, handler in handlers.items()})
+    return node.client_app({kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()})
+
+
+def discreet(handler: Handler) -> Handler:
+    """The handler, with errors that quote nothing of the client's data: the whole of them stays in its own log.
+
+    Errors about settings, messages and shapes pass. Of others the server gets the class.
+    """
+
+    def reply(letter: Letter, context: Context) -> bytes:
+        try:
+            return handler(letter, context)
+        except ClientFailed as e:
+            log.error("%s", e)
+            kind = e.traceback.strip().rpartition("\n")[2].partition(":")[0]
+            raise ClientFailed(
+                client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
+            ) from None
+        except MedleyError as e:
+            if not (isinstance(e, BadData) and e.row is not None):
+                raise
+            log.error("%s", e)
+            raise BadData(
+                f"client {_id(context)}: a row of its data cannot be used; {OWN_LOG}", client=_id(context)
+            ) from None
+        except Exception as e:
+            log.exception("a request failed")
+            raise MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}") from None
+
+    return reply
 
 
 KEPT = 2
@@ -93,9 +127,18 @@ class ClientSide:
         if key not in self._lots:
             r = settled(self.recipe, context.run_config)
             if self.data is not None and i not in self._given:
-                self._given[i] = self.data(context)
+                self._given[i] = self._read(i, context)
             _keep(self._lots, key, share(r, i) if self.data is None else own_lots(r, i, self._given[i]))
         return self._lots[key]
+
+    def _read(self, i: int, context: Context) -> Own:
+        """The client's own data. The server learns of an error's class only: its text may quote a row."""
+        assert self.data is not None
+        try:
+            return self.data(context)
+        except Exception as e:
+            log.exception("client %d's own data cannot be read", i)
+            raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
     def own(self, context: Context, said: Any) -> OwnRows:
         """The client's side of the run; ``said`` are the server's values for every client, see `Known`."""
