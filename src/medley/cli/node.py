@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import typer
 
 from ..contract.errors import RecipeError
 from ..flower.cleaning import clean as delete_old
 from ..flower.cleaning import seconds
-from ..flower.client import client_app
+from ..flower.client import ClientSide, client_app
 from ..flower.flwr_api import FleetNode, checked_version
 from ..flower.node import LEAVE, own_folder
+from ..flower.own_rows import report
 from ..flower.resident import Resident, data_function
 from ..flower.signatures import read as read_keyring
 from .arguments import Debug
+
+log = logging.getLogger("medley.node")
 
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
@@ -59,6 +63,9 @@ def node(
         typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h."),
     ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read recipe and data, make the model, say what is there, and end.")
+    ] = False,
     leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and end.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for every message.")] = False,
     debug: Debug = False,
@@ -74,10 +81,14 @@ def node(
         return _clean(memory, age or 0.0)
     if leave:
         return _leave(memory, _number(client, key))
+    if check:
+        return _report(recipe_file, None if data is None else data_function(data), _number(client, key))
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     _logs(verbose)
     _check(recipe_file, keyring)
+    if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:
+        log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
     client = _number(client, key)
     fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data))
@@ -85,6 +96,21 @@ def node(
     config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring}.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
+
+
+def _report(recipe_file: Path, data: Callable[[Any], Any] | None, client: int) -> None:
+    """Print the client's account of its rows, as the server will get it, once its model could be made."""
+    _check(recipe_file, None)
+    side = ClientSide(recipe_file, data, None)
+    lots = side.lots(SimpleNamespace(run_config={}, node_config={"partition-id": client}))
+    found = report(lots, client)
+    scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
+    scenario.problem.ready(found.X.example(), found.y.example(), found.classes, None, "cpu")
+    kind = "regression" if found.classes is None else f"{found.classes} classes"
+    typer.echo(f"client {client}: rows of shape {tuple(found.X.shape)}, {kind}; {recipe_file} fits")
+    for k, task in enumerate(found.tasks):
+        where = f"task {k}: " if len(found.tasks) > 1 else ""
+        typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")
 
 
 def _check(recipe_file: Path, keyring: Path | None) -> None:
