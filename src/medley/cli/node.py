@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ log = logging.getLogger("medley.node")
 
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
+
+Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
+Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
 
 
 def node(
@@ -54,18 +57,10 @@ def node(
     allow: Annotated[
         str, typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
     ] = ALLOWED,
-    keyring: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums."),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h."),
-    ] = None,
+    keyring: Annotated[Path | None, Keyring] = None,
+    keep: Annotated[str | None, Keep] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Read recipe and data, make the model, say what is there, and end.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Read recipe and data, say what is there, and end.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and end.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for every message.")] = False,
     debug: Debug = False,
@@ -82,13 +77,12 @@ def node(
     if leave:
         return _leave(memory, _number(client, key))
     if check:
-        return _report(recipe_file, None if data is None else data_function(data), _number(client, key))
+        return _report(recipe_file, data, _number(client, key))
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     _logs(verbose)
     _check(recipe_file, keyring)
-    if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:
-        log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
+    _warn(key)
     client = _number(client, key)
     fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data))
@@ -98,10 +92,15 @@ def node(
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
 
 
-def _report(recipe_file: Path, data: Callable[[Any], Any] | None, client: int) -> None:
+def _warn(key: Path) -> None:
+    if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:
+        log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
+
+
+def _report(recipe_file: Path, data: Path | None, client: int) -> None:
     """Print the client's account of its rows, as the server will get it, once its model could be made."""
     _check(recipe_file, None)
-    side = ClientSide(recipe_file, data, None)
+    side = ClientSide(recipe_file, None if data is None else data_function(data), None)
     lots = side.lots(SimpleNamespace(run_config={}, node_config={"partition-id": client}))
     found = report(lots, client)
     scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
