@@ -58,6 +58,18 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
     return t if t.is_floating_point() else t.to(torch.int64)
 
 
+def names_of(table: Any) -> tuple[str, ...]:
+    """Names of the columns of a frame, or of a Hugging Face data set; none for anything else, and where two are alike.
+
+    Names are texts: a column 3 is "3".
+    """
+    columns = getattr(table, "column_names", None) or getattr(table, "columns", None)
+    if columns is None or isinstance(table, Tensor) or not hasattr(table, "__getitem__"):
+        return ()
+    names = tuple(map(str, columns))
+    return names if len(set(names)) == len(names) else ()
+
+
 def is_text(values: Any) -> bool:
     """Whether targets are texts: an array, a list or a column of them."""
     if values is None or isinstance(values, Tensor) or is_sparse(values):

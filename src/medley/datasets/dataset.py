@@ -15,11 +15,10 @@ from torch.nn import functional as F
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.fields import described, layout, tensors
-from ..numerics.lazy import Lazy
-from ..numerics.sparse import Sparse, not_finite
-from ..runtime import streams
+from ..numerics.scaling import Scaling
 from ..storage.html import facts
-from .arrays import as_column, as_tensor, check_tensor, numbered, text_labels
+from .arrays import as_column, as_tensor, check_tensor, names_of, numbered, text_labels
+from .picking import carved, check_finite, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -28,9 +27,6 @@ Targets = Int[Tensor, "_ ..."] | Float[Tensor, "_ ..."]
 
 if not TYPE_CHECKING:  # tests check types at run time, before __post_init__ makes tensors of arrays
     Features = Targets = object
-
-Pair = tuple[Tensor, Tensor] | tuple[None, None]
-
 
 PARTS = {
     "X": "training X",
@@ -42,6 +38,10 @@ PARTS = {
     "weights": "weights",
 }
 """The tensors of a data set, and their names in messages."""
+
+
+ASIDE = {"identity": False}
+"""Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +69,8 @@ class Dataset:
         y_validation: Validation targets [v]; default none.
         weights: Weight of each training row's loss [n], at least 0; default 1 each.
         test_keys: Columns [m] of the test rows by name, such as their users; default none.
+        features: Names of the columns of X [n, features]; by default those of a frame, else none.
+        scaling: Mean and deviation by which `standardise` has scaled X; default None.
     """
 
     X: Features
@@ -83,6 +85,8 @@ class Dataset:
     y_validation: Targets | None = None
     weights: Float[Tensor, " _"] | None = None
     test_keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+    features: tuple[str, ...] = field(default=(), metadata=ASIDE)
+    scaling: Scaling | None = field(default=None, metadata=ASIDE)
 
     if TYPE_CHECKING:  # arguments may be arrays, lists and frames; attributes are tensors
         # fmt: off
@@ -90,6 +94,7 @@ class Dataset:
             self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, classes: int | None = None,
             keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[str] = (), X_validation: Any = None,
             y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
+            features: Sequence[str] = (), scaling: Scaling | None = None,
         ) -> None: ...
         # fmt: on
 
@@ -102,6 +107,9 @@ class Dataset:
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
         self._check(self.X, self.y, "training")
+        if self.features and layout(self.X) != (len(self.features),):
+            raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
+        self._check_keys()
         for X, y, part in (
             (self.X_test, self.y_test, "test"),
             (self.X_validation, self.y_validation, "validation"),
@@ -115,13 +123,6 @@ class Dataset:
                     )
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
-        for key, values in self.keys.items():
-            if len(values) != len(self.X):
-                raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
-        tested = 0 if self.X_test is None else len(self.X_test)
-        for key, values in self.test_keys.items():
-            if len(values) != tested:
-                raise BadData(f"{self.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
         if self.weights is not None:
             if len(self.weights) != len(self.X):
                 raise BadData(f"{self.name}: {len(self.weights)} weights for {len(self.X)} training rows.")
@@ -148,6 +149,22 @@ class Dataset:
             said["classes"] = self.classes
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
+    def _check_keys(self) -> None:
+        for key, values in self.keys.items():
+            if len(values) != len(self.X):
+                raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
+        tested = 0 if self.X_test is None else len(self.X_test)
+        for key, values in self.test_keys.items():
+            if len(values) != tested:
+                raise BadData(f"{self.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
+
+    def columns(self) -> dict[str, Any]:
+        """Names of the features, and their scaling, as plain values for a result's settings; empty without names."""
+        if not self.features:
+            return {}
+        scaling = {} if self.scaling is None else {"scaling": self.scaling.plain()}
+        return {"features": list(self.features), **scaling}
+
     def _check_kinds(self) -> None:
         if not isinstance(self.name, str):
             raise RecipeError(f"Dataset(name={self.name!r}): give a text", "name")
@@ -161,6 +178,14 @@ class Dataset:
 
     def _take_arrays(self) -> None:
         """Make tensors of arrays, numbers of texts, and count the classes of whole numbers."""
+        named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part)))}
+        for part, theirs in named.items():
+            if theirs != named.get("X", theirs):
+                raise BadData(
+                    f"{self.name}: {PARTS[part]} has the columns {', '.join(theirs)}, training X "
+                    f"{', '.join(named['X'])}; give both the same columns in the same order."
+                )
+        object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
         targets = [y for y in (self.y, self.y_test, self.y_validation) if y is not None]
         if names := text_labels(targets):
             for part in ("y", "y_test", "y_validation"):
@@ -198,14 +223,14 @@ class Dataset:
         if 0 in X.shape[1:]:
             raise BadData(f"{self.name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
         for t, what in tensors(X, f"{self.name}: {part} X"):
-            _finite(t, what)
+            check_finite(t, what)
         if self.classes is None:
             if not y.is_floating_point() and y.ndim == 1:
                 raise BadData(
                     f"{self.name}: {part} y holds whole numbers, {int(y.min())} to {int(y.max())}. If they are labels, "
                     "number them from 0 and give `classes=`; if they are values, give floats, y.astype('float32')."
                 )
-            _finite(y, f"{self.name}: {part} y")
+            check_finite(y, f"{self.name}: {part} y")
             return
         if y.dtype != torch.int64:
             raise BadData(
@@ -218,7 +243,13 @@ class Dataset:
             raise BadData(f"{self.name}: {part} y[{row}] = {int(y[at])} is no label of 0..{self.classes - 1}.", row=row)
 
     @checked("datasets")
-    def split(self, test: float | int = 0.2, validation: float | int = 0, seed: int = 0) -> Dataset:
+    def split(
+        self,
+        test: float | int = 0.2,
+        validation: float | int = 0,
+        seed: int = 0,
+        by: str | Sequence[str] = (),
+    ) -> Dataset:
         """Draw a test set, where there is none, and then a validation set from the training rows.
 
         Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays.
@@ -227,33 +258,36 @@ class Dataset:
             test: Fraction of the training rows; default 0.2.
             validation: Fraction of the training rows left; default 0, no validation set.
             seed: Of the streams (seed, "split", "test") and (seed, "split", "validation"); default 0.
+            by: Keys, such as the clients', or "label": rows that are alike in all of them give this fraction each,
+                rounded, and keep a training row at least. Default none, the fraction is of all rows together.
 
         Raises:
-            RecipeError: A fraction leaves a part empty, or there is a validation set already.
+            RecipeError: A fraction leaves a part empty, there is a validation set already, or no such key.
         """
-        out = self
+        out, by = self, (by,) if isinstance(by, str) else tuple(by)
         if self.X_test is None and test:
-            rest, drawn = out._carve(test, seed, "test")
-            keys = {k: np.asarray(v)[drawn.numpy()] for k, v in out.keys.items()}
-            out = replace(out._rows(rest), X_test=out.X[drawn], y_test=out.y[drawn], test_keys=keys)
+            rest, taken = carved(len(out.X), test, seed, "test", self.name, out._strata(by))
+            keys = {k: np.asarray(v)[taken.numpy()] for k, v in out.keys.items()}
+            out = replace(out._rows(rest), X_test=out.X[taken], y_test=out.y[taken], test_keys=keys)
         if validation:
             if self.X_validation is not None:
                 raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
-            rest, drawn = out._carve(validation, seed, "validation")
-            out = replace(out._rows(rest), X_validation=out.X[drawn], y_validation=out.y[drawn])
+            rest, taken = carved(len(out.X), validation, seed, "validation", self.name, out._strata(by))
+            out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
 
-    def _carve(self, fraction: float | int, seed: int, part: str) -> tuple[Tensor, Tensor]:
-        n = len(self.X)
-        m = round(fraction * n)
-        if not 0 < m < n:
-            raise RecipeError(
-                f"{self.name}.split({part}={fraction}) takes {m} of {n} rows; choose a fraction in (0, 1) "
-                "that leaves something on both sides.",
-                part,
-            )
-        order = torch.from_numpy(streams.rng(seed, "split", part).permutation(n))
-        return order[m:].sort().values, order[:m].sort().values
+    def _strata(self, by: Sequence[str]) -> list[np.ndarray]:
+        """The columns that ``by`` names. Raises RecipeError for one that is not there."""
+        out = []
+        for name in by:
+            if name in self.keys:
+                out.append(self.keys[name].astype(str))
+            elif name == "label" and self.classes is not None and self.y.ndim == 1:
+                out.append(self.y.numpy())
+            else:
+                there = [*self.keys, *(["label"] if self.classes is not None and self.y.ndim == 1 else [])]
+                raise RecipeError.unknown(name, there, f"{self.name}.split(by=...): the data set")
+        return out
 
     def _rows(self, rows: Tensor) -> Dataset:
         index = rows.numpy()
@@ -275,13 +309,13 @@ class Dataset:
         """
         out = self
         if n_train is not None:
-            out = out._rows(_draw(n_train, len(self.X), seed, "train", self.name))
+            out = out._rows(drawn(n_train, len(self.X), seed, "train", self.name))
         if n_test is not None:
             if self.X_test is None or self.y_test is None:
                 raise RecipeError(
                     f"{self.name}.take(n_test={n_test}): there is no test set; call .split() first.", "n_test"
                 )
-            rows = _draw(n_test, len(self.X_test), seed, "test", self.name)
+            rows = drawn(n_test, len(self.X_test), seed, "test", self.name)
             keys = {k: v[rows.numpy()] for k, v in self.test_keys.items()}
             out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows], test_keys=keys)
         return out
@@ -295,12 +329,12 @@ class Dataset:
         rows = pick(self.X, self.y).nonzero()[:, 0]
         if not len(rows):
             raise BadData(f"{name} has no training rows.")
-        X_test, y_test = _marked(self.X_test, self.y_test, pick)
+        X_test, y_test = marked(self.X_test, self.y_test, pick)
         test_keys: dict[str, np.ndarray] = {}
         if self.test_keys and X_test is not None and self.X_test is not None and self.y_test is not None:
-            marked = pick(self.X_test, self.y_test).numpy()
-            test_keys = {k: np.asarray(v)[marked] for k, v in self.test_keys.items()}
-        X_validation, y_validation = _marked(self.X_validation, self.y_validation, pick)
+            mask = pick(self.X_test, self.y_test).numpy()
+            test_keys = {k: np.asarray(v)[mask] for k, v in self.test_keys.items()}
+        X_validation, y_validation = marked(self.X_validation, self.y_validation, pick)
         return replace(
             self._rows(rows),
             X_test=X_test,
@@ -313,7 +347,7 @@ class Dataset:
 
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""
-        return self.map(lambda X: X.flatten(1))
+        return self if self.features else self.map(lambda X: X.flatten(1))
 
     @checked("datasets")
     def pool(self, factor: int) -> Dataset:
@@ -328,72 +362,35 @@ class Dataset:
             raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
         return self.map(lambda X: F.avg_pool2d(X, factor))
 
-    def standardise(self) -> Dataset:
+    def standardise(self, like: Dataset | None = None) -> Dataset:
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
 
         The statistics are per feature of [n, features], per channel of images [n, channels, h, w]; a constant feature
-        is only centred.
+        is only centred. They are kept as ``scaling``, and `Result.predict` scales raw rows by them.
+
+        Args:
+            like: A standardised data set whose mean and deviation are taken, such as the training rows' for a data set
+                of test rows; default None, this one's own.
+
+        Raises:
+            RecipeError: ``like`` is not standardised.
         """
-        over = [0, *range(2, self.X.ndim)]
-        per_mean = self.X[:, :1].numel()
-        mean = _total(self.X, lambda b: b.sum(over, keepdim=True)) / per_mean
-        variance = _total(self.X, lambda b: (b - mean).square().sum(over, keepdim=True)) / per_mean
-        # A smaller deviation is the rounding of float32.
-        constant = variance.sqrt() <= 1e-6 * mean.abs()
-        sd = torch.where(constant, 1.0, variance.sqrt())
-        return self.map(lambda X: torch.cat([((b.double() - mean) / sd).float() for b in _blocks(X)]))
+        if like is None:
+            now = Scaling.of(self.X)
+        elif like.scaling is None:
+            raise RecipeError(f"{self.name}.standardise(like={like!r}): it is not standardised itself", "like")
+        else:
+            now = like.scaling
+        return replace(self._mapped(now), scaling=now.after(self.scaling))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
-        """The data set with ``f`` applied to the X of the training, test and validation rows."""
-        return replace(
-            self,
-            X=f(self.X),
-            X_test=None if self.X_test is None else f(self.X_test),
-            X_validation=None if self.X_validation is None else f(self.X_validation),
-        )
+        """The data set with ``f`` applied to the X of the training, test and validation rows.
 
+        The names of its features and its scaling are dropped.
+        """
+        return replace(self._mapped(f), features=(), scaling=None)
 
-def _marked(X: Tensor | None, y: Tensor | None, pick: Callable[[Tensor, Tensor], Tensor]) -> Pair:
-    mask = None if X is None or y is None else pick(X, y)
-    if X is None or y is None or mask is None or not bool(mask.any()):
-        return None, None
-    return X[mask], y[mask]
-
-
-def _blocks(X: Tensor) -> Sequence[Tensor]:
-    # About 2 MB each in float64: larger ones go back to the system every time, and page faults dominate.
-    return torch.split(X, max(1, 2**18 // max(1, X[0].numel())))
-
-
-def _total(X: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.stack([f(block.double()) for block in _blocks(X)]).sum(0)
-
-
-def _draw(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
-    if not 0 < m <= n:
-        raise RecipeError(f"{name}.take(n_{part}={m}): it has {n} {part} rows.", f"n_{part}")
-    return torch.from_numpy(np.sort(streams.rng(seed, "take", part).permutation(n)[:m]))
-
-
-def _finite(values: Tensor, what: str) -> None:
-    if not values.numel() or not values.is_floating_point() or isinstance(values, Lazy):
-        return  # lazy rows are not read for it; a run names the round in which NaN turns up
-    if isinstance(values, Sparse):
-        # A float64 sum of float32 numbers cannot overflow, so it is finite if and only if they are.
-        fine = bool(_total(values, torch.sum).isfinite())
-    else:
-        # Both ends of a tensor with a NaN are NaN. They need no second copy of the data, nor a mask.
-        fine = all(bool(end.isfinite()) for end in values.aminmax())
-    if fine:
-        return
-    found = not_finite(values)
-    if found is None:  # the sum of finite numbers overflowed
-        return
-    at, value = found
-    row, column = at[0], (at[1] if len(at) > 1 else None)
-    where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
-    raise BadData(
-        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.",
-        row=row,
-        column=column,
-    )
+    def _mapped(self, f: Callable[[Tensor], Tensor]) -> Dataset:
+        X_test = None if self.X_test is None else f(self.X_test)
+        X_validation = None if self.X_validation is None else f(self.X_validation)
+        return replace(self, X=f(self.X), X_test=X_test, X_validation=X_validation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.fields import Fields
+from ..numerics.scaling import Scaling
 from ..numerics.sparse import Sparse
 from ..storage.atomic import made
 from .dataset import Dataset
@@ -45,8 +47,10 @@ def save(data: Dataset, folder: Place) -> Path:
         np.save(place / f"key{k}.npy", np.asarray(values), allow_pickle=False)
     for k, values in enumerate(data.test_keys.values()):
         np.save(place / f"test_key{k}.npy", np.asarray(values), allow_pickle=False)
-    table = {"name": data.name, "classes": data.classes, "labels": data.labels, "keys": list(data.keys)}
-    table["test_keys"] = list(data.test_keys)
+    table: dict[str, Any] = {"name": data.name, "classes": data.classes, "labels": data.labels, "keys": list(data.keys)}
+    table |= {"test_keys": list(data.test_keys), "features": data.features}
+    if data.scaling is not None:
+        table["scaling"] = data.scaling.plain()
     # Last, so that a folder that was cut short is none.
     (place / "dataset.json").write_text(json.dumps(table | {"parts": list(tensors)}), encoding="utf-8")
     return place
@@ -70,7 +74,10 @@ def saved(folder: Place) -> Dataset:
             for k, key in enumerate(table.get("test_keys", []))
         }
         labels, name = tuple(table["labels"]), table["name"]
-        return Dataset(**parts, classes=table["classes"], keys=keys, name=name, labels=labels, test_keys=test_keys)
+        features = tuple(table.get("features", ()))
+        scaling = Scaling.from_plain(table["scaling"]) if "scaling" in table else None
+        made: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}
+        return Dataset(**made, keys=keys, name=name, labels=labels, test_keys=test_keys)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, BadData):
             raise

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from ..contract.errors import BadData, RecipeError
 from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, Mapped
+from .arrays import names_of
 from .dataset import Dataset
 
 Path = tuple[str | int, ...]
@@ -199,7 +200,7 @@ def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.nda
             f"{where} is a frame without a column called {', '.join(TARGETS)}: rename the target's, "
             "frame.rename(columns={'died': 'label'}), or give datasets.frame(table, target='died', client='site')"
         )
-    return _inputs(table, [target, *([] if aside is None else [aside])], None), _cells(table, target)
+    return _inputs(table, [target, *([] if aside is None else [aside])])[1], _cells(table, target)
 
 
 def by_client(value: Any) -> Dataset:
@@ -237,13 +238,13 @@ def frame(
     if not _is_hugging_face(table) and not is_frame(table):
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
-    X = _inputs(table, [target, *([] if client is None else [client])], features)
+    features, X = _inputs(table, [target, *([] if client is None else [client])], features)
     keys = {} if client is None else {client: _cells(table, client)}
     given = _cells(table, target)
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
-        return Dataset(X, _numbers(given, target), keys=keys, name=name)
+        return Dataset(X, _numbers(given, target), keys=keys, name=name, features=tuple(features))
     missing = np.array([v is None or v != v for v in given.tolist()])
     if missing.any():
         row = int(missing.argmax())
@@ -252,11 +253,26 @@ def frame(
     if len(labels) < 2:
         raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
     named = tuple(map(str, labels))
-    return Dataset(X, torch.from_numpy(y.astype(np.int64)), classes=len(labels), keys=keys, name=name, labels=named)
+    targets = torch.from_numpy(y.astype(np.int64))
+    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=named, features=tuple(features))
 
 
-def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None) -> Tensor:
-    """The columns ``features`` as float32 [n, columns]; None: all but the ``special`` ones."""
+def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
+    """Names of the inputs of one client's frame, or of the frame X in its pair (X, y, ...); none for other data.
+
+    Args:
+        given: the client's data
+        aside: a column that is no input; default none
+    """
+    if isinstance(given, tuple | list):
+        return names_of(given[0]) if given else ()
+    names = names_of(given) if is_frame(given) else ()
+    target = next((name for name in TARGETS if name in names), None)
+    return tuple(name for name in names if name not in (target, aside))
+
+
+def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None = None) -> tuple[Sequence[str], Tensor]:
+    """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones."""
     names = [str(name) for name in getattr(table, "column_names", None) or table.columns]
     wanted = [n for n in names if n not in special] if features is None else list(features)
     for name in (*special, *wanted):
@@ -264,7 +280,7 @@ def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None) 
             raise RecipeError.unknown(name, names, "datasets.frame(...): the table")
     if not wanted:
         raise BadData(f"datasets.frame(...): the table has no columns but {', '.join(special)}; give some of inputs")
-    return torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
+    return wanted, torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
 
 
 def only_key(data: Dataset) -> str:
@@ -291,7 +307,8 @@ def _numbers(column: np.ndarray, name: str) -> Tensor:
     except (TypeError, ValueError):
         raise BadData(
             f"datasets.frame(...): column {name!r} is no numbers (row 0 has {column[0]!s}); make it such, "
-            "pandas.get_dummies(frame), or leave it out by features="
+            f"pandas.get_dummies(frame, columns=[{name!r}]), or leave it out by features=; if it names each row's client, "
+            f"say client={name!r}"
         ) from None
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])

@@ -157,7 +157,8 @@ def csv(
             row = next(i for i, cell in enumerate(columns[target]) if not _number(str(cell)))
             raise _bad_cell(call, str(columns[target][row]), row, named[target], header)
         _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
-    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
+    of = tuple(header[j] for j in numeric)
+    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
 
 @checked("datasets")
@@ -232,7 +233,8 @@ def parquet(
     columns = {name: _plain(table.column(j).to_pylist()) for name, j in named.items()}
     if regression:
         _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
-    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys})
+    of = tuple(header[j] for j in numeric)
+    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
 
 @checked("datasets")
@@ -312,6 +314,7 @@ def _table(
     regression: bool,
     keys: Mapping[str, np.ndarray] | None = None,
     test: tuple[Any, np.ndarray] | None = None,
+    features: tuple[str, ...] = (),
 ) -> Dataset:
     """A Dataset of raw arrays.
 
@@ -323,6 +326,7 @@ def _table(
         regression: Whether targets are values.
         keys: Columns [n] for natural clients; default none.
         test: Features and targets of test rows; default none.
+        features: Names of the columns of X; default none.
 
     Raises:
         BadData: There are no numbers, no rows or no features; or a label is no whole number.
@@ -337,7 +341,7 @@ def _table(
     X_test = None if test is None else _float(test[0])
     if regression:
         y_test = None if test is None else _float(test[1])
-        return Dataset(_float(X), _float(y), X_test, y_test, keys=keys or {}, name=name)
+        return Dataset(_float(X), _float(y), X_test, y_test, keys=keys or {}, name=name, features=features)
     parts = [y] if test is None else [y, test[1]]
     for part in parts:
         if part.dtype.kind == "f" and (part != np.round(part)).any():
@@ -349,7 +353,7 @@ def _table(
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
     labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
     y_test = None if test is None else codes[1]
-    return Dataset(_float(X), codes[0], X_test, y_test, len(kinds), keys or {}, name, labels)
+    return Dataset(_float(X), codes[0], X_test, y_test, len(kinds), keys or {}, name, labels, features=features)
 
 
 def _plain(values: Sequence[Any]) -> np.ndarray:

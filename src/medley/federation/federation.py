@@ -302,6 +302,7 @@ class Federation:
         return {
             "classes": self.data.classes,
             **named,
+            **self.data.columns(),
             **tests,
             **self.scenario.settings(data, partition, self.validation),
         }

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.problem import Family
 from ..datasets import Dataset
-from ..datasets.arrays import as_tensor, numbered, text_labels
-from ..datasets.sources import as_key, is_items, pair_of
+from ..datasets.arrays import as_tensor, names_of, numbered, text_labels
+from ..datasets.sources import as_key, features_of, is_items, pair_of
 from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
@@ -50,6 +50,7 @@ def pooled(
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
+    features = _features(clients, test, aside)
     clients = [pair_of(given, f"client {i}", aside) if is_items(given) else given for i, given in enumerate(clients)]
     test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
     clients, test, names = numbered_labels(clients, test)
@@ -76,8 +77,34 @@ def pooled(
         classes = max(2, *(int(t.max()) + 1 for t in (y, y_test) if t is not None))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
     return Dataset(
-        X, y, X_test, y_test, classes=classes, name="own data", weights=w, test_keys=owner, labels=names
+        X,
+        y,
+        X_test,
+        y_test,
+        classes=classes,
+        name="own data",
+        weights=w,
+        test_keys=owner,
+        labels=names,
+        features=features if layout(X) == (len(features),) else (),
     ), sizes
+
+
+def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[str, ...]:
+    """Names of the features that all clients have; none where one has arrays.
+
+    Raises BadData, naming the client, for frames whose columns are not the same in the same order.
+    """
+    first = features_of(clients[0], aside)
+    tests = [(f"client {i}'s X_test", names_of(g[2])) for i, g in enumerate(clients) if isinstance(g, tuple) and g[3:]]
+    own = [(f"client {i}", features_of(given, aside)) for i, given in enumerate(clients)]
+    for what, names in [*own, *tests, ("Federation(test=...)", features_of(test, aside))]:
+        if names and first and names != first:
+            raise BadData(
+                f"{what} has the columns {', '.join(names)}, client 0 {', '.join(first)}; give all the same columns in "
+                "the same order"
+            )
+    return first if all(names for _, names in own) else ()
 
 
 def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
@@ -135,7 +162,26 @@ def _joined(data: Dataset, test: Dataset) -> Dataset:
             )
         y = torch.tensor([data.labels.index(name) for name in test.labels])[y]
     keys = {name: test.keys[name] for name in data.keys if name in test.keys}
-    return replace(data, X_test=test.X, y_test=y, test_keys=keys)
+    return replace(data, X_test=_like(data, test), y_test=y, test_keys=keys)
+
+
+def _like(data: Dataset, test: Dataset) -> Tensor:
+    """The features of ``test`` in the order of those of ``data``, where both have names.
+
+    Raises BadData for other features, and for a standardised ``data`` beside a ``test`` of another scale.
+    """
+    if not data.features or not test.features:
+        return test.X
+    if sorted(data.features) != sorted(test.features):
+        lacks, more = (set(data.features) - {*test.features}, set(test.features) - {*data.features})
+        said = [f"{word} {', '.join(sorted(names))}" for word, names in (("lacks", lacks), ("adds", more)) if names]
+        raise BadData(f"Federation(test=...) {' and '.join(said)}; give the columns of the training rows")
+    if data.scaling is not None and not data.scaling.same(test.scaling):
+        raise BadData(
+            "Federation(test=...): the training rows are standardised and the test rows are not, or by other numbers; "
+            "give test=rows.standardise(like=data)"
+        )
+    return test.X[:, [test.features.index(name) for name in data.features]]
 
 
 def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:

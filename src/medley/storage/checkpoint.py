@@ -35,6 +35,10 @@ PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
 
+DESCRIBING = frozenset({"features", "scaling", "test_rows"})
+"""Settings that describe data: names and scaling of its features, and the number of test rows."""
+
+
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     """Write a checkpoint into ``folder``. Raises MedleyError when it cannot be written.
 
@@ -132,8 +136,13 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
 
 
 def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise WireError, naming the first setting that differs, unless ``theirs``, those in ``folder``, are equal."""
-    if why := difference(theirs, json.loads(json.dumps(settings, default=plain))):
+    """Raise WireError, naming the first setting that differs, unless ``theirs``, those in ``folder``, are equal.
+
+    Settings that only describe the data, `DESCRIBING`, are not compared: the data's identity is.
+    """
+    ours = json.loads(json.dumps(settings, default=plain))
+    was, now = ({k: v for k, v in some.items() if k not in DESCRIBING} for some in (theirs, ours))
+    if why := difference(was, now):
         raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
 
 

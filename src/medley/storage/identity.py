@@ -377,9 +377,12 @@ def _content(cell: Any) -> Any:
 
 
 def _state(value: Any) -> dict[str, Any]:
-    """Attributes of an object, those in slots too."""
+    """Attributes of an object, those in slots too, without fields of a dataclass whose metadata has identity=False."""
     slots = [s for cls in type(value).__mro__ for s in _names(vars(cls).get("__slots__", ()))]
-    return {s: getattr(value, s) for s in slots if hasattr(value, s)} | dict(getattr(value, "__dict__", {}))
+    found = {s: getattr(value, s) for s in slots if hasattr(value, s)} | dict(getattr(value, "__dict__", {}))
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    aside = {f.name for f in fields if not f.metadata.get("identity", True)}
+    return {k: v for k, v in found.items() if k not in aside}
 
 
 def _names(slots: str | Iterable[str]) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,80 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import BadData
-from ..numerics.fields import applied, fields, inputs_of
+from ..numerics.fields import applied, described, fields, inputs_of
+from ..numerics.scaling import Scaling
+
+
+def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
+    """Rows as the model was trained on them: a frame's columns by name, scaled; anything but a frame as it is.
+
+    Args:
+        X: the user's rows
+        features: names of the features of training, in order; none where training had no names
+        scaling: mean and deviation of its features, `Scaling.plain`; None where they were not standardised
+
+    Raises BadData, naming them, for columns that are missing or that training did not have, and for cells that are no
+    finite numbers.
+    """
+    if isinstance(X, Tensor) or not hasattr(X, "columns") or not hasattr(X, "__getitem__"):
+        wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
+        if wide != len(features):
+            raise BadData(
+                f"predict(X): rows have {wide} columns, those of training {len(features)}: {', '.join(features)}"
+            )
+        return X
+    names = [str(name) for name in X.columns]
+    if not features:
+        return torch.stack([_column(X[column], name) for column, name in zip(X.columns, names, strict=True)], 1)
+    if missing := [name for name in features if name not in names]:
+        raise BadData(
+            f"predict(X): the frame has no {_listed(missing)}, which training had; where such columns come from "
+            "get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds those of absent levels"
+        )
+    if more := [name for name in names if name not in features]:
+        raise BadData(
+            f"predict(X): training had no {_listed(more)}; leave such columns out, frame[list(result.features)]"
+        )
+    if len(names) > len(features):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadData(f"predict(X): the frame has the column {twice!r} twice; rename or drop one")
+    place = dict(zip(names, X.columns, strict=True))
+    rows = torch.stack([_column(X[place[name]], name) for name in features], 1)
+    return rows if scaling is None else Scaling.from_plain(scaling)(rows)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(repr(name) for name in names[:5]) + more
+
+
+def _column(values: Any, name: str) -> Tensor:
+    """A frame's column as float32. Raises BadData, naming column and row, for a cell that is no finite number."""
+    given = np.asarray(values)
+    try:
+        column = given.astype(np.float32)
+    except (TypeError, ValueError):
+        row = next((i for i, v in enumerate(given.tolist()) if not _is_number(v)), 0)
+        raise BadData(
+            f"predict(X): column {name!r} has {given[row]!s} in row {row}, no number; change it as the training rows "
+            "were changed, such as by pandas.get_dummies(frame, columns=[...])",
+            row=row,
+        ) from None
+    if not np.isfinite(column).all():
+        row = int(np.flatnonzero(~np.isfinite(column))[0])
+        raise BadData(
+            f"predict(X): column {name!r} has {column[row]} in row {row}; fill it as the training rows were filled",
+            row=row,
+        )
+    return torch.from_numpy(column)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def outputs_of(module: nn.Module, X: Any, batch: int) -> Tensor:
@@ -23,9 +96,12 @@ def outputs_of(module: nn.Module, X: Any, batch: int) -> Tensor:
     """
     given = fields(X, lambda v, _: _tensor(v))
     rows = _tensor(X) if given is None else given
+    if rows.ndim < 2:
+        raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")
     like = next(p for p in module.parameters() if p.is_floating_point())
     was = module.training
     module.eval()
+    parts: list[Tensor] = []
     try:
         with torch.no_grad():
             parts = [
@@ -34,24 +110,22 @@ def outputs_of(module: nn.Module, X: Any, batch: int) -> Tensor:
                 ).cpu()
                 for part in torch.split(rows, batch)
             ]
+    except RuntimeError as e:  # torch's own words for rows of another shape
+        first = next((m for m in module.modules() if not list(m.children())), None)
+        wanted = f", whose first layer takes {first.in_features} columns" if isinstance(first, nn.Linear) else ""
+        raise BadData(f"predict(X): rows of shape {described(rows)} do not fit the model{wanted}: {e}") from e
     finally:
         module.train(was)
     return torch.cat(parts)
 
 
 def _tensor(X: Any) -> Tensor:
-    """Rows as a tensor: an array, a tensor, or a frame, whose columns may be of several types.
-
-    Raises BadData for cells that are no numbers.
-    """
+    """Rows as a tensor: an array or a tensor. Raises BadData for arrays of text and other objects."""
     if isinstance(X, Tensor):
         return X
     array = np.asarray(X)
-    if array.dtype == object and hasattr(X, "columns"):
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError) as e:
-            raise BadData(f"predict(X): a frame's columns must be numbers: {e}; give those of training") from None
+    if array.dtype.kind not in "fiub":
+        raise BadData(f"predict(X): X is an array of {array.dtype}; give numbers, X.astype(float)")
     return torch.as_tensor(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
 
 
@@ -67,6 +141,9 @@ def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None
     """
     if classes is None:
         return outputs.numpy()
+    if not bool(outputs.isfinite().all()) and outputs.isnan().any():
+        row = int(outputs.isnan().nonzero()[0, 0])
+        raise BadData(f"predict(X): the model's output of row {row} is nan; fill the row's missing cells", row=row)
     if outputs.ndim > 1 and outputs.shape[1] >= classes:
         found = outputs.argmax(1)
     elif outputs.ndim == 1 and classes == 2:

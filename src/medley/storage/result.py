@@ -27,7 +27,7 @@ from .client_models import ClientModels, client_model, load_models, save_models
 from .environment import environment
 from .formats import other_format
 from .html import facts
-from .predictions import outputs_of, predicted
+from .predictions import outputs_of, predicted, rows_of
 from .values import plain
 
 Row = dict[str, float]
@@ -118,6 +118,11 @@ class Result:
         """The clients' names by id, as `Federation.client_names` has them; empty where there are none."""
         return tuple(self.settings.get("client_names", ()))
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the model's inputs, in order, where the data had names, as frames and CSV files do; else none."""
+        return tuple(self.settings.get("features", ()))
+
     def frame(self, of: Literal["history", "clients"] = "history") -> Any:
         """History or clients as a pandas DataFrame, with the columns method and seed first, and clients' names.
 
@@ -202,15 +207,22 @@ class Result:
         return path
 
     def outputs(self, X: Any, batch: int = 256) -> Tensor:
-        """The model's outputs of rows X, in evaluation mode. Raises RecipeError without a model.
+        """The model's outputs of rows X, in evaluation mode.
+
+        A frame has raw rows: its columns are taken by the names that training had, in any order, and are scaled as
+        `Dataset.standardise` scaled the training rows. An array or a tensor has rows as the model saw them: columns in
+        the order of `features`, scaled already.
 
         Args:
-            X: rows [n, ...] in the form that the model was trained on, a tensor or an array
+            X: rows [n, ...], a frame, a tensor or an array
             batch: rows in one forward pass; default 256
+
+        Raises RecipeError without a model; BadData, naming them, for columns of a frame that are missing or that
+        training did not have, for cells that are no finite numbers, and for rows of another shape.
         """
         if self.model is None:
             raise RecipeError(NO_MODEL, "model")
-        return outputs_of(self.model, X, batch)
+        return outputs_of(self.model, rows_of(X, self.features, self.settings.get("scaling")), batch)
 
     def predict(self, X: Any, batch: int = 256) -> np.ndarray:
         """The model's predictions for rows X: class labels [n], or the outputs where there are no classes.

@@ -1,0 +1,70 @@
+"""Features with mean 0 and deviation 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Subtracts a mean and divides by a deviation.
+
+    Attributes:
+        mean: Mean of each feature [1, features], or of each channel of images [1, channels, 1, 1], float64.
+        deviation: Standard deviation, of the same shape; 1 where a feature is constant.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, X: Tensor) -> Scaling:
+        """The scaling of rows X [n, features], or of images [n, channels, h, w]; deviations divide by n."""
+        over = [0, *range(2, X.ndim)]
+        per_mean = X[:, :1].numel()
+        mean = total(X, lambda b: b.sum(over, keepdim=True)) / per_mean
+        variance = total(X, lambda b: (b - mean).square().sum(over, keepdim=True)) / per_mean
+        # A smaller deviation is the rounding of float32.
+        constant = variance.sqrt() <= 1e-6 * mean.abs()
+        return cls(mean, torch.where(constant, 1.0, variance.sqrt()))
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Scaled rows, float32."""
+        if not len(X):
+            return X.float()
+        return torch.cat([((b.double() - self.mean) / self.deviation).float() for b in blocks(X)])
+
+    def after(self, first: Scaling | None) -> Scaling:
+        """The scaling that does ``first``, where there is one, and then this."""
+        if first is None:
+            return self
+        return Scaling(first.mean + first.deviation * self.mean, first.deviation * self.deviation)
+
+    def same(self, other: Scaling | None) -> bool:
+        """Whether another one has the same numbers."""
+        return other is not None and torch.equal(self.mean, other.mean) and torch.equal(self.deviation, other.deviation)
+
+    def plain(self) -> dict[str, Any]:
+        """Mean and deviation as lists, for JSON."""
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+
+    @classmethod
+    def from_plain(cls, table: Mapping[str, Any]) -> Scaling:
+        """Inverse of `plain`. Raises KeyError, TypeError or ValueError for another table."""
+        return cls(*(torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation")))
+
+
+def blocks(X: Tensor) -> Sequence[Tensor]:
+    """X in parts of about 2 MB each in float64."""
+    # Larger ones go back to the system every time, and page faults dominate.
+    return torch.split(X, max(1, 2**18 // max(1, X[0].numel())))
+
+
+def total(X: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """The sum of f over the blocks of X, in float64."""
+    return torch.stack([f(block.double()) for block in blocks(X)]).sum(0)

@@ -1,0 +1,140 @@
+"""Names and scaling of features, from the data set to predictions on new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import medley as md
+
+pd = pytest.importorskip("pandas")
+
+P = md.problems.Logistic(mu=0.001, intercept=True)
+RNG = np.random.default_rng(0)
+
+
+def wards(n: int = 400) -> Any:
+    """Rows whose columns have scales of their own: who swaps or forgets to scale them is wrong on most rows."""
+    table = pd.DataFrame({"age": 50 + 15 * RNG.normal(size=n), "lab": 1000 * RNG.normal(size=n)})
+    table["icu"] = RNG.random(n) < 0.3
+    risk = (table.age - 50) / 15 - table["lab"] / 1000 + table.icu
+    table["died"] = np.where(risk > 0, "yes", "no")
+    return table.assign(hospital=np.repeat(["north", "south"], n // 2))
+
+
+def trained(tmp_path: Path | None = None) -> md.Result:
+    data = md.datasets.frame(wards(), target="died", client="hospital").split(0.2).standardise()
+    assert data.features == ("age", "lab", "icu")
+    result = md.run(md.Newton(), md.Federation(P, clients=data), 5, progress=False)
+    return md.Result.load(result.save(tmp_path)) if tmp_path else result
+
+
+def test_a_frame_of_raw_rows_is_taken_by_name_and_scaled_as_training_was(tmp_path: Path) -> None:
+    result, new = trained(), wards()
+    raw, truth = new[["age", "lab", "icu"]], new["died"].to_numpy()
+    right = (result.predict(raw) == truth).mean()
+    assert right > 0.97
+    assert (result.predict(raw[["icu", "lab", "age"]]) == result.predict(raw)).all()
+    assert (result.predict(raw.to_numpy(float)) == truth).mean() < 0.8  # arrays are taken as they are
+    loaded = trained(tmp_path)
+    assert loaded.features == ("age", "lab", "icu")
+    assert (loaded.predict(raw) == truth).mean() > 0.97
+
+
+def test_scaled_frames_have_the_bits_of_training_rows() -> None:
+    table = wards()
+    data = md.datasets.frame(table, target="died", client="hospital").standardise()
+    result = md.run(md.Newton(), md.Federation(P, clients=data), 3, progress=False)
+    assert torch.equal(result.outputs(table[["lab", "icu", "age"]]), result.outputs(data.X))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t[["age", "icu"]], "the frame has no 'lab', which training had.*reindex"),
+        (lambda t: t, r"training had no 'died', 'hospital'; leave such columns out, frame\[list\(result.features\)\]"),
+        (lambda t: t[["age", "lab"]].assign(icu="M"), "column 'icu' has M in row 0, no number.*get_dummies"),
+        (
+            lambda t: t[["age", "lab", "icu"]].assign(lab=t.lab.where(t.index != 7)),
+            "column 'lab' has nan in row 7; fill it",
+        ),
+        (lambda t: t[["age", "lab"]].to_numpy(), "rows have 2 columns, those of training 3: age, lab, icu"),
+        (lambda t: np.zeros(3), r"X has shape \[3\]; give rows"),
+        (lambda t: np.array([[0.0, np.nan, 1.0]]), "the model's output of row 0 is nan"),
+        (lambda t: np.array([["a", "b", "c"]]), "X is an array of <U1; give numbers"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_name(change: Any, said: str) -> None:
+    with pytest.raises(md.BadData, match=said):
+        trained().predict(change(wards()))
+
+
+def test_arrays_of_another_width_get_a_sentence_of_ours() -> None:
+    clients = [(RNG.normal(size=(30, 4)), np.arange(30) % 2)] * 2
+    result = md.run(md.Newton(), md.Federation(P, clients=clients), 1, progress=False)
+    assert result.features == ()
+    with pytest.raises(
+        md.BadData, match=r"rows of shape \[3\] do not fit the model, whose first layer takes 4 columns"
+    ):
+        result.predict(np.zeros((2, 3)))
+
+
+def test_names_come_with_frames_wherever_they_are_given(tmp_path: Path) -> None:
+    table = wards()
+    X, y = table[["age", "lab", "icu"]], table["died"]
+    named = ("age", "lab", "icu")
+    assert md.datasets.Dataset(X, y).features == named
+    assert md.Federation(P, clients=[(X, y), (X, y)]).data.features == named
+    assert md.Federation(P, clients=[(X, y), (X.to_numpy(float), y)]).data.features == ()
+    usual = table.rename(columns={"died": "label", "hospital": "client"})
+    assert md.Federation(P, clients=usual).data.features == named
+    assert md.Federation(P, clients=[part.drop(columns="client") for _, part in usual.groupby("client")]).data.features
+    table.astype({"icu": int}).to_csv(tmp_path / "wards.csv", index=False)
+    read = md.datasets.csv(tmp_path / "wards.csv", target="died", keys=["hospital"]).standardise()
+    assert read.features == named
+    kept = md.datasets.saved(md.datasets.disk.save(read, tmp_path / "kept"))
+    assert kept.features == named
+    assert kept.scaling is not None
+    assert kept.scaling.same(read.scaling)
+    assert read.map(torch.tanh).features == ()  # the names would not be those of tanh(age)
+    with pytest.raises(md.BadData, match="client 1 has the columns lab, age, icu, client 0 age, lab, icu"):
+        md.Federation(P, clients=[(X, y), (X[["lab", "age", "icu"]], y)])
+    with pytest.raises(md.BadData, match="test X has the columns lab, age, icu, training X age, lab, icu"):
+        md.datasets.Dataset(X, y, X[["lab", "age", "icu"]], y)
+
+
+def test_names_and_scaling_are_no_part_of_the_identity_of_a_run() -> None:
+    data = md.datasets.frame(wards(), target="died", client="hospital")
+    bare = md.datasets.Dataset(data.X, data.y, classes=2, keys=data.keys, name="frame", labels=data.labels)
+    feds = [md.Federation(P, clients=d) for d in (data, bare)]
+    assert feds[0].identity() == feds[1].identity()
+
+
+def test_standardising_twice_is_one_scaling() -> None:
+    data = md.datasets.frame(wards(), target="died", client="hospital")
+    twice = data.standardise().standardise()
+    assert twice.scaling is not None
+    assert torch.allclose(twice.scaling(data.X), twice.X, atol=1e-5)
+
+
+def test_later_test_rows_are_taken_by_name_and_must_have_the_scale_of_training() -> None:
+    data = md.datasets.frame(wards(), target="died", client="hospital").standardise()
+    later = wards()[["icu", "age", "lab", "died", "hospital"]]
+    rows = md.datasets.frame(later, target="died", client="hospital")
+    with pytest.raises(md.BadData, match=r"the test rows are not.*standardise\(like=data\)"):
+        md.Federation(P, clients=data, test=rows)
+    lacking = md.datasets.frame(later.drop(columns="icu"), target="died", client="hospital")
+    with pytest.raises(md.BadData, match="lacks icu; give the columns of the training rows"):
+        md.Federation(P, clients=data, test=lacking)
+    ordered = md.datasets.frame(later[list(wards().columns)], target="died", client="hospital")
+    fed = md.Federation(P, clients=data, test=ordered.standardise(like=data))
+    assert md.run(md.Newton(), fed, 4, progress=False).summary["accuracy"] > 0.97
+    plain = md.datasets.frame(wards(), target="died", client="hospital")
+    swapped = md.Federation(P, clients=plain, test=rows)
+    assert torch.equal(swapped.data.X_test[:, 2], rows.X[:, 0])
+    with pytest.raises(md.RecipeError, match="it is not standardised itself"):
+        rows.standardise(like=plain)
