@@ -307,8 +307,8 @@ def _numbers(column: np.ndarray, name: str) -> Tensor:
     except (TypeError, ValueError):
         raise BadData(
             f"datasets.frame(...): column {name!r} is no numbers (row 0 has {column[0]!s}); make it such, "
-            f"pandas.get_dummies(frame, columns=[{name!r}]), or leave it out by features=; if it names each row's client, "
-            f"say client={name!r}"
+            f"pandas.get_dummies(frame, columns=[{name!r}]), or leave it out by features=; if it names each row's "
+            f"client, say client={name!r}"
         ) from None
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
