@@ -88,7 +88,7 @@ def page(name: str, kind: Any) -> str:
     head, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
     head = re.sub(rf"^{name}: ", "", " ".join(head.split()))
     rest = re.sub(r"^Attributes:\n(?: +[^\n]*\n)+\n?", "", rest, flags=re.M)  # they are the table of settings
-    parts = [f"# {name}", capital(head), fenced(rest)]
+    parts = [f"# {name}", capital(head), fenced(rest), "## A round", rules(kind)]
     if table := settings(kind):
         parts += ["## Settings", table]
     if entry := bibtex(card(kind, "Reference")):
@@ -96,6 +96,16 @@ def page(name: str, kind: Any) -> str:
     file = Path(inspect.getfile(kind)).relative_to(SOURCE.parent)
     parts.append(f"The method's file is `{file}`. `medley list methods` prints all of them. [All methods](index.md)")
     return "\n\n".join(parts) + "\n"
+
+
+def rules(kind: Any) -> str:
+    """What the server does in a round, and each client method, by the docstrings of the method's own functions."""
+    said = [("server", inspect.getdoc(kind.round))]
+    said += [(name, inspect.getdoc(getattr(kind, name))) for name in kind.message_types]
+    lines = [(who, " ".join((doc or "").partition("\n\n")[0].split())) for who, doc in said]
+    return "| | |\n|---|---|\n" + "\n".join(
+        f"| `{who}` | {cell(text).replace('*', chr(92) + '*')} |" for who, text in lines
+    )
 
 
 def sentence(kind: Any) -> str:

@@ -95,12 +95,12 @@ def test_tutorials_are_eleven_in_order_and_each_names_the_next():
         assert "<!-- printed -->\n```text\n```" not in text, f"{page} shows an empty output"
 
 
-def test_25_questions_each_with_a_short_block_and_a_line_in_the_contents():
+def test_questions_each_with_a_short_block_and_a_line_in_the_contents():
     contents, *sections = re.split(r"^### ", (DOCS / "howto.md").read_text(), flags=re.M)
     linked = re.findall(r"\]\(#([\w-]+)\)", contents)
     titles = [section.partition("\n")[0] for section in sections]
     assert sorted(linked) == sorted(re.sub(r"[^\w-]", "", t.lower().replace(" ", "-")) for t in titles)
-    assert len(titles) == 25
+    assert len(titles) >= 25
     for title, section in zip(titles, sections, strict=True):
         (code,) = re.findall(r"^```(?:python|bash)\n(.*?)^```$", section, re.M | re.S)
         assert len(code.splitlines()) <= 30, title
