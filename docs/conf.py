@@ -10,6 +10,7 @@ import inspect
 import re
 from functools import reduce
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import latex2mathml.converter
@@ -105,6 +106,15 @@ def types(app: Sphinx, kind: str, name: str, it: Any, options: Any, lines: list[
         lines[k] = re.sub(r"^:vartype (\w+): (?:jaxtyping\.)?([^`]+)$", r":vartype \1: ``\2``", line)
 
 
+def wide(app: Sphinx, tree: nodes.document) -> None:
+    """The class "wide" for pictures that a telephone would make too small to read: `site.css` lets them scroll."""
+    for image in tree.findall(nodes.image):
+        path = Path(app.srcdir) / image["uri"]
+        size = path.suffix == ".svg" and re.search(r'viewBox="0 0 ([\d.]+)', path.read_text(encoding="utf-8")[:300])
+        if size and float(size[1]) > 600:
+            image["classes"].append("wide")
+
+
 def mathml(translator: Any, node: Any) -> None:
     """A formula as MathML, which browsers typeset without a script."""
     shown = "block" if node.tagname == "math_block" else "inline"
@@ -115,6 +125,7 @@ def mathml(translator: Any, node: Any) -> None:
 def setup(app: Sphinx) -> None:
     """Registers what is above."""
     app.connect("source-read", references)
+    app.connect("doctree-read", wide)
     app.connect("autodoc-process-docstring", docstring, priority=400)  # before napoleon reads it
     app.connect("autodoc-process-docstring", types, priority=600)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

@@ -107,6 +107,22 @@ def test_questions_each_with_a_short_block_and_a_line_in_the_contents():
         assert "not run" not in section, title
 
 
+def test_the_picture_at_the_top_shows_the_table_below_it():
+    shown = re.findall(r">([^<]+ ± [^<]+)<", (DOCS / "medley.svg").read_text())
+    assert len(shown) == 7
+    assert all(figure in (DOCS.parent / "README.md").read_text() for figure in shown)
+
+
+def test_pictures_take_the_colours_of_a_dark_page(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    themed = runpy.run_path(str(DOCS / "sources.py"))["themed"]
+    plain = (DOCS.parent / "examples" / "pairing.svg").read_text()
+    assert "prefers-color-scheme" not in plain
+    assert re.search(r"prefers-color-scheme:dark\){svg{color:#\w+;--c0:#", themed(plain))
+    for own in (themed(plain), (DOCS / "medley.svg").read_text(), "<svg></svg>"):
+        assert themed(own) == own
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("methods")
