@@ -133,6 +133,15 @@ def test_a_recipe_names_ones_own_model_loss_data_metric_optimizer_and_method(
 
 
 @pytest.mark.slow
+def test_a_method_of_ones_own_keeps_the_recipes_settings_by_whatever_name(tmp_path: Path) -> None:
+    recipe = recipes.load(written(tmp_path, "own_by_name"))
+    own = recipe.methods()[-1]
+    for name in ("own_by_name:FedHalf", "FedHalf", "fedhalf"):
+        assert recipe.methods([name]) == [own], name
+        assert recipe.only(name).methods() == [own], name
+    assert own.settings() != type(own)().settings()
+
+
 def test_the_command_line_takes_ones_own_method_from_beside_the_recipe(tmp_path: Path) -> None:
     written(tmp_path, "mine")
     (tmp_path / "else").mkdir()

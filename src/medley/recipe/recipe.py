@@ -132,19 +132,23 @@ class Recipe:
             return there
         out: list[Algorithm[Any, Any] | Tuned] = []
         for name in wanted:
-            kin = [m for m in there if m.name.lower() == name.strip().lower()]
-            out += kin or [self._method("--algorithms", {"kind": name.strip()})]
+            out += [there[k] for k in self._places(name.strip(), there)] or [self._method("--algorithms", {"kind": name.strip()})]
         return out
 
     def only(self, name: str | None = None) -> Recipe:
         """The recipe with one method: the first, or the first of this name, with its defaults if it is not there."""
         there = self.tables.get("methods", [])
         if name is not None:
-            kin = [m for m in there if str(m.get("kind", "")).lower() == name.lower()]
-            if there and not kin and "-" in name:  # a wrapped one's, as DP-FedAvg
-                kin = [m for m, made in zip(there, self.methods(), strict=True) if made.name.lower() == name.lower()]
-            there = kin or [{"kind": name}]
+            there = [there[k] for k in self._places(name, self.methods() if there else [])] or [{"kind": name}]
         return Recipe({**self.tables, "methods": there[:1]}, self.source, self.folder)
+
+    def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
+        """Which of [[methods]] are meant: those of this kind, else of this name as "DP-FedAvg", else any around it."""
+        tables, said = self.tables.get("methods", []), name.lower()
+        kinds = [str(m.get("kind", "")).lower() for m in tables]
+        bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]
+        named = [k for k, m in enumerate(made) if m.name.lower() == said]
+        return bare or named or [k for k, kind in enumerate(kinds) if said in (kind, kind.rpartition(":")[2])]
 
     def limits(self) -> ClientLimits:
         """The table [clients]: limits on the accounts of clients on other machines."""
