@@ -132,7 +132,9 @@ class Recipe:
             return there
         out: list[Algorithm[Any, Any] | Tuned] = []
         for name in wanted:
-            out += [there[k] for k in self._places(name.strip(), there)] or [self._method("--algorithms", {"kind": name.strip()})]
+            out += [there[k] for k in self._places(name.strip(), there)] or [
+                self._method("--algorithms", {"kind": name.strip()})
+            ]
         return out
 
     def only(self, name: str | None = None) -> Recipe:
