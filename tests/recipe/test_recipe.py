@@ -337,7 +337,8 @@ def test_a_recipe_trains_on_sparse_rows_which_stay_sparse_through_a_codec(tmp_pa
 def test_the_fading_channel_and_the_fast_preset_have_names():
     r = recipe.loads('pace = { pairs = { kind = "Rayleigh", d0 = 3 } }\n[[methods]]\nkind = "SHED.fast"\npairs = 2')
     assert r.methods() == [md.SHED.fast(pairs=2)]
-    assert r.methods(["shed.fast"]) == [md.SHED.fast()]
+    assert r.methods(["shed.fast"]) == [md.SHED.fast(pairs=2)]
+    assert recipe.loads("").methods(["shed.fast"]) == [md.SHED.fast()]
     text = 'problem.kind = "Logistic"\ndata.name = "breast_cancer"\npartition = { kind = "IID", clients = 3 }\n'
     fed = recipe.loads(text + 'pace.pairs = { kind = "Rayleigh", d0 = 3 }').federation()
     assert fed.pace.pairs == md.scenarios.Rayleigh(d0=3)
