@@ -231,3 +231,21 @@ def test_values_that_are_no_rows_are_refused_in_words(value: Any) -> None:
     for call in calls.values():
         with pytest.raises(MedleyError):
             call()
+
+
+def test_split_by_draws_from_each_value_and_leaves_each_a_training_row() -> None:
+    ward = np.repeat(["a", "b", "c"], [100, 10, 1])
+    y = np.tile([0, 1, 0], 37)
+    d = Dataset(torch.arange(111.0)[:, None], torch.from_numpy(y), classes=2, keys={"ward": ward})
+    for seed in range(5):
+        s = d.split(0.2, validation=0.25, seed=seed, by="ward")
+        counts = [dict(zip(*np.unique(k["ward"], return_counts=True), strict=True)) for k in (s.keys, s.test_keys)]
+        assert counts == [{"a": 60, "b": 6, "c": 1}, {"a": 20, "b": 2}]
+        assert sorted(torch.cat([s.X, s.X_test, s.X_validation])[:, 0].tolist()) == list(range(111))
+    both = d.split(0.2, by=["ward", "label"])
+    for label in (0, 1):
+        of = {k: int(((d.y == label).numpy() & (ward == k)).sum()) for k in "ab"}
+        drawn = {k: int(((both.y_test == label).numpy() & (both.test_keys["ward"] == k)).sum()) for k in "ab"}
+        assert drawn == {k: round(0.2 * n) for k, n in of.items()}
+    with pytest.raises(RecipeError, match=r"has no 'wards'\. Did you mean 'ward'"):
+        d.split(0.2, by="wards")

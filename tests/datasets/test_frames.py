@@ -148,3 +148,19 @@ def test_hugging_face_tokens_masks_and_images(hf: Any) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     seen = md.run(md.FedAvg(), md.Federation(md.problems.Network(net), clients=[photos, photos]), 2)
     assert set(seen.predict(torch.rand(20, 3, 8, 8))) <= {"cat", "dog"}
+
+
+@pytest.mark.parametrize("empty", [None, float("nan")])
+def test_a_row_without_a_client_is_named(empty: Any) -> None:
+    table = patients().reset_index(drop=True)
+    table["hospital"] = table["hospital"].astype(object)
+    table.loc[[5, 9], "hospital"] = empty
+    with pytest.raises(md.BadData, match=r"'hospital' is missing in row 5 \(counted from 0\), and in 2 in all") as e:
+        md.datasets.frame(table, target="died", client="hospital")
+    assert e.value.row == 5
+
+
+def test_the_remedy_for_text_changes_that_column_alone() -> None:
+    said = r"get_dummies\(frame, columns=\['hospital'\]\).*names each row's client, say client='hospital'"
+    with pytest.raises(md.BadData, match=said):
+        md.datasets.frame(patients(), target="died")

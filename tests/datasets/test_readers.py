@@ -307,12 +307,12 @@ def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("pyarrow", "PIL", "datasets"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RecipeError, match=r"medley\[parquet\]"):
+    with pytest.raises(RecipeError, match=r"medley-fl\[parquet\]"):
         datasets.parquet(tmp_path / "t", "y")
-    with pytest.raises(RecipeError, match=r"medley\[hub\]"):
+    with pytest.raises(RecipeError, match=r"medley-fl\[hub\]"):
         datasets.hub("any", "image")
     write_tiny_imagenet(tmp_path, [b"x"])
-    with pytest.raises(RecipeError, match=r"medley\[images\]"):
+    with pytest.raises(RecipeError, match=r"medley-fl\[images\]"):
         datasets.tiny_imagenet50(tmp_path)
 
 
@@ -439,3 +439,12 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
         datasets.hub("some/set", "grey", test="tests")
     with pytest.raises(BadData, match="must all be equal"):
         datasets.hub("some/set", "ragged")
+
+
+def test_a_file_that_is_nowhere_is_looked_for_by_name_in_the_working_directory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patients.csv").write_text("age,died\n1,0\n2,1\n")
+    with pytest.raises(BadData, match=f"It is not in {tmp_path}.*Did you mean 'patients.csv'"):
+        datasets.csv("patient.csv", target="died")

@@ -18,7 +18,7 @@ def quadratic(validation=0.2):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_known_best_of_a_quadratic(jobs):
+def test_the_known_best_of_a_quadratic(jobs, caplog):
     grid = {"lr": [0.5, 2.0, 3.0], "server_lr": [0.5, 1.0]}
     best = tune(md.FedAvg(), quadratic(), grid, rounds=4, metric="test_loss", jobs=jobs)
     assert (best.lr, best.method) == (2.0, md.FedAvg(server_lr=1.0))
@@ -30,6 +30,10 @@ def test_the_known_best_of_a_quadratic(jobs):
     assert len(best.record) == 6
     assert best.record[3]["note"] == "server_lr=1.0 is the largest of its grid: a better one may lie beyond"
     assert "note" not in best.record[0]
+    assert best.tuning.endswith("; server_lr=1.0 is the largest of its grid: a better one may lie beyond")
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "tune: FedAvg, server_lr=1.0 is the largest of its grid: a better one may lie beyond"
+    ]
 
 
 def test_a_value_inside_its_grid_has_no_note():

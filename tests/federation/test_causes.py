@@ -13,6 +13,8 @@ import medley as md
 X = np.random.default_rng(0).normal(size=(8, 3))
 Y = np.array([0, 1] * 4)
 SOFTMAX, SQUARES = md.problems.Softmax(mu=1e-3), md.problems.LeastSquares(mu=1e-3)
+LOGISTIC = md.problems.Logistic(mu=0.01)
+RNG = np.random.default_rng(1)
 
 
 def with_one(value: float) -> np.ndarray:
@@ -111,3 +113,45 @@ def test_schedules_that_make_no_sense(pace: dict[str, Any], words: str) -> None:
 def test_options_without_numbers(options: dict[str, Any], words: str) -> None:
     with pytest.raises(md.RecipeError, match=words):
         md.run(md.FedAvg(), md.Federation(SOFTMAX, clients=[(X, Y)]), 1, **options)
+
+
+def hospitals(rows: int = 60) -> md.datasets.Dataset:
+    names = np.array(["Bern"] * (rows - 1) + ["Turku"])
+    y = np.where(np.arange(rows) % 2, "alive", "died")
+    return md.datasets.Dataset(RNG.normal(size=(rows, 2)), y, keys={"hospital": names}, name="patients")
+
+
+def test_a_data_set_with_a_key_is_pointed_to_its_natural_clients() -> None:
+    with pytest.raises(md.RecipeError, match=r"scenarios.ByKey\('hospital'\) makes each hospital a client"):
+        md.Federation(LOGISTIC, data=hospitals())
+
+
+def test_a_misspelt_label_is_named_with_all_labels_and_their_rows() -> None:
+    y = np.array(["alive"] * 4 + ["died"] * 3 + ["Died "])
+    data = md.datasets.Dataset(X, y, name="patients")
+    said = r"patients has 3 labels: 'Died ' \(1 rows\), 'alive' \(4 rows\), 'died' \(3 rows\)"
+    with pytest.raises(md.BadData, match=said):
+        md.Federation(LOGISTIC, data=data, partition=md.scenarios.IID(2))
+    md.Federation(SOFTMAX, data=data, partition=md.scenarios.IID(2))
+
+
+def test_a_client_that_lost_its_training_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    lost = next(d for s in range(50) if "Turku" in (d := hospitals().split(0.5, seed=s)).test_keys["hospital"])
+    md.Federation(LOGISTIC, clients=lost)
+    said = "patients: Turku of 'hospital' has test rows and no training rows, and is no client"
+    assert [r.getMessage().partition(";")[0] for r in caplog.records] == [said]
+    caplog.clear()
+    for s in range(10):
+        kept = hospitals().split(0.5, seed=s, by="hospital")
+        assert md.Federation(LOGISTIC, clients=kept).client_names == ("Bern", "Turku")
+        assert len(kept.X_test) == 30
+    assert not caplog.records
+
+
+def test_a_run_of_unscaled_rows_that_ends_far_up_is_told_to_standardise() -> None:
+    rows = X * np.array([1.0, 1.0, 3000.0])
+    fed = md.Federation(LOGISTIC, clients=[(rows, Y)] * 2, pace=md.scenarios.Pace(lr=1.0, epochs=3, batch=2))
+    with pytest.raises(
+        md.Diverged, match=r"began at .*largest input is .* standardise the inputs, or try a smaller lr"
+    ):
+        md.run(md.FedAvg(), fed, 20, progress=False)

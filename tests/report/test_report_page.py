@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import medley as md
 from medley.contract.errors import MedleyError, RecipeError
 from medley.report import Markup, page, save
 from medley.storage.result import Status
@@ -431,3 +432,23 @@ def test_no_column_is_cut_at_1200_px(tmp_path: Path, methods: int) -> None:
     assert found is not None
     assert int(found[1]) == 0
     assert int(found[2]) >= 6
+
+
+def test_who_holds_what_names_clients_and_labels_and_says_whether_seeds_agree() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    wards = np.repeat(["Bern", "Lyon", "Porto"], [30, 20, 10])
+    data = md.datasets.Dataset(X, np.where(X[:, 0] > 0, "alive", "died"), keys={"ward": wards})
+    problem = md.problems.Logistic(mu=0.1)
+    natural = md.Federation(problem, data=data, partition=md.scenarios.ByKey("ward"))
+    told = page([run("A", s) for s in range(2)], partition=natural.describe())
+    for word in ("Bern", "Lyon", "Porto", "alive", "died"):
+        assert f">{word}</text>" in told
+    assert "Every seed has the same." in told
+    drawn = md.Federation(problem, data=data, partition=md.scenarios.IID(3))
+    told = page([run("A", s) for s in range(2)], partition=drawn.describe())
+    assert "Every seed may draw its own" in told
+    assert ">alive</text>" in told
+    named = {"client_names": ["Bern", "Lyon", "Porto"]}
+    fixed = page([run(m, s, settings=named) for m in "AB" for s in range(2)])
+    assert "A seed fixes the cohorts, the batch order" in fixed
+    assert "A seed fixes the partition, the cohorts" in page([run(m, s) for m in "AB" for s in range(2)])

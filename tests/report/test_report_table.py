@@ -152,3 +152,37 @@ def test_what_was_spent_is_a_column_and_two_curves() -> None:
     text = page(both)
     assert ">ε over round<" in text
     assert " over ε<" in text
+
+
+def with_rows(rows: int, data: str = "wards", **settings: Any) -> dict[str, Any]:
+    return {"test_rows": rows, "data": data, "test_majority": ["alive", 0.651], **settings}
+
+
+def test_the_caption_says_to_what_the_test_rows_tell_an_accuracy() -> None:
+    same = [run("A", s, top=0.74, noise=0.0, settings=with_rows(596)) for s in range(5)]
+    said = "All seeds share 596 test rows, from which an accuracy of 74.0 % is known to ± 3.5 pp (95 %)"
+    assert f"{said}; the ± over seeds does not hold this." in markdown(same)
+    assert said in " ".join(printed(same).split())
+    # Wilson's interval at p = 1 of 100 rows: half of 1 − n/(n + z²).
+    perfect = [run("A", s, top=1.0, noise=0.0, settings=with_rows(100)) for s in range(2)]
+    for r in perfect:
+        r.history[-1]["accuracy"] = 1.0
+    assert "an accuracy of 100.0 % is known to ± 1.8 pp" in markdown(perfect)
+    assert "There are 596 test rows, from which an accuracy" in markdown(same[:1])
+    own = [run("A", s, settings=with_rows(596, f"wards {s}")) for s in range(3)]
+    assert "Every seed has 596 test rows of its own, so ± holds the luck of their draw too." in markdown(own)
+    for silent in (
+        [run("A", s) for s in range(3)],
+        [run("A", s, settings=with_rows(596, evaluate_on="validation")) for s in range(3)],
+        [run("A", s, accuracy=False, settings=with_rows(596)) for s in range(3)],
+        [run("A", s, settings=with_rows(596 + s)) for s in range(3)],
+    ):
+        assert "test rows" not in markdown(silent)
+
+
+def test_the_report_has_the_share_of_the_commonest_label() -> None:
+    both = [run(m, s, settings=with_rows(596)) for m in "AB" for s in range(2)]
+    assert "The commonest label, alive, is right on 65.1 % of the test rows." in page(both)
+    assert "commonest" not in page([run("A", s) for s in range(2)])
+    scaled = [run("A", s, settings=with_rows(9, scaling={"mean": [[0.25]], "deviation": [[1.0]]})) for s in range(2)]
+    assert "scaling.mean" not in page(scaled)

@@ -20,10 +20,10 @@ def rows(loss: list[float], accuracy: list[float] | None = None, **more: float) 
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ([1.0, 0.5, 3.1, 3.2, 3.3], "the loss ends at 3.3, and began at 1: the run diverges; try a smaller lr"),
+        ([1.0, 0.5, 3.1, 3.2, 3.3], "the loss ends at 3.3, and began at 1: the run diverges"),
         ([1.0, 0.5, 3.1, 2.9, 3.3], ""),  # one of the last three is not far above
         ([1.0, 1.2, 1.5, 1.8, 1.9], ""),  # above its start, and not far
-        ([-2.0, -3.0, 2.1, 2.2, 2.3], "the loss ends at 2.3, and began at -2: the run diverges; try a smaller lr"),
+        ([-2.0, -3.0, 2.1, 2.2, 2.3], "the loss ends at 2.3, and began at -2: the run diverges"),
         ([0.0, 0.0, 1.0, 1.0, 1.0], ""),  # no scale
         ([1.0, 9.0, 9.0], ""),  # too short to judge
     ],
@@ -41,7 +41,7 @@ def test_a_high_loss_with_a_better_accuracy_is_no_divergence() -> None:
 def test_an_accuracy_back_at_its_start_after_learning() -> None:
     flat = [2.3] * 6
     assert diverged(rows(flat, [0.1, 0.6, 0.8, 0.12, 0.1, 0.11])) == (
-        "the accuracy fell to 0.11 after it had been 0.8; it was 0.1 at the start: the run diverges; try a smaller lr"
+        "the accuracy fell to 0.11 after it had been 0.8; it was 0.1 at the start: the run diverges"
     )
     assert diverged(rows(flat, [0.1, 0.6, 0.8, 0.12, 0.2, 0.11])) == ""  # not lost in all of the last rows
     assert diverged(rows(flat, [0.1, 0.15, 0.2, 0.12, 0.1, 0.11])) == ""  # it had hardly learnt

@@ -37,6 +37,7 @@ def show_folder(
     if begun:
         # The result's engine is the one that ran.
         settings = [{**begun["settings"], **s} for s in settings]
+    settings = [{k: v for k, v in s.items() if k != "scaling"} for s in settings]  # a number for each feature
     common = {k: v for k, v in settings[0].items() if all(k in s and s[k] == v for s in settings)}
     show(_pairs("settings", {k: v for k, v in common.items() if not k.startswith(PREFIX)}))
     identity = {k.removeprefix(PREFIX): v for k, v in common.items() if k.startswith(PREFIX)}

@@ -39,7 +39,7 @@ class Tuned:
 
     @property
     def tuning(self) -> str:
-        """The search in words: the choice, the grid and the budget; empty without a record."""
+        """The search in words: the choice, the grid, the budget, and a note on a choice at its edge; else empty."""
         if not self.record:
             return ""
         chosen = next((row for row in self.record if row.get("chosen")), self.record[0])
@@ -48,4 +48,5 @@ class Tuned:
         said = " and ".join(f"{k}={chosen[k]} of {grid[k]}" for k in keys)
         points, seeds = len(self.record), len(chosen.get("scores", ()))
         budget = f"{points} points, {seeds} seed{'' if seeds == 1 else 's'}, {chosen.get('rounds', '?')} rounds each"
-        return f"tuned to {said} ({budget})"
+        note = f"; {chosen['note']}" if chosen.get("note") else ""
+        return f"tuned to {said} ({budget}){note}"

@@ -158,13 +158,6 @@ class Dataset:
             if len(values) != tested:
                 raise BadData(f"{self.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
 
-    def columns(self) -> dict[str, Any]:
-        """Names of the features, and their scaling, as plain values for a result's settings; empty without names."""
-        if not self.features:
-            return {}
-        scaling = {} if self.scaling is None else {"scaling": self.scaling.plain()}
-        return {"features": list(self.features), **scaling}
-
     def _check_kinds(self) -> None:
         if not isinstance(self.name, str):
             raise RecipeError(f"Dataset(name={self.name!r}): give a text", "name")

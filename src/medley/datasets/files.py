@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import os
 import struct
@@ -70,6 +71,27 @@ def find(
         f"{call}: {nearest[0]}{' (or .gz)' if gz else ''} is in none of {', '.join(map(str, looked))}. "
         "Put the file into one of them, pass folder=, or set MEDLEY_DATA to the folder that holds the data sets."
     )
+
+
+def locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) -> Path:
+    """A user's file: the path itself where ``folder`` is None and there is such a file, else as `find` looks for it.
+
+    Raises BadData where it is nowhere; names all places, the working directory too, and files with a similar name.
+    """
+    given = Path(path).expanduser()
+    if folder is None and given.is_file():
+        return given
+    try:
+        return find(call, [str(path)], folder, inside)[0]
+    except BadData as e:
+        beside = given.parent.resolve()
+        looked = [*([beside] if folder is None else []), *places(folder, inside)]
+        near = difflib.get_close_matches(
+            given.name, {f.name for place in looked if place.is_dir() for f in place.iterdir()}, n=1
+        )
+        here = f" It is not in {beside}, this path's folder, either." if folder is None else ""
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise BadData(f"{e}{here}{hint}") from None
 
 
 def called(reader: str, path: Place, **given: str | None) -> str:

@@ -239,7 +239,7 @@ def frame(
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
     features, X = _inputs(table, [target, *([] if client is None else [client])], features)
-    keys = {} if client is None else {client: _cells(table, client)}
+    keys = {} if client is None else {client: _clients(table, client)}
     given = _cells(table, target)
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
@@ -298,6 +298,20 @@ def _cells(table: Any, name: str) -> np.ndarray:
     """A column of a frame, or of a Hugging Face data set."""
     found = table.with_format(None)[name][:] if _is_hugging_face(table) else table[name]
     return np.asarray(found)
+
+
+def _clients(table: Any, client: str) -> np.ndarray:
+    """The column of clients. Raises BadData for a row that has none."""
+    found = _cells(table, client)
+    missing = np.array([v is None or v != v for v in found.tolist()], bool)
+    if missing.any():
+        row = int(missing.argmax())
+        raise BadData(
+            f"datasets.frame(...): {client!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
+            f"all: fill it in, or frame.dropna(subset=[{client!r}])",
+            row=row,
+        )
+    return found
 
 
 def _numbers(column: np.ndarray, name: str) -> Tensor:

@@ -22,7 +22,7 @@ from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
 from .dataset import Dataset
-from .files import Place, called, check_delimiter, find, read_npz
+from .files import Place, called, check_delimiter, find, locate, read_npz
 
 
 @checked("datasets")
@@ -74,7 +74,7 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False,
     from sklearn import datasets as embedded
 
     call = f"datasets.svmlight({str(path)!r})"
-    train = _locate(path, folder, ("libsvm",), call)
+    train = locate(path, folder, ("libsvm",), call)
     test = train.with_name(train.name + ".t")
     files = [train, test] if test.is_file() else [train]
     try:
@@ -125,7 +125,7 @@ def csv(
     """
     call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
     check_delimiter(delimiter, call)
-    file = _locate(path, folder, (), call)
+    file = locate(path, folder, (), call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
@@ -189,7 +189,7 @@ def npz(
         BadData: The file is damaged or holds Python objects.
     """
     call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
-    file = _locate(path, folder, (), call)
+    file = locate(path, folder, (), call)
     got = read_npz(file, [n for n in (X, y, X_test, y_test, *keys) if n is not None], call)
     if (X_test is None) != (y_test is None):
         raise RecipeError(f"{call}: give both X_test= and y_test=, or neither.", "X_test")
@@ -211,7 +211,7 @@ def parquet(
         from pyarrow import parquet as pq
     except ImportError:
         raise RecipeError(f"{call} needs pyarrow: pip install 'medley-fl[parquet]'.") from None
-    file = _locate(path, folder, (), call)
+    file = locate(path, folder, (), call)
     try:
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
@@ -281,12 +281,6 @@ def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:
     kinds = np.array([*(names[j].removeprefix(prefix) for j in columns), "other"])
     flags = x[:, columns] > 0.5
     return kinds[np.where(flags.any(1), flags.argmax(1), len(columns))]
-
-
-def _locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) -> Path:
-    if folder is None and (given := Path(path).expanduser()).is_file():
-        return given
-    return find(call, [str(path)], folder, inside)[0]
 
 
 def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> tuple[dict[str, int], list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from ..storage.directions import higher_is_better
 from ..storage.result import Result
 from .plan import Method, Runner, seeds_of, split
 from .sweep import Sweep
+
+log = logging.getLogger("medley")
 
 LAST = 10
 """A run's score is the mean over its last evaluations, so many of them."""
@@ -57,7 +60,7 @@ def tune(
     The score of a point is the mean over the seeds of the mean over the last 10 evaluations; a point that diverged
     loses to any that did not. The record of the returned method has a dict for each point, in the order of the grid:
     its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies at the
-    edge of its grid, a note.
+    edge of its grid, a note, which is a warning of the log too and stands in reports.
 
     Raises RecipeError for an unknown key, an empty grid, or no validation split; Diverged if all points diverged.
     """
@@ -83,6 +86,7 @@ def tune(
     record[best]["chosen"] = True
     if edge := _edges(points[best], grid):
         record[best]["note"] = edge
+        log.warning("tune: %s, %s", algorithm.name, edge)
     chosen = candidates[_name(algorithm, points[best])]
     return dataclasses.replace(chosen, record=tuple(record))
 

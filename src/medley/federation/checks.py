@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import torch
+
 from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError, Unsupported
-from ..contract.problem import Problem
+from ..contract.errors import BadData, RecipeError, Unsupported
+from ..contract.problem import Family, Problem
+from ..datasets import Dataset
+from ..problems import Logistic
+from ..scenarios import ByKey
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
+
+log = logging.getLogger("medley")
 
 
 def expect(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
@@ -26,6 +34,38 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
     if (value is not None or wanted) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
+
+
+def check_labels(problem: Family, data: Dataset) -> None:
+    """Raise BadData, with all labels and their rows, where a problem of two classes gets text labels of more."""
+    if not isinstance(problem, Logistic) or len(data.labels) <= 2:
+        return
+    counts = torch.bincount(data.y[data.y >= 0], minlength=len(data.labels)).tolist()
+    said = [f"{label!r} ({count:,} rows)" for label, count in zip(data.labels, counts, strict=True)]
+    more = f" and {len(said) - 8} more" if len(said) > 8 else ""
+    raise BadData(
+        f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; mend a label "
+        "that is misspelt, or give problems.Softmax"
+    )
+
+
+def tell_of_lost(data: Dataset, partition: object) -> None:
+    """Log a warning of values of a partition's key that have test rows and no training rows, so that none is a client.
+
+    Args:
+        data: the data set
+        partition: its partition
+    """
+    if not isinstance(partition, ByKey) or not {partition.key} <= data.keys.keys() & data.test_keys.keys():
+        return
+    key = partition.key
+    lost = sorted({str(v) for v in data.test_keys[key]} - {str(v) for v in data.keys[key]})
+    if lost:
+        names = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+        log.warning(
+            "%s: %s of %r %s test rows and no training rows, and %s; Dataset.split(by=%r) leaves each of them some",
+            *(data.name, names, key, *(("has", "is no client") if len(lost) == 1 else ("have", "are no clients")), key),
+        )
 
 
 def check_secure(

@@ -18,6 +18,7 @@ from ..contract.problem import Family
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
+from ..datasets.recorded import recorded
 from ..datasets.sources import by_client, is_frame, only_key
 from ..problems import Network
 from ..runtime import streams
@@ -29,7 +30,7 @@ from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from ..storage.values import without_addresses
-from .checks import expect
+from .checks import check_labels, expect, tell_of_lost
 from .own_data import named_clients, pooled, whole_data, with_names
 from .run import check, run
 from .scenario import Scenario, Weighting
@@ -127,6 +128,8 @@ class Federation:
                 raise
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
+        check_labels(problem, self.data)
+        tell_of_lost(self.data, partition)
         if own_test and self.data.X_test is None:
             raise RecipeError(
                 "Federation(own_test=True): there are no test rows; give clients or data some", "own_test"
@@ -206,7 +209,10 @@ class Federation:
     def describe(self, seed: int = 0) -> Description:
         """The partition under this seed, over all tasks: sizes, labels, and the distance from IID."""
         if self.stream is None:
-            return describe(self.parts(seed)[0], self._labels())
+            found = describe(self.parts(seed)[0], self._labels())
+            labels = [self.data.labels[k] for k in found.labels] if self.data.labels else found.labels
+            fixed = self.sizes is not None or isinstance(self.partition, ByKey)
+            return replace(found, labels=np.asarray(labels), clients=self.client_names, fixed=fixed)
         tasks = self.tasks(seed)
         offsets = np.cumsum([0, *(len(task.data.X) for task in tasks)])
         shifted = [[rows + at for rows in task.parts] for task, at in zip(tasks, offsets, strict=False)]
@@ -302,7 +308,7 @@ class Federation:
         return {
             "classes": self.data.classes,
             **named,
-            **self.data.columns(),
+            **({} if self.stream is not None else recorded(self.data)),
             **tests,
             **self.scenario.settings(data, partition, self.validation),
         }
@@ -353,6 +359,13 @@ def _whole(stream: Tasks) -> Dataset:
 def _check_sources(data: Dataset | None, clients: object, partition: Partition | None) -> None:
     if (data is None) == (clients is None):
         raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
+    if data is not None and partition is None and data.keys:
+        key = next(iter(data.keys))
+        raise RecipeError(
+            f"Federation(data=...): say who holds what with partition=; the data set has {' and '.join(data.keys)}, so "
+            f"scenarios.ByKey({key!r}) makes each {key} a client",
+            "partition",
+        )
     if data is not None and partition is None:
         raise RecipeError(
             "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, "

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import scipy
+
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
@@ -21,6 +23,7 @@ from .numbers import (
     primary,
     reached_by_most,
     tailed,
+    usable,
 )
 from .targets import COLUMNS
 from .text import difference, worths
@@ -181,7 +184,12 @@ def html(results: Sequence[Result], base: str | None = None) -> str:
 
 
 def caption(results: Sequence[Result]) -> str:
-    """The caption of a table: the meaning of ± and the number of seeds."""
+    """The caption of a table: the meaning of ±, the numbers of seeds and test rows, the accuracy that these tell."""
+    return f"{_spread(results)} {known_to(results)}".rstrip()
+
+
+def _spread(results: Sequence[Result]) -> str:
+    """The meaning of ± and the number of seeds."""
     tails = [named(m, results) for m in headline(results) if tailed(results, m)]
     tail = f" {' and '.join(tails).capitalize()}: mean of a run's last evaluations." if tails else ""
     n = {len(s.used) for s in aggregate(results) if s.used}
@@ -198,6 +206,27 @@ def caption(results: Sequence[Result]) -> str:
         )
     return (
         f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end; differences by seed.{tail}"
+    )
+
+
+def known_to(results: Sequence[Result]) -> str:
+    """A sentence on the test rows, and on the accuracy that so many tell; empty where their number is not recorded."""
+    runs = [r for r in results if usable(r)]
+    rows = {r.settings.get("test_rows", 0) for r in runs if r.settings.get("evaluate_on", "test") == "test"}
+    metric = next((m for m in headline(results) if m in ("accuracy", "personal_accuracy")), None)
+    if not runs or metric is None or len(rows) != 1 or not (n := rows.pop()):
+        return ""
+    seeds = {r.seed for r in runs}
+    if len({r.settings.get("data") for r in runs}) == len(seeds) > 1:
+        return f"Every seed has {n:,} test rows of its own, so ± holds the luck of their draw too."
+    # The share nearest to one half is known least.
+    share = min((s[metric].mean for s in aggregate(results) if s[metric].n), key=lambda p: abs(p - 0.5))
+    z = scipy.stats.norm.ppf(0.975)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))  # Wilson's interval
+    pp = f"{100 * half:.1f}" if half >= 0.01 else f"{100 * half:.1g}"
+    known = f"{n:,} test rows, from which an accuracy of {100 * share:.1f} % is known to ± {pp} pp (95 %)"
+    return (
+        f"There are {known}." if len(seeds) == 1 else f"All seeds share {known}; the ± over seeds does not hold this."
     )
 
 

@@ -19,16 +19,20 @@ class Description:
 
     Attributes:
         sizes: Rows of each client [n].
-        labels: The labels [C], ascending; empty without labels.
+        labels: The labels [C], ascending, or their names; empty without labels.
         counts: Rows of each client and label [n, C].
         distance: The mean, over clients that hold rows, of the total-variation distance ½ Σ_c |p_ic − p_c| between the
             label distribution of the client and that of all clients together. 0 is IID; 1 is out of reach.
+        clients: The clients' names [n]; empty, the default, without names.
+        fixed: Whether every seed has this partition; default False.
     """
 
     sizes: Int64[np.ndarray, " clients"]
     labels: Shaped[np.ndarray, " labels"]
     counts: Int64[np.ndarray, "clients labels"]
     distance: float
+    clients: tuple[str, ...] = ()
+    fixed: bool = False
 
     def __repr__(self) -> str:
         """Clients, rows and label distance, in one line."""

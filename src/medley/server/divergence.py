@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
 from ..contract.errors import Diverged
@@ -43,13 +43,18 @@ def check_model(name: str, x: Vec, round: int) -> None:
         fail(0)
 
 
-def judged(history: Sequence[Row], problem: Problem | None = None) -> Status:
+def judged(
+    history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[], str] = lambda: "try a smaller lr"
+) -> Status:
     """The status of a run that made all its rounds: "finished", or "diverged" with a sentence.
 
-    Of a partly shared ``problem`` the history's model lacks its own part, and shows no divergence.
+    Args:
+        history: the evaluated rows, the first of them at x₀
+        problem: the problem; of a partly shared one the history's model lacks its own part, and shows no divergence
+        remedy: the remedy for a run that diverges; default a smaller lr
     """
     why = "" if isinstance(problem, PartlyShared) else diverged(history)
-    return Status("diverged", why) if why else Status("finished")
+    return Status("diverged", f"{why}; {remedy()}") if why else Status("finished")
 
 
 def diverged(history: Sequence[Row]) -> str:
@@ -70,13 +75,13 @@ def diverged(history: Sequence[Row]) -> str:
     if best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
         return (
             f"the accuracy fell to {last[-1]['accuracy']:.3g} after it had been {best:.3g}; it was {first:.3g} at the "
-            f"start: the run diverges; try a smaller lr"
+            f"start: the run diverges"
         )
     loss = [row["loss"] for row in history if "loss" in row]
     start, lowest, least = _range(loss, min)
     scale = max(abs(start), start - lowest)
     if scale > 0 and least > start + (FAR - 1) * scale and not end > first:
-        return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges; try a smaller lr"
+        return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges"
     return ""
 
 

@@ -202,7 +202,9 @@ class Loop:
                             folder.grow(state.history, state.bookkeeping.ledger)
                     self._tell_round(state)
                 why = reached(state.history, *goal)
-                status = Status("target", why) if why else judged(state.history, self.clients.problem)
+                status = (
+                    Status("target", why) if why else judged(state.history, self.clients.problem, self.evaluator.remedy)
+                )
             except KeyboardInterrupt:
                 status = self._interrupted(state)
             except BudgetSpent as e:

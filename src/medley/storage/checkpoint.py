@@ -35,8 +35,8 @@ PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
 
-DESCRIBING = frozenset({"features", "scaling", "test_rows"})
-"""Settings that describe data: names and scaling of its features, and the number of test rows."""
+DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority"})
+"""Settings that describe data: names and scaling of its features, number of test rows and their commonest label."""
 
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:

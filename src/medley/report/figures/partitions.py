@@ -19,6 +19,7 @@ def partition(
     sizes: Int[np.ndarray, " n"],
     counts: Int[np.ndarray, "n C"] | None = None,
     labels: Sequence[object] | None = None,
+    clients: Sequence[str] = (),
     *,
     title: str = "Who holds what",
     width: int = 760,
@@ -31,24 +32,28 @@ def partition(
         sizes: Rows of each client [n].
         counts: Rows of each client and label [n, C]; None, the default, draws the bars alone.
         labels: Names of the C labels; default their numbers.
+        clients: Names of the n clients; default their numbers.
         title: The figure's title.
         width: In px; default 760.
     """
     n, C = len(sizes), 0 if counts is None else counts.shape[1]
-    clients, classes = thin(n, 100), thin(C, 40)
+    drawn, classes = thin(n, 100), thin(C, 40)
     names = [str(labels[j]) if labels is not None and j < len(labels) else str(j) for j in classes]
     left = 14 + max(26.0, CHAR * max((len(short(s, 12)) for s in names), default=0))
     cell = 16.0 if len(classes) <= 20 else 11.0
     bars = Box(left, 22, width - 12, 22 + 56)
     field = Box(left, bars.bottom + 8, width - 12, bars.bottom + 8 + cell * len(classes))
-    column = (bars.right - bars.left) / max(len(clients), 1)
-    centres = bars.left + column * (np.arange(len(clients)) + 0.5)
-    body = [_bars(sizes, clients, centres, bars)]
+    column = (bars.right - bars.left) / max(len(drawn), 1)
+    centres = bars.left + column * (np.arange(len(drawn)) + 0.5)
+    body = [_bars(sizes, drawn, centres, bars)]
     if counts is not None and C:
-        body.append(_bubbles(counts[np.ix_(clients, classes)], int(counts.max()), names, centres, field))
-    for k in range(0, len(clients), next(step for step in (1, 2, 5, 10) if len(clients) <= 12 * step)):
-        body.append(text(float(centres[k]), field.bottom + 15, str(clients[k]), "middle", 10))
-    left_out = [f"{len(a)} of {k} {b}" for a, k, b in ((clients, n, "clients"), (classes, C, "labels")) if len(a) < k]
+        body.append(_bubbles(counts[np.ix_(drawn, classes)], int(counts.max()), names, centres, field))
+    step = next(step for step in (1, 2, 5, 10) if len(drawn) <= 12 * step)
+    room = max(int(column * step / CHAR), 3)
+    for k in range(0, len(drawn), step):
+        name = short(clients[drawn[k]], room) if len(clients) == n else str(drawn[k])
+        body.append(text(float(centres[k]), field.bottom + 15, name, "middle", 10))
+    left_out = [f"{len(a)} of {k} {b}" for a, k, b in ((drawn, n, "clients"), (classes, C, "labels")) if len(a) < k]
     said = f"client ({', '.join(left_out)} drawn, evenly sampled)" if left_out else "client"
     body.append(text((bars.left + bars.right) / 2, field.bottom + 31, said, "middle"))
     if C:

@@ -14,7 +14,10 @@ from ..units import count
 
 @runtime_checkable
 class Described(Protocol):
-    """A description of a partition, such as `medley.scenarios.Description`. ``labels`` [C] may name the labels."""
+    """A description of a partition, such as `medley.scenarios.Description`.
+
+    ``labels`` [C] may name the labels, ``clients`` [n] the clients, and ``fixed`` says that every seed has this one.
+    """
 
     @property
     def sizes(self) -> Int[np.ndarray, " n"]:
@@ -42,7 +45,8 @@ def holdings(p: Described | None) -> list[Block]:
     if len(sizes):
         low, middle, high = (count(float(f(sizes))) for f in (np.min, np.median, np.max))
         facts.append(f"{low} to {high} a client, median {middle}")
-    note = "Every seed may draw its own; the picture is of one."
+    fixed = bool(getattr(p, "fixed", False))
+    note = "Every seed has the same." if fixed else "Every seed may draw its own; the picture is of one."
     if counts is not None:
         held = np.count_nonzero(counts, axis=1)
         facts.append(f"{np.median(held):g} of {counts.shape[1]} labels at the median client")
@@ -53,7 +57,7 @@ def holdings(p: Described | None) -> list[Block]:
         )
     names = [str(v) for v in np.asarray(getattr(p, "labels", ()))]
     figures = [
-        Figure(partition(sizes, counts, names or None), style="scroll"),
+        Figure(partition(sizes, counts, names or None, tuple(getattr(p, "clients", ()))), style="scroll"),
         Figure(histogram(sizes, title="Sizes of clients", xlabel="rows held")),
     ]
     return [Text(" · ".join(facts), "facts"), Figures(figures, "wide"), Text(note, "note")]

@@ -13,6 +13,7 @@ from ..document import Block, Code, Definitions, Text
 from ..numbers import tailed, usable
 from ..table import estimated, headline, named, streamed
 from .comparison import Comparison
+from .sites import same_clients
 
 _LOSS = (
     "Loss",
@@ -67,7 +68,9 @@ _ESTIMATE = (
 _INTERVALS = (
     "Intervals and bands",
     "95 % Student t-intervals of the mean over seeds (n − 1 degrees of freedom). They tell how much the mean "
-    "would move with other seeds, not how single runs scatter. One seed has none; two rightly give wide ones.",
+    "would move with other seeds, not how single runs scatter. One seed has none; two rightly give wide ones. Where "
+    "all seeds are measured on the same test rows, the luck of their draw is not in them; the line below the results "
+    "says how large it is for one accuracy. Of a difference of methods on the same rows it is smaller, but not zero.",
 )
 
 _BROKEN = (
@@ -88,10 +91,11 @@ def notes(c: Comparison) -> list[Block]:
     """Definitions of the terms that this page uses."""
     there = {m for s in c.summaries for m in s.metrics}
     tails = [named(m, c.results) for m in headline(c.results) if tailed(c.results, m)]
+    dealt = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
     final = ("Final figures", f"For {', '.join(tails)}: the mean of a run's last evaluations, not its last alone.")
     paired = (
         "Paired differences",
-        f"A seed fixes the partition, the cohorts, the batch order and the first model, alike for every method. So "
+        f"A seed fixes {dealt}the cohorts, the batch order and the first model, alike for every method. So "
         f"each method is held against {c.base} seed by seed, in {named(c.metric, c.results)}, over the seeds that both "
         "finished; the interval is of their mean. With many methods, one in twenty would stand out by chance.",
     )

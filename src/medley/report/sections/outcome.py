@@ -146,6 +146,8 @@ def results(c: Comparison) -> list[Block]:
     if target:
         head.insert(1, "reached on")
     note = caption(c.results)
+    if guess := _guess(c):
+        note += f" {guess}"
     if c.best:
         note += f" Bold: the best mean {named(names[0], c.results)}, and what paired differences cannot tell from it."
     keep = min(len(head), 2 + target + (2 + lucky if c.pairs else 0))
@@ -159,6 +161,14 @@ def results(c: Comparison) -> list[Block]:
     if not target and len(both := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
         return list(both)
     return list(fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note))
+
+
+def _guess(c: Comparison) -> str:
+    """The accuracy of the commonest label as the answer to every test row, where all runs have the same rows."""
+    said = {tuple(r.settings.get("test_majority", ())) for r in c.results}
+    there = any("accuracy" in m for m in headline(c.results)) and len(said) == 1
+    found = said.pop() if there else ()
+    return f"The commonest label, {found[0]}, is right on {100 * found[1]:.1f} % of the test rows." if found else ""
 
 
 def _span(c: Comparison) -> tuple[float, float]:

@@ -21,6 +21,10 @@ MANY = 5
 _COSTS = ("rounds", "exchanges", "up", "down", "virtual time", "wall")
 
 
+_LONG = ("scaling.mean", "scaling.deviation")
+"""Settings that are for programs: a number for each feature."""
+
+
 def runs(c: Comparison) -> list[Block]:
     """A row a run, folded up; runs that did not end well stand above."""
     names = headline(c.results)
@@ -61,7 +65,7 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
     """Settings that differ between methods, and those that all share; ``given`` are further ones that all share."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
-        m: [{k.replace(f".{m}.", "."): v for k, v in flattened(r.settings).items()} for r in group]
+        m: [{k.replace(f".{m}.", "."): v for k, v in flattened(r.settings).items() if k not in _LONG} for r in group]
         for m, group in c.groups.items()
     }
     common, differing = flattened(dict(given or {})), {}

@@ -21,7 +21,7 @@ MOST = 60
 def sites(c: Comparison) -> list[Block]:
     """The table; none where clients are drawn anew for every seed, have no test rows of their own, or are too many."""
     runs = [r for r in c.results if usable(r) and r.clients]
-    if not runs or not all(_fixed(r) for r in runs):
+    if not runs or not all(same_clients(r) for r in runs):
         return []
     last = {id(r): _last(r) for r in runs}
     ids = sorted({i for rows in last.values() for i in rows})
@@ -46,7 +46,7 @@ def sites(c: Comparison) -> list[Block]:
     return [*tables]
 
 
-def _fixed(r: Result) -> bool:
+def same_clients(r: Result) -> bool:
     """Whether client i is the same with every seed."""
     return bool(r.client_names) or str(r.settings.get("partition", "")).endswith("clients' own data")
 
