@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli.test_cli import medley
@@ -29,27 +30,31 @@ def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
     got = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
     assert got.exit_code == 0, got.output
     assert "SCAFFOLD" in got.stdout
+    assert "2 passed" in own_tests(project)
+    # The three words of the tutorial on data: the file, the target and the key.
+    rng = np.random.default_rng(0)
+    lines = [f"{x:.2f},{'yes' if x > 0 else 'no'},{'ns'[k % 2]}" for k, x in enumerate(rng.normal(size=300))]
+    (project / "shops.csv").write_text("\n".join(["price,returned,shop", *lines]))
+    for file in ("wards.py", "recipe.toml"):
+        text = (project / file).read_text()
+        for old, new in (("data.csv", "shops.csv"), ("ill", "returned"), ("hospital", "shop")):
+            text = text.replace(f'"{old}"', f'"{new}"')
+        (project / file).write_text(text)
+    assert "2 passed" in own_tests(project)
+
+
+def own_tests(project: Path) -> str:
+    """The output of a project's own tests. Asserts that they pass."""
+    call = "-m pytest -q -p no:cacheprovider -c".split()
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            project,
-            project,
-        ],
+        [sys.executable, *call, os.devnull, "--rootdir", project, project],
         capture_output=True,
         text=True,
         cwd=project,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(project), *filter(None, sys.path)])},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", ["Wards", "two words", "class", "medley", "1st"])

@@ -606,3 +606,12 @@ def test_progress_goes_to_stderr_and_leaves_no_trace(capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
     md.run(md.FedAvg(), fed, 2, progress=True)
     assert capfd.readouterr().out == ""
+
+
+def test_virtual_seconds_without_devices_are_those_of_an_ordinary_phone() -> None:
+    clients = [(torch.eye(4), torch.tensor([0, 1, 0, 1]))] * 2
+    given = [{}, {"devices": md.scenarios.Devices()}]
+    feds = [md.Federation(md.problems.Softmax(), clients=clients, **more) for more in given]
+    seconds = [md.run(md.FedAvg(), fed, 1, progress=False).summary["seconds"] for fed in feds]
+    # 8 weights of 8 bytes each way and 4 rows: 0.05 + 64/2.5e6 + 4/1000 + 64/1e6.
+    assert seconds == [pytest.approx(0.05 + 64 / 2.5e6 + 4 / 1000 + 64 / 1e6, rel=1e-9)] * 2

@@ -57,7 +57,8 @@ class Federation:
         pace: the clients' local training budgets; lr 0.1, one epoch, batches of 32 by default
         participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; everyone by
             default
-        devices: the speed of machines and of their network; no simulated time passes by default
+        devices: the speed of machines and of their network, by which virtual seconds pass; by default each is an
+            ordinary phone, `scenarios.Devices()`
         weights: p_i by "size" (the sum of its rows' weights, where rows have such), the default, or "uniform"
         validation: the share of the training rows that is never trained on, for `tune`; 0 by default
         classes: the number of classes, where the labels at hand do not have all of them
