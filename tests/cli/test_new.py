@@ -45,7 +45,7 @@ def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
 
 def own_tests(project: Path) -> str:
     """The output of a project's own tests. Asserts that they pass."""
-    call = "-m pytest -q -p no:cacheprovider -c".split()
+    call = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c"]
     done = subprocess.run(
         [sys.executable, *call, os.devnull, "--rootdir", project, project],
         capture_output=True,
