@@ -85,14 +85,19 @@ def wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def by_hand(job: Job, clients: Clients, device: str, rounds: int) -> list[float]:
+Clock = Callable[[], float]
+
+
+def by_hand(
+    job: Job, clients: Clients, device: str, rounds: int, clock: Clock = time.perf_counter
+) -> list[float]:
     """Seconds of each round of the loop that one would write."""
     torch.manual_seed(0)
     model = job.network().to(device)
     data, took = [(X.to(device), y.to(device)) for X, y in clients], []
     for _ in range(rounds):
         wait(device)
-        began, total = time.perf_counter(), None
+        began, total = clock(), None
         start = copy.deepcopy(model.state_dict())
         for X, y in data:
             model.load_state_dict(start)
@@ -106,21 +111,23 @@ def by_hand(job: Job, clients: Clients, device: str, rounds: int) -> list[float]
         assert total is not None
         model.load_state_dict(total)
         wait(device)
-        took.append(time.perf_counter() - began)
+        took.append(clock() - began)
     return took
 
 
-def by_engine(fed: md.Federation, engine: str, device: str, rounds: int) -> list[float]:
+def by_engine(
+    fed: md.Federation, engine: str, device: str, rounds: int, clock: Clock = time.perf_counter
+) -> list[float]:
     """Seconds of each round of a run, its evaluations left out. Raises RecipeError for a job that is not its own."""
     stamps: list[float] = []
 
     class Clocked(md.FedAvg):
         def round(self, s: object, clients: object) -> None:
             wait(device)
-            began = time.perf_counter()
+            began = clock()
             super().round(s, clients)  # type: ignore[arg-type]
             wait(device)
-            stamps.append(time.perf_counter() - began)
+            stamps.append(clock() - began)
 
     md.run(Clocked(), fed, rounds, progress=False, engine=engine, device=device, eval_every=rounds)
     return stamps

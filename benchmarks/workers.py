@@ -1,10 +1,11 @@
-"""Two workers of Ray against two processes and against this one: FedAvg, 100 of 100 clients.
+"""Two workers of Ray against two processes, and one process: FedAvg, all clients take part.
 
-    python benchmarks/workers.py [--model mlp] [--rounds 10] [--repeats 5]
+    python benchmarks/workers.py [--model mlp] [--clients 100] [--rounds 10] [--repeats 5] [--threads]
 
-Wall seconds of the exchanges but the first; transports take turns, medians are compared. "two at once" is what the
+Wall seconds of the exchanges but the first; ways take turns, medians are compared. "two at once" is what the
 machine allows: two runs of one process each, side by side, half the longer one's seconds. Needs an otherwise idle
-machine of two cores; Ray joins where ``pip install "medley-fl[ray]"`` was.
+machine of two cores; Ray joins where ``pip install "medley-fl[ray]"`` was. "fork" is the time in
+which two workers of this process begin.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import math
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,25 +23,35 @@ from dataclasses import replace
 
 import torch
 from networks import module
+from torch import nn
 
 import medley as md
 from medley.testing.faults import Rewired
-from medley.wire.connection import Connection, Transport
+from medley.wire.connection import Connection, Host, Transport
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold
 
-CLIENTS, ROWS, BATCH, LR = 100, 100, 20, 0.05
+ROWS, BATCH, LR = 100, 20, 0.05
+
+IMAGES = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 32, 32)}
+"""Shapes of a row, of models that do not take 784 numbers."""
 
 
-def federation(model: str) -> md.Federation:
-    data = md.datasets.gaussian_classes(CLIENTS * ROWS, 784, 10, seed=0)
-    if model == "cnn":
-        images = lambda X: X.reshape(-1, 1, 28, 28)
-        data = replace(data, X=images(data.X), X_test=images(data.X_test))
+def network(model: str) -> nn.Module:
+    """The model; the ResNets have group normalisation and a quarter of the usual width."""
+    blocks = {"resnet8": (1, 1, 1), "resnet18": (2, 2, 2, 2)}
+    return md.models.resnet(IMAGES[model], 10, blocks[model], 16) if model in blocks else module(model)
+
+
+def federation(model: str, clients: int) -> md.Federation:
+    shape = IMAGES.get(model, (784,))
+    data = md.datasets.gaussian_classes(clients * ROWS, math.prod(shape), 10, seed=0)
+    images = lambda X: X.reshape(-1, *shape)
+    data = replace(data, X=images(data.X), X_test=images(data.X_test))
     return md.Federation(
-        md.problems.Network(module(model)),
+        md.problems.Network(network(model)),
         data=data,
-        partition=md.scenarios.IID(CLIENTS),
+        partition=md.scenarios.IID(clients),
         pace=md.scenarios.Pace(lr=LR, epochs=1, batch=BATCH),
     )
 
@@ -55,12 +68,36 @@ class Stopwatch:
         self.took.append(time.perf_counter() - began)
 
 
+class Threads:
+    """This process, with two threads of torch."""
+
+    def open(self, host: Host) -> Connection:
+        torch.set_num_threads(2)
+        return md.transports.Local().open(host)
+
+
 def seconds(fed: md.Federation, transport: Transport, rounds: int) -> tuple[float, torch.Tensor]:
     """Of all exchanges but the first, after which every worker has what it needs; and the final x."""
     watch = Stopwatch()
     there = Rewired(transport, watch.deliver)
     result = md.run(md.FedAvg(), fed, rounds + 1, transport=there, eval_every=rounds + 1, progress=False)
+    torch.set_num_threads(1)
     return sum(watch.took[1:]), result.x
+
+
+def forking(fed: md.Federation) -> float:
+    """Seconds in which two workers are forked."""
+    took: list[float] = []
+
+    class Timed:
+        def open(self, host: Host) -> Connection:
+            began = time.perf_counter()
+            connection = md.transports.Processes(2).open(host)
+            took.append(time.perf_counter() - began)
+            return connection
+
+    md.run(md.FedAvg(), fed, 0, transport=Timed(), progress=False)
+    return took[0]
 
 
 def at_once(fed: md.Federation, rounds: int) -> float:
@@ -84,16 +121,20 @@ def at_once(fed: md.Federation, rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mlp", choices=("mlp", "cnn"))
+    parser.add_argument("--model", default="mlp", choices=("softmax", "mlp", *IMAGES))
+    parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", action="store_true", help="two threads of torch, too")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    fed = federation(args.model)
+    fed = federation(args.model, args.clients)
     with contextlib.ExitStack() as stack:
         ways: dict[str, Transport] = {
             "local": md.transports.Local(),
+            **({"threads": Threads()} if args.threads else {}),
             "processes": md.transports.Processes(2),
+            "auto": md.transports.Auto(2),
         }
         if importlib.util.find_spec("ray"):
             ways["ray"] = stack.enter_context(md.transports.Ray(2).held())
@@ -104,7 +145,11 @@ def main() -> None:
                 wall, ends[name] = seconds(fed, transport, args.rounds)
                 took[name].append(wall)
             took["two at once"].append(at_once(fed, args.rounds))
-    print(f"{args.model}, {args.rounds} rounds, {args.repeats} repeats; wall seconds, 2 workers")
+    fork = 1e3 * statistics.median(forking(fed) for _ in range(args.repeats))
+    print(
+        f"{args.model}, {args.clients} clients, {args.rounds} rounds, {args.repeats} repeats; wall seconds, 2 workers; "
+        f"fork {fork:.0f} ms; load {os.getloadavg()[0]:.0f}"
+    )
     for name, walls in took.items():
         ratio = statistics.median(a / b for a, b in zip(took["local"], walls, strict=True))
         same = name not in ends or torch.equal(ends[name], ends["processes"])

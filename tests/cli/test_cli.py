@@ -102,7 +102,7 @@ def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
         (["run", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
         (["run"], "give a recipe, or --resume"),
         (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
-        (["run", "{file}", "--workers", "2"], "local has no workers; say --on processes"),
+        (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; say --on processes"),
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
         (["run", "{file}", "--algorithm", "fedavgg"], "Did you mean 'FedAvg'?"),
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),

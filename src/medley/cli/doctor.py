@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from ..datasets import files
+from ..runtime.cores import cores
 from ..runtime import tricks
 from ..storage.environment import environment
 from . import installation
@@ -39,7 +40,7 @@ def _here() -> dict[str, Any]:
     if torch.backends.mps.is_available():
         devices.append("mps")
     rows = {k: v for k, v in environment().items() if k != "threads"}
-    rows["cores"] = f"{installation.cores()} for this process; torch uses {torch.get_num_threads()} thread(s)"
+    rows["cores"] = f"{cores()} for this process; torch uses {torch.get_num_threads()} thread(s)"
     rows["devices"] = ", ".join(["cpu", *devices])
     if (free := installation.shared_memory()) is not None:
         rows["shared memory"] = f"{free:,.0f} MiB free in {installation.SHARED}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..datasets import files
+from ..runtime.cores import cores
 
 SHARED = Path("/dev/shm")
 """Where processes share their vectors on Linux."""
@@ -30,11 +31,6 @@ def version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[str, str]:

@@ -45,7 +45,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on from the checkpoint in this folder.")
     ] = None,
-    on: Annotated[str, typer.Option(help=f"Where clients run: {PLACES}.")] = "local",
+    on: Annotated[str, typer.Option(help=f"Where clients run: {PLACES}.")] = "auto",
     workers: Annotated[int | None, typer.Option(min=1, help="How many processes, or actors of Ray.")] = None,
     log: Annotated[
         str | None, typer.Option(help="A line a round on stderr in place of the bar: text, or json.", metavar="FORM")
@@ -63,6 +63,8 @@ def run(
     r = recipe.load(recipe_file).with_settings([*(settings or []), *given]).only(algorithm)
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
+    if profile and on == "auto" and workers is None:
+        on = "local"  # work in other processes would show as waiting
     if on != "local" or workers is not None:
         inner, faults = recipe.transport(on, workers), options.get("transport")
         options["transport"] = inner if faults is None else replace(faults, inner=inner)

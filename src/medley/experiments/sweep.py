@@ -15,6 +15,7 @@ from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
 from ..contract.settings import check_flag
+from ..runtime.cores import cores
 from ..storage import atomic
 from ..storage.identity import identity
 from ..storage.result import Result, Row, Status
@@ -191,7 +192,7 @@ class Sweep:
     def _default_jobs(self) -> int:
         every = [self.options_of(name) for name in self.methods]
         accelerated = any(o.get("transport") is not None or o.get("device", "cpu") != "cpu" for o in every)
-        return 1 if accelerated or sys.platform != "linux" else len(os.sched_getaffinity(0))
+        return 1 if accelerated or sys.platform != "linux" else cores()
 
     def _interrupted(self, results: Mapping[int, Result], total: int) -> Status:
         done = sum(r.status.outcome != "interrupted" for r in results.values())

@@ -38,9 +38,9 @@ from ..storage.modules import trained
 from ..storage.result import Result, Row
 from ..storage.spill import Spill
 from ..storage.weights import Start
-from ..transports import Local
+from ..transports.auto import Unchosen
 from ..wire.codec import Codec, Plain
-from ..wire.connection import Connection, FaultyTransport, Transport
+from ..wire.connection import Connection, FaultyTransport, Placed, Transport
 from .checks import check_secure, expect
 from .evaluation import Metric
 from .options import RunOptions
@@ -96,7 +96,8 @@ def run(
         dtype: the floating-point type of the model, "float32" or "float64"; the problem's own by default
         device: torch's name of the device
         engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
-        transport: the way to the clients; this process by default
+        transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes where
+            they pay
         codec: the encoding of messages; see `medley.wire.codecs`
         reply_policy: the replies that an exchange waits for; all by default
         secure: secure aggregation, with which the server learns sums of replies only; None, the default, for none
@@ -256,10 +257,9 @@ class PreparedRun:
         evaluator = self._evaluator()
         total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
         folder = o.resume if o.checkpoint is None else o.checkpoint
-        devices = self.fed.scenario.devices
         settings, host = self.settings | ({} if folder is None else self.identity()), self.host(codec, stack_size)
         with (
-            contextlib.closing((o.transport or Local()).open(host)) as connection,
+            contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, total) as bar,
         ):
 
@@ -286,7 +286,7 @@ class PreparedRun:
                 target_over=o.target_over,
                 codec=codec,
                 stack_size=stack_size,
-                device=cache(lambda i: devices.of(o.seed, i)),
+                device=cache(lambda i: self.fed.scenario.devices.of(o.seed, i)),
                 checkpoint=Path(folder) if folder is not None else None,
                 checkpoint_every=o.checkpoint_every,
                 recipe=o.recipe,
@@ -294,6 +294,7 @@ class PreparedRun:
                 settings=settings,
                 reply_policy=policy,
                 readmit=tuple(o.readmit),
+                place=lambda: connection.place if isinstance(connection, Placed) else "",
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
         result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device)

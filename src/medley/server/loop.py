@@ -21,6 +21,7 @@ from ..contract.types import Vec
 from ..runtime import deferred, stopwatch
 from ..runtime.clock import Device
 from ..storage import pytree, run_folder
+from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
 from ..storage.result import Result, Row, Status, shown
 from ..storage.run_folder import RunFolder
@@ -69,6 +70,7 @@ class Loop:
         settings: the identity of the run, in plain values
         reply_policy: the replies that an exchange waits for
         readmit: clients that lost their memory and begin anew in the next round
+        place: gives the place of the clients' work at the end, for the record; empty text for none
     """
 
     algorithm: Algorithm[Any, Any]
@@ -95,6 +97,7 @@ class Loop:
     settings: dict[str, Any] = field(default_factory=dict)
     reply_policy: ReplyPolicy = field(default_factory=ReplyPolicy)
     readmit: tuple[int, ...] = ()
+    place: Callable[[], str] = str
     _events: Events | None = None
     _seen: list[ExchangeEvent] = field(default_factory=list)
     clientwise: Clientwise = field(init=False)
@@ -392,5 +395,6 @@ class Loop:
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),
             buffers=pytree.map_tensors(state.bookkeeping.buffers, lambda t: t.cpu()),
+            environment=environment() | ({"place": place} if (place := self.place()) else {}),
             clients=state.clients,
         )

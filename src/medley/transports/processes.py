@@ -162,15 +162,19 @@ class ProcessesConnection(MemoriesHere):
         self.workers = [Worker(host, self.common) for _ in range(workers)]
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
-        """Deliver the request. Yields blocks as they are done.
+        """Deliver the request. Yields blocks as they are done."""
+        return self.served(exchange)
 
-        Of several errors that of the first block is raised, as in one process.
+    def served(self, exchange: Exchange, first: int = 0) -> Iterator[Fold]:
+        """Serve the blocks from the ``first`` on in workers. Yields them as they are done.
+
+        Of several errors that of the earliest block is raised, as in one process.
         """
         for w in self.workers:
             if w.job is not None:  # an earlier exchange was given up
                 w.replace()
         common = self.common.write({"common": exchange.common, "buffers": exchange.buffers})
-        jobs = (self._job(exchange, block, common) for block in range(len(exchange.blocks)))
+        jobs = (self._job(exchange, block, common) for block in range(first, len(exchange.blocks)))
         failed: dict[int, MedleyError] = {}
         done: list[Fold] = []
         while True:

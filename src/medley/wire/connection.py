@@ -132,6 +132,16 @@ class Connection(Protocol):
 
 
 @runtime_checkable
+class Placed(Connection, Protocol):
+    """A connection that chooses the place of the clients' work, this process or others."""
+
+    @property
+    def place(self) -> str:
+        """The place and the reason, for the record."""
+        ...
+
+
+@runtime_checkable
 class SecureSums(Connection, Protocol):
     """A connection that gives sums of replies only, and the steps of its protocol in `Fold.phases`."""
 
