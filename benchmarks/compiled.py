@@ -2,10 +2,10 @@
 
     python benchmarks/compiled.py [--repeats 5] [--batch 20] [--steps 2000] [--only NAME]
 
-CPU seconds on one thread. Both ways take turns in one process; figures are medians over repeats, ratios are formed within a
-repeat. The cost is that of the first steps at the batch's size and at the size of a last, smaller batch, compilers' processes
-included, with an empty cache. "whole run" is the ratio over `--steps` steps with this cost in it. The ResNet has a quarter of
-the usual width.
+CPU seconds on one thread. Both ways take turns in one process; figures are medians over repeats, ratios are formed
+within a repeat. The cost is that of the first steps at the batch's size and at the size of a last, smaller batch, the
+compilers' processes included, with an empty cache. "whole run" is the ratio over `--steps` steps with this cost in it.
+The ResNet has a quarter of the usual width.
 """
 
 from __future__ import annotations

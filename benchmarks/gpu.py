@@ -88,9 +88,7 @@ def wait(device: str) -> None:
 Clock = Callable[[], float]
 
 
-def by_hand(
-    job: Job, clients: Clients, device: str, rounds: int, clock: Clock = time.perf_counter
-) -> list[float]:
+def by_hand(job: Job, clients: Clients, device: str, rounds: int, clock: Clock = time.perf_counter) -> list[float]:
     """Seconds of each round of the loop that one would write."""
     torch.manual_seed(0)
     model = job.network().to(device)

@@ -1,4 +1,4 @@
-"""A round of real networks on the CPU: `md.run` beside the loop that one would write by hand, in the same memory format.
+"""A round of real networks on the CPU: `md.run` beside the loop written by hand, in the same memory format.
 
     python benchmarks/loops.py [--repeats 5] [--clients 4] [--rows 64] [--only NAME]
 

@@ -135,8 +135,8 @@ def test_a_long_run_in_one_process_is_told_once(
     with caplog.at_level(logging.WARNING, "medley"):
         result = md.run(md.SCAFFOLD(), digits(), 3, progress=False)
     assert [r.message for r in caplog.records] == [
-        "clients have taken 0 s in this process; run(transport=medley.transports.Auto()) serves them in 4 processes, each "
-        "with one thread"
+        "clients have taken 0 s in this process; run(transport=medley.transports.Auto()) serves them in 4 processes, "
+        "each with one thread"
     ]
     assert result.digest == run(Local()).digest
 

@@ -13,8 +13,8 @@ import typer
 from rich.text import Text
 
 from ..datasets import files
-from ..runtime.cores import cores
 from ..runtime import tricks
+from ..runtime.cores import cores
 from ..storage.environment import environment
 from . import installation
 from .arguments import Debug

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence

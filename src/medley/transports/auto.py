@@ -37,15 +37,15 @@ class Auto:
     """Worker processes where they pay.
 
     Attributes:
-        workers: the largest number of processes. Default: torch's threads, at most the cores that this process may use; so
-            with OMP_NUM_THREADS=1 clients stay in this process
+        workers: the largest number of processes. Default: torch's threads, at most the cores that this process may
+            use; so with OMP_NUM_THREADS=1 clients stay in this process
 
-    Blocks of clients are served here, with one thread, until they have taken `SPENT` seconds. From then on workers serve
-    the blocks of an exchange that takes `LEAST` seconds or more. All blocks are computed with one thread wherever they are
-    served: the bits are those of `Processes`, on any number of cores.
+    Blocks of clients are served here, with one thread, until they have taken `SPENT` seconds. From then on workers
+    serve the blocks of an exchange that takes `LEAST` seconds or more. All blocks are computed with one thread wherever
+    they are served: the bits are those of `Processes`, on any number of cores.
 
-    With fewer than two workers it is `Local`. So it is on a GPU, on systems that cannot fork safely (all but Linux), in a
-    daemonic process, and outside of the main thread. Raises RecipeError as `Processes` does.
+    With fewer than two workers it is `Local`. So it is on a GPU, on systems that cannot fork safely (all but Linux), in
+    a daemonic process, and outside of the main thread. Raises RecipeError as `Processes` does.
     """
 
     workers: int | None = None
@@ -131,8 +131,8 @@ class LongConnection(LocalConnection):
             if self.spent > LONG and not self.told:
                 self.told = True
                 log.warning(
-                    "clients have taken %.0f s in this process; run(transport=medley.transports.Auto()) serves them in %d "
-                    "processes, each with one thread",
+                    "clients have taken %.0f s in this process; run(transport=medley.transports.Auto()) serves them in "
+                    "%d processes, each with one thread",
                     self.spent,
                     self.workers,
                 )
