@@ -179,8 +179,8 @@ class Recipe:
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         if "precision" in run:
             raise RecipeError(
-                f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step in "
-                "bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
+                f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step "
+                "in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
                 "precision",
             )
         self._build.known("run", run, RUN, also=COUNTS)
