@@ -37,6 +37,16 @@ class Builder:
             if key not in keys:
                 raise RecipeError.unknown(key, {*keys, *also}, f"{self.source}: {path}")
 
+    def options(self, run: Mapping[str, Any], keys: Iterable[str], also: Iterable[str]) -> None:
+        """Check the keys of [run]; an option that others have and this one does not is refused with the reason."""
+        if "precision" in run:
+            raise RecipeError(
+                f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step "
+                "in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
+                "precision",
+            )
+        self.known("run", run, keys, also)
+
     def typed(self, path: str, value: Any, hint: Any) -> Any:
         """``value``, if it has the type ``hint``."""
         if not fits(value, hint):

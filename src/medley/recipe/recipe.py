@@ -177,13 +177,7 @@ class Recipe:
         """The options of `medley.run`: keys of [run] beside rounds and seeds, [codec], [reply_policy],
         [secure], [faults]."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
-        if "precision" in run:
-            raise RecipeError(
-                f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step "
-                "in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
-                "precision",
-            )
-        self._build.known("run", run, RUN, also=COUNTS)
+        self._build.options(run, RUN, COUNTS)
         declared = hints(run_once)
         if isinstance(run.get("metrics"), dict):
             run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
