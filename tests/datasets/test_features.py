@@ -56,6 +56,10 @@ def test_scaled_frames_have_the_bits_of_training_rows() -> None:
     ("change", "said"),
     [
         (lambda t: t[["age", "icu"]], "the frame has no 'lab', which training had.*reindex"),
+        (
+            lambda t: t[["age", "lab"]].assign(ward="icu"),
+            "no 'icu', which training had, and has 'ward', which training had not",
+        ),
         (lambda t: t, r"training had no 'died', 'hospital'; leave such columns out, frame\[list\(result.features\)\]"),
         (lambda t: t[["age", "lab"]].assign(icu="M"), "column 'icu' has M in row 0, no number.*get_dummies"),
         (

@@ -35,12 +35,14 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     names = [str(name) for name in X.columns]
     if not features:
         return torch.stack([_column(X[column], name) for column, name in zip(X.columns, names, strict=True)], 1)
+    more = [name for name in names if name not in features]
     if missing := [name for name in features if name not in names]:
+        own = f", and has {_listed(more)}, which training had not" if more else ""
         raise BadData(
-            f"predict(X): the frame has no {_listed(missing)}, which training had; where such columns come from "
+            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; where such columns come from "
             "get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds those of absent levels"
         )
-    if more := [name for name in names if name not in features]:
+    if more:
         raise BadData(
             f"predict(X): training had no {_listed(more)}; leave such columns out, frame[list(result.features)]"
         )
