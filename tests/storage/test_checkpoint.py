@@ -191,3 +191,10 @@ def test_a_disk_that_really_is_full(tmp_path: Path):
         assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
     finally:
         os.system(f"umount {tmp_path}")
+
+
+def test_settings_that_describe_data_do_not_part_a_run_from_its_folder(tmp_path: Path) -> None:
+    described = {"features": ["age"], "scaling": {"mean": [[0.5]]}, "test_rows": 9, "test_majority": ["yes", 0.5]}
+    checkpoint.same_settings(tmp_path, {"seed": 0}, {"seed": 0, **described})
+    with pytest.raises(WireError, match="seed was 0 there and is 1 here"):
+        checkpoint.same_settings(tmp_path, {"seed": 0, **described}, {"seed": 1})

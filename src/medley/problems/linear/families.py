@@ -81,7 +81,10 @@ class Linear(LinearLoss):
 
 @dataclass(frozen=True)
 class Logistic(Linear):
-    """Binary logistic regression, l = log(1 + exp(−y z)). Labels are {0, 1} or {−1, +1}."""
+    """Binary logistic regression, l = log(1 + exp(−y z)). Labels are {0, 1} or {−1, +1}.
+
+    It has no intercept by default: ``intercept=True`` lets it learn that one label is more frequent than the other.
+    """
 
     steepest: ClassVar[float] = 0.25
 

@@ -16,7 +16,7 @@ class LinearLoss(ABC):
 
     Attributes:
         mu: μ ≥ 0 of the ridge (μ/2)‖x‖².
-        intercept: whether there is one; the ridge leaves it out.
+        intercept: whether there is one; the ridge leaves it out. Default False
     """
 
     mu: float = 0.0
