@@ -14,6 +14,7 @@ from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client, Nothing
 from medley.contract.message import Message
 from medley.contract.settings import describe
+from support.oracles import unchecked
 
 METHODS = [kind for kind in vars(md).values() if inspect.isclass(kind) and issubclass(kind, Algorithm)]
 
@@ -30,6 +31,64 @@ class Memory:
 
 class Model(Message):
     x: Tensor
+
+
+def slipped(how: str) -> Algorithm[Any, Any]:
+    """FedAvg with one slip of a beginner."""
+
+    @dataclass(frozen=True)
+    class Slip(Algorithm[Server]):
+        def start(self, x: Tensor) -> Server:
+            return None if how == "start" else Server(x)  # type: ignore[return-value]
+
+        def round(self, s: Server, clients: Any) -> None:
+            step = clients.ask(self.train, md.contract.messages.Model(s.x)).mean().delta
+            s.x = (s.x + step)[:, None] if how == "shape" else s.x + step
+
+        @on_client
+        def train(self, me: Client, got: md.contract.messages.Model) -> md.contract.messages.Step:
+            step = md.contract.messages.Step(me.descend(got.x).step)
+            return None if how == "reply" else step  # type: ignore[return-value]
+
+    return Slip()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("start", r"Slip\.start\(\) returns nothing: end it with return Server\(x\)"),
+        ("shape", r"Slip's model after round 1 is \[3, 1\], and has to be a tensor \[3\]"),
+        ("reply", r"Slip\.train\(\) returns NoneType, where a client method returns a message"),
+    ],
+)
+def test_slips_of_a_method_are_told_in_its_own_words(how: str, said: str) -> None:
+    toy = md.problems.quadratics(clients=3, d=3)
+    with unchecked(), pytest.raises(md.MedleyError, match=said):
+        md.run(slipped(how), md.Federation(toy.problem, clients=toy.clients), 2, progress=False)
+
+
+def test_a_method_that_is_no_dataclass_is_told_so() -> None:
+    class Forgot(Algorithm[Server]):
+        def start(self, x: Tensor) -> Server:
+            return Server(x)
+
+        def round(self, s: Server, clients: Any) -> None: ...
+
+    toy = md.problems.quadratics(clients=3, d=3)
+    with pytest.raises(TypeError, match=r"class Forgot: write @dataclass\(frozen=True\) above it"):
+        md.run(Forgot(), md.Federation(toy.problem, clients=toy.clients), 2, progress=False)
+
+
+def test_a_number_without_a_type_is_no_setting() -> None:
+    with pytest.raises(TypeError, match=r"class Bare: beta = 0\.9 has no type.*write beta: float = 0\.9"):
+
+        class Bare(md.FedAvg):
+            beta = 0.9
+
+    class Named(md.FedAvg):
+        server_lr = 0.5  # its base has the type
+
+    assert Named.server_lr == 0.5
 
 
 @pytest.mark.parametrize("method", METHODS)

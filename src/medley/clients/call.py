@@ -38,6 +38,11 @@ def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message |
     reply: Message = getattr(request.algorithm, request.exchange.method)(
         me, request.common, *([] if own is None else [own])
     )
+    if not isinstance(reply, Message):
+        raise MedleyError(
+            f"{request.algorithm.name}.{request.exchange.method}() returns {type(reply).__name__}, where a client "
+            "method returns a message: end it with return Step(...)"
+        )
     check_unchanged(request, ids[0], given)
     check_finite(request, ids, reply)
     return reply

@@ -67,6 +67,20 @@ def on_client(method: F | None = None, *, vectorized: bool = False) -> F | Calla
     return mark if method is None else mark(method)
 
 
+def _refuse_bare(cls: type) -> None:
+    """Raise TypeError for a number in the class's body without a type: it would be no setting, and the same for all."""
+    try:
+        declared = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+    except NameError:  # from Python 3.14 on annotations are evaluated here, and may name what comes later
+        return
+    for name, value in vars(cls).items():
+        if not name.startswith("_") and name not in declared and type(value) in (int, float):
+            raise TypeError(
+                f"class {cls.__name__}: {name} = {value!r} has no type, and so is no setting: write "
+                f"{name}: {type(value).__name__} = {value!r}"
+            )
+
+
 def _message_types(cls: type, method: Any) -> MessageTypes:
     """The wire types that a client method's annotations declare. Raises TypeError for annotations of another form."""
     function = inspect.unwrap(method)
@@ -146,6 +160,7 @@ class Algorithm(ABC, Generic[S, M]):
             cls.needs |= {Need.FIXED}
         elif cls.memory is not Nothing and inherited:
             cls.needs -= {Need.FIXED}  # of a base without `readmit`
+        _refuse_bare(cls)
         own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
         cls.message_types = cls.message_types | own
         cls.__doc__ = _with_card(cls)
@@ -257,7 +272,9 @@ class Algorithm(ABC, Generic[S, M]):
         return {}
 
     def settings(self) -> dict[str, Any]:
-        """Hyper-parameters by name, for the record."""
+        """Hyper-parameters by name, for the record. Raises TypeError for a class that is no dataclass."""
+        if not dataclasses.is_dataclass(self):
+            raise TypeError(f"class {type(self).__name__}: write @dataclass(frozen=True) above it")
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 

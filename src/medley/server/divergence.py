@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
-from ..contract.errors import Diverged
+import torch
+
+from ..contract.errors import Diverged, MedleyError
 from ..contract.message import is_finite
 from ..contract.own import PartlyShared
 from ..contract.problem import Problem
@@ -25,14 +27,23 @@ LEARNT, LOST = 0.2, 0.05
 than LOST of that gain is left."""
 
 
-def check_model(name: str, x: Vec, round: int) -> None:
+def check_model(name: str, x: Vec, d: int, round: int) -> None:
     """Raise Diverged for a model that is not finite; on an accelerator within `deferred.gathered`, at its end.
 
     Args:
         name: of the method
         x: the model [d]
+        d: the number of parameters
         round: the number of the round
+
+    Raises MedleyError for a model that is no tensor [d].
     """
+    if not isinstance(x, torch.Tensor) or x.shape != (d,):
+        found = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+        raise MedleyError(
+            f"{name}'s model after round {round} is {found}, and has to be a tensor [{d}]: look at what start() and "
+            "round() put into s.x, and what model(s) returns"
+        )
 
     def fail(_: int) -> NoReturn:
         raise Diverged(f"{name}'s model is not finite after round {round}: the run diverges", unexplained=True)

@@ -122,7 +122,11 @@ class Loop:
                 self.algorithm.name,
                 self.algorithm.waits_as,
             )
-        return RunState(0, self.algorithm.start(self.x0), Bookkeeping(buffers=self.buffers), [])
+        s = self.algorithm.start(self.x0)
+        if s is None:
+            raise MedleyError(f"{self.algorithm.name}.start() returns nothing: end it with return Server(x)")
+        check_model(self.algorithm.name, self.algorithm.model(s), len(self.x0), 0)
+        return RunState(0, s, Bookkeeping(buffers=self.buffers), [])
 
     def resume(self, folder: Path) -> RunState:
         """The run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""
@@ -287,7 +291,7 @@ class Loop:
             self.algorithm.end_task(state.s, cohort)
             cohort.settle()
         x = self.algorithm.model(state.s)
-        check_model(self.algorithm.name, x, t)
+        check_model(self.algorithm.name, x, len(self.x0), t)
         if ends and (scores := self.evaluator.accuracies(x, b.buffers, t)):
             state.matrix = [*state.matrix, scores]
 

@@ -15,7 +15,11 @@ from .subject import Subject
 def same_again(t: Subject) -> None:
     """The same run twice gives the same bits."""
     for place in t.places:
-        expect_same(t.plain(place), t.run(place.federation()), f"{place.name}: the same run twice")
+        expect_same(
+            t.plain(place),
+            t.run(place.federation()),
+            f"{place.name}: the same run twice; draw by me.rng and clients.rng, never by torch's or NumPy's own",
+        )
 
 
 def arrival(t: Subject) -> None:
