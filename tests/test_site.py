@@ -84,6 +84,12 @@ def test_every_page_is_in_the_navigation():
         assert f"({page.name})" in decisions, page
 
 
+def test_every_check_of_the_battery_is_explained():
+    said = (DOCS / "reference" / "contract.md").read_text()
+    rows = {name for line in re.findall(r"^\| ([^|]+) \|", said, re.M) for name in line.split(", ")}
+    assert {c.name for c in md.testing.checks(md.FedAvg())} <= rows
+
+
 def test_tutorials_are_eleven_in_order_and_each_names_the_next():
     order = [f"{name}.md" for name in re.findall(r"^tutorials/(\w+)$", (DOCS / "contents.md").read_text(), re.M)]
     assert len(order) == 11

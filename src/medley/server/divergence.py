@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
+from ..contract.algorithm import Algorithm
 from ..contract.errors import Diverged, MedleyError
 from ..contract.message import is_finite
 from ..contract.own import PartlyShared
@@ -52,6 +53,20 @@ def check_model(name: str, x: Vec, d: int, round: int) -> None:
         checks.put(~x.isfinite().all(), fail)
     elif not is_finite(x):
         fail(0)
+
+
+def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
+    """The server's state before round 1.
+
+    Raises MedleyError where ``start`` returns nothing, changes x [d] in place, or makes a model of another shape.
+    """
+    version, s = x._version, algorithm.start(x)
+    if x._version != version:
+        raise MedleyError(f"{algorithm.name}.start() changed x in place: write v = torch.zeros_like(x)")
+    if s is None:
+        raise MedleyError(f"{algorithm.name}.start() returns nothing: end it with return Server(x)")
+    check_model(algorithm.name, algorithm.model(s), len(x), 0)
+    return s
 
 
 def judged(

@@ -31,7 +31,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import check_model, judged, reached
+from .divergence import check_model, judged, reached, started
 from .members import regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
@@ -122,11 +122,7 @@ class Loop:
                 self.algorithm.name,
                 self.algorithm.waits_as,
             )
-        s = self.algorithm.start(self.x0)
-        if s is None:
-            raise MedleyError(f"{self.algorithm.name}.start() returns nothing: end it with return Server(x)")
-        check_model(self.algorithm.name, self.algorithm.model(s), len(self.x0), 0)
-        return RunState(0, s, Bookkeeping(buffers=self.buffers), [])
+        return RunState(0, started(self.algorithm, self.x0), Bookkeeping(buffers=self.buffers), [])
 
     def resume(self, folder: Path) -> RunState:
         """The run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""

@@ -16,17 +16,23 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..contract.errors import WireError
+from ..contract.errors import MedleyError, WireError
 
 Skeleton = Any
 """A pytree as JSON values; a tensor is ``{"tensor": name}``."""
 
 
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    """The same pytree with new containers and ``f`` applied to every tensor."""
+    """The same pytree with new containers and ``f`` applied to every tensor.
+
+    Raises MedleyError for an attribute of a dataclass that is no field: it would be lost.
+    """
     if isinstance(tree, Tensor):
         return f(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        if len(vars(tree)) > len(tree.__dataclass_fields__):
+            more, kind = min(vars(tree).keys() - tree.__dataclass_fields__.keys()), type(tree).__name__
+            raise MedleyError(f"{kind}.{more} is no field, and would be lost: declare it in class {kind}")
         return dataclasses.replace(
             tree, **{k.name: map_tensors(getattr(tree, k.name), f) for k in dataclasses.fields(tree)}
         )
