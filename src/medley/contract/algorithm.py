@@ -273,7 +273,7 @@ class Algorithm(ABC, Generic[S, M]):
 
     def settings(self) -> dict[str, Any]:
         """Hyper-parameters by name, for the record. Raises TypeError for a class that is no dataclass."""
-        if not dataclasses.is_dataclass(self):
+        if not dataclasses.is_dataclass(type(self)):
             raise TypeError(f"class {type(self).__name__}: write @dataclass(frozen=True) above it")
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
