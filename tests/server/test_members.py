@@ -12,6 +12,8 @@ import medley as md
 from medley.contract.needs import Need
 from medley.storage import events, live
 
+from support.oracles import unchecked
+
 from .test_readmit import state
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -117,6 +119,24 @@ def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
         best = md.Federation(toy.problem, clients=[toy.clients[i] for i in (0, 3, 4)]).run(md.Newton(), 12)
         r = fed.run(method, 40)
         assert float((r.x - best.x).norm() / best.x.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("flows", ["server", "client"])
+def test_the_node_of_fedecado_begins_to_move_anew_when_members_change(flows: Any) -> None:
+    """Five clients with labels that nobody had join a model that has converged: no method's loss runs away."""
+    data = md.datasets.digits()
+    low, high = data.where(lambda X, y: y < 5, "low"), data.where(lambda X, y: y >= 5, "high")
+    clients = [(d.X[i::5], d.y[i::5], d.X_test[i::5], d.y_test[i::5]) for d in (low, high) for i in range(5)]  # type: ignore[index]
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        clients=clients,
+        classes=10,
+        pace=md.scenarios.Pace(lr=0.2),
+        membership=md.scenarios.Membership(joins=dict.fromkeys(range(5, 10), 12)),
+    )
+    with unchecked():
+        ours, plain = (md.run(m, fed, 16, progress=False)["loss"] for m in (md.FedECADO(flows=flows), md.SCAFFOLD()))
+    assert ours[13] < plain[13]
 
 
 def test_cflag_takes_a_client_that_joins_in_the_second_task() -> None:
