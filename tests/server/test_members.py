@@ -11,7 +11,6 @@ import torch
 import medley as md
 from medley.contract.needs import Need
 from medley.storage import events, live
-
 from support.oracles import unchecked
 
 from .test_readmit import state
