@@ -222,7 +222,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(WireError) as caught:
         go(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run that medley {version('medley')} wrote in format 3, and this version reads format 6 "
+        f"{tmp_path} holds a run that medley {version('medley-fl')} wrote in format 3, and this version reads format 6 "
         f"only: {REMEDY}"
     )
 

@@ -26,7 +26,7 @@ from .watch import status, watch
 
 def _version(value: bool) -> bool:
     if value:
-        show(f"medley {metadata.version('medley')}")
+        show(f"medley {metadata.version('medley-fl')}")
         raise typer.Exit
     return value
 

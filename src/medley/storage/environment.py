@@ -16,7 +16,8 @@ log = logging.getLogger("medley")
 
 def environment() -> dict[str, Any]:
     """Versions and machine: a run's bits may depend on them."""
-    versions = {name: metadata.version(name) for name in ("medley", "torch", "numpy", "scipy")}
+    names = {"medley": "medley-fl", "torch": "torch", "numpy": "numpy", "scipy": "scipy"}
+    versions = {name: metadata.version(distribution) for name, distribution in names.items()}
     machine = {"platform": platform.platform(), "machine": platform.machine(), "threads": torch.get_num_threads()}
     return {"python": platform.python_version(), **versions, **machine}
 
