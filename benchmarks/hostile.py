@@ -306,7 +306,7 @@ LONG = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", default="", help="calls whose names begin so")
+    parser.add_argument("--only", default="", help="parameters whose names begin so; with --write the others stay")
     args = parser.parse_args()
     logging.getLogger("medley").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
@@ -318,7 +318,9 @@ def main() -> None:
     count = sum(len(names) for row in rows.values() for names in row.values())
     known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     if args.write:
-        TABLE.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+        tried = parameters(args.only)
+        kept = {key: row for key, row in known.items() if args.only and key not in tried}
+        TABLE.write_text(json.dumps(kept | rows, indent=1, sort_keys=True) + "\n")
     else:
         wrong += [
             f"{key}: {rows[key]}, and the table says {known.get(key)}" for key in rows if known.get(key) != rows[key]

@@ -148,6 +148,7 @@ LOSSES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 @given(cohorts=st.lists(st.sets(st.integers(0, N - 1), min_size=1), min_size=3, max_size=6), lost=LOSSES)
 @settings(max_examples=4)
@@ -305,6 +306,7 @@ def test_weights_p_at_n_times_the_rate_are_weights_np():
 # Symmetries and small cohorts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [k for k, m in FORMS.items() if m.sensitivity == "off"])
 def test_names_of_clients_and_the_origin_do_not_matter(name):
     c = torch.tensor([3.0, -2.0, 1.0], dtype=torch.float64)

@@ -26,7 +26,7 @@ def test_cf5_one_full_batch_step_is_gradient_descent() -> None:
     [
         pytest.param({"epochs": 5}, marks=pytest.mark.slow),
         pytest.param({"epochs": 2, "batch": 3}, marks=pytest.mark.slow),
-        {"epochs": [1, 2, 3, 4], "batch": 4},
+        pytest.param({"epochs": [1, 2, 3, 4], "batch": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_cf5_the_fixed_point_is_the_optimum_of_all(pace: dict[str, object]) -> None:

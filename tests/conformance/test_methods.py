@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,20 @@ TYPED = {"card", "partial", "one client", "narrow codec"}
 """The short checks, which run with run-time types; those take half of the time of the long ones."""
 
 
-LONG = {"one worker": [pytest.mark.slow]}
-"""Checks that `make test` leaves out: two workers take the same way."""
+LONG = {"one worker", "stacks"}
+"""Checks that `make test` leaves out: two workers take the same way; tests/engines/test_stacked.py has all methods."""
+
+FIRST = {type(m): m for m in reversed(METHODS)}
+"""The first of several variants of a method; `make test` has the short checks of the others."""
+
+
+def marks(m: Algorithm[Any, Any], check: Check) -> list[pytest.MarkDecorator]:
+    long = check.name in LONG or (FIRST[type(m)] is not m and check.name not in TYPED)
+    return [pytest.mark.slow] if long else []
 
 
 @pytest.mark.parametrize(
-    "check", [pytest.param(c, id=f"{m.name}-{c}", marks=LONG.get(c.name, [])) for m in METHODS for c in checks(m)]
+    "check", [pytest.param(c, id=f"{m.name}-{c}", marks=marks(m, c)) for m in METHODS for c in checks(m)]
 )
 def test_conformance(check: Check) -> None:
     with nullcontext() if check.name in TYPED else unchecked():
@@ -29,7 +38,7 @@ def test_conformance(check: Check) -> None:
 
 
 def test_the_short_checks_are_checks() -> None:
-    assert {c.name for c in checks(METHODS[0])} > TYPED | set(LONG)
+    assert {c.name for c in checks(METHODS[0])} > TYPED | LONG
 
 
 def test_the_table_holds_every_public_method() -> None:

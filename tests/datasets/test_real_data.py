@@ -14,7 +14,7 @@ from medley import datasets
 from medley.contract.errors import BadData
 from medley.datasets import Dataset
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 
 
 def real(read: Callable[[], Dataset]) -> Dataset:

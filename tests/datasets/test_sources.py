@@ -179,7 +179,8 @@ print(max(most, anonymous()) - before)
 """
 
 
-@pytest.mark.parametrize("megabytes", [512, pytest.param(4096, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [512, pytest.param(4096, marks=pytest.mark.timeout(900))])
 def test_a_mapped_file_is_trained_on_in_a_fraction_of_its_size(tmp_path: Path, megabytes: int) -> None:
     n = megabytes * 2**20 // (4 * 3 * 64 * 64)
     A = np.lib.format.open_memmap(tmp_path / "X.npy", mode="w+", dtype=np.float32, shape=(n, 3, 64, 64))

@@ -121,6 +121,7 @@ def test_of_members_it_is_those_of_the_round() -> None:
     assert abs(some["loss"] - draw.evaluate(X0, round=3)["loss"]) < 4 * some["loss_error"]
 
 
+@pytest.mark.slow
 def test_the_plan_counts_the_rows_that_are_measured() -> None:
     g = torch.Generator().manual_seed(0)
     data = md.datasets.Dataset(torch.randn(20_000, 1, 14, 14, generator=g), torch.arange(20_000) % 10, classes=10)

@@ -133,6 +133,7 @@ def test_a_recipe_names_ones_own_model_loss_data_metric_optimizer_and_method(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_method_of_ones_own_keeps_the_recipes_settings_by_whatever_name(tmp_path: Path) -> None:
     recipe = recipes.load(written(tmp_path, "own_by_name"))
     own = recipe.methods()[-1]

@@ -166,6 +166,11 @@ class Dataset:
                 raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
         if not isinstance(self.labels, Sequence):
             raise RecipeError(f"{self.name}: labels is {self.labels!r}; give the names of the classes", "labels")
+        features: Any = self.features
+        if isinstance(features, str) or not isinstance(features, Sequence):
+            raise RecipeError(f"{self.name}: features is {features!r}; give the names of the columns", "features")
+        if self.scaling is not None and not isinstance(self.scaling, Scaling):
+            raise RecipeError(f"{self.name}: scaling is {self.scaling!r}; leave it to standardise()", "scaling")
         if self.classes is not None and (not isinstance(self.classes, int) or not 1 <= self.classes < 2**31):
             raise RecipeError(f"{self.name}: classes is {self.classes!r}; give a whole number", "classes")
 
@@ -258,6 +263,7 @@ class Dataset:
             RecipeError: A fraction leaves a part empty, there is a validation set already, or no such key.
         """
         out, by = self, (by,) if isinstance(by, str) else tuple(by)
+        out._strata(by)
         if self.X_test is None and test:
             rest, taken = carved(len(out.X), test, seed, "test", self.name, out._strata(by))
             keys = {k: np.asarray(v)[taken.numpy()] for k, v in out.keys.items()}
