@@ -20,6 +20,7 @@ import numpy as np
 
 from medley import recipe
 from medley.cli.cards import bibtex, card
+from medley.contract.settings import describe
 
 SOURCE = Path(inspect.getfile(recipe)).parents[2]
 """The folder of the package."""
@@ -156,10 +157,9 @@ def settings(kind: Any) -> str:
     """The table of a method's settings: name, type, default, and the description where the class has one."""
     said = described(kind)
     rows = []
-    for field in dataclasses.fields(kind):
-        wants = re.sub(r"Annotated\[(.+), \w+(\(.*?\))?\]", r"\1", str(field.type))
+    for field in describe(kind):
         default = "" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
-        rows.append(f"| `{field.name}` | `{cell(wants)}` | {default} | {cell(said.get(field.name, ''))} |")
+        rows.append(f"| `{field.name}` | {cell(field.accepts)} | {default} | {cell(said.get(field.name, ''))} |")
     return "| setting | type | default | |\n|---|---|---|---|\n" + "\n".join(rows) if rows else ""
 
 

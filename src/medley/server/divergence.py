@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..contract.algorithm import Algorithm
+from ..contract.cohort import Cohort
 from ..contract.errors import Diverged, MedleyError
 from ..contract.message import is_finite
 from ..contract.own import PartlyShared
@@ -67,6 +68,17 @@ def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
         raise MedleyError(f"{algorithm.name}.start() returns nothing: end it with return Server(x)")
     check_model(algorithm.name, algorithm.model(s), len(x), 0)
     return s
+
+
+def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
+    """``algorithm.round(s, clients)``. Raises MedleyError where it returns something: nothing would become of it."""
+    method: Any = algorithm
+    made = method.round(s, clients)
+    if made is not None:
+        raise MedleyError(
+            f"{algorithm.name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state that it "
+            "is given, s.x = s.x + ..."
+        )
 
 
 def judged(

@@ -31,7 +31,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import check_model, judged, reached, started
+from .divergence import check_model, judged, one_round, reached, started
 from .members import regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
@@ -278,7 +278,7 @@ class Loop:
             cohort = regrouped(self.algorithm, state, (cohort, view), before, self.readmit, self._events)
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):
-                self.algorithm.round(state.s, cohort)
+                one_round(self.algorithm, state.s, cohort)
             cohort.settle()
         length = self.clients.rounds_per_task
         ends = length is not None and t % length == 0
