@@ -76,8 +76,8 @@ def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
     made = method.round(s, clients)
     if made is not None:
         raise MedleyError(
-            f"{algorithm.name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state that it "
-            "is given, s.x = s.x + ..."
+            f"{algorithm.name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state "
+            "that it is given, s.x = s.x + ..."
         )
 
 
