@@ -161,7 +161,7 @@ def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path
     text = (pages / "fedecado.md").read_text()
     for part in ("**Reference**: Agarwal", "```pycon\n>>> import medley", "```bibtex\n@misc{agarwal2025", "x = x\\*, "):
         assert part in text
-    assert "| `reach` | `float` | `1.0` | the longest extension of a window" in text
+    assert "| `reach` | a finite number, at least 0 | `1.0` | the longest extension of a window" in text
 
 
 def test_the_gallery_shows_every_picture_and_its_notebooks_run_the_scripts(tmp_path: Path, monkeypatch):
