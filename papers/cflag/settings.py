@@ -35,6 +35,7 @@ So that every method is tuned over six points.
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "CFLAG": ({}, {"clip": (0.25, 0.5)}),
+    "CFLAG last layer": ({"correct": "head"}, {"clip": (0.25, 0.5)}),
     "CFLAG without correction": ({"correct": False}, {}),
     "ERring": ({}, {}),
     "NCCL": ({}, {"L": (1.0, 5.0)}),
@@ -50,6 +51,9 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TARGET": ({"network": net(), "generator": md.models.generator((196,))}, {}),
 }
 """Constructor arguments, and settings tried beside lr."""
+
+CONTROL = "CFLAG without correction"
+"""CFLAG's weights, rows and steps without its correction."""
 
 CLASS_ONLY = ("ICaRL", "TARGET")
 """Methods of class-incremental learning, which are not in the other tables."""

@@ -1,19 +1,19 @@
 """Figures 2 to 5 and 7 and Table 8: over tasks, heterogeneity, clients and memory, and Γ(t).
 
-    python papers/cflag/sweeps.py --out runs/cflag
+    python papers/cflag/sweeps.py --jobs 2
 
-after run.py of the same folder, whose chosen points and whose runs it takes; what is there is not made again. Writes
-OUT/sweeps.md and OUT/sweeps.svg.
+after run.py, whose chosen points and whose runs it takes; a finished run is a line of OUT/sweeps.jsonl and not made
+again. Writes OUT/sweeps.md and OUT/sweeps.svg.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import lines
 import numpy as np
 import run
 import settings
@@ -28,48 +28,65 @@ USUAL = {"alpha": 0.1, "clients": 5, "sample": settings.CAPACITY // 2, "capacity
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    lines = ["| | | method | Acc | Fgt | Learn | seeds |", "|---|---|---|---|---|---|---|"]
+    parser.add_argument("--out", type=Path, default=lines.HERE, help=f"default {lines.HERE}")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
+    parser.add_argument("--nice", type=int, default=19, help="added to the priority; default 19, the lowest")
+    given = parser.parse_args()
+    lines.nicely(lambda: work(given.out, given.jobs), given.nice)
+
+
+def work(out: Path, jobs: int) -> None:
+    """Make the runs that are missing, and the table and the figures of all."""
+    lines.fill(out / "sweeps.jsonl", [key for keys in missing(out).values() for key in keys], run.make, jobs)
+    text = ["| | | method | Acc | Fgt | Learn | seeds |", "|---|---|---|---|---|---|---|"]
     panels = [over_tasks(out, "ci_iid"), over_tasks(out, TABLE)]
     for aspect, values in settings.SWEEPS.items():
         found = {name: [runs_at(out, aspect, value, name) for value in values] for name in settings.SWEPT}
         for name, at in found.items():
             for value, runs in zip(values, at, strict=True):
                 cells = " | ".join(run.said([100 * r["figures"][k] for r in runs]) for k in ("acc", "fgt", "learn"))
-                lines.append(f"| {aspect} | {value:g} | {name} | {cells} | {len(runs)} |")
+                text.append(f"| {aspect} | {value:g} | {name} | {cells} | {len(runs)} |")
         for key, label in (("acc", "accuracy"), ("fgt", "forgetting")):
             series = [curve(slot, name, range(len(values)), at, key) for slot, (name, at) in enumerate(found.items())]
             said = f"{aspect}: {', '.join(f'{v:g}' for v in values)}"
             panels.append(figures.lines(series, title=f"{label} over {aspect}", xlabel=said, ylabel=label, y="percent"))
-    gammas = [(alpha, runs_at(out, "alpha", alpha, GAMMA, seeds=(0,))) for alpha in settings.SWEEPS["alpha"]]
+    gammas = [(alpha, runs_at(out, "alpha", alpha, GAMMA)) for alpha in settings.SWEEPS["alpha"]]
     series = [
         figures.Line(f"alpha {alpha:g}", slot, *(np.array(v, float) for v in zip(*runs[0]["gamma"], strict=True)))
         for slot, (alpha, runs) in enumerate(gammas)
         if runs
     ]
     panels.append(figures.lines(series, title="Γ(t)", ylabel=f"Γ(t) of {GAMMA}"))
-    for name, text in (("sweeps.md", "\n".join([*lines, ""])), ("sweeps.svg", tiled(panels))):
+    for name, content in (("sweeps.md", "\n".join([*text, ""])), ("sweeps.svg", tiled(panels))):
         with files.replacing(out / name) as tmp:
-            tmp.write_text(text, encoding="utf-8")
+            tmp.write_text(content, encoding="utf-8")
 
 
-def runs_at(out: Path, aspect: str, value: Any, name: str, seeds: tuple[int, ...] = settings.SWEEP_SEEDS) -> list[Any]:
-    """The runs of a method with one thing changed, at the point that was chosen for it without; those that finished."""
-    told = name.replace(" ", "_").replace(",", "")
-    usual = value == USUAL[aspect]
-    folder = out / (TABLE if usual else f"sweeps/{aspect}_{value:g}") / told
-    point = json.loads((out / TABLE / told / "tuned.json").read_text())["chosen"]
-    folder.mkdir(parents=True, exist_ok=True)
-    fed, found = None, []
-    for seed in seeds:
-        path = folder / f"seed_{seed}.json"
-        if not path.exists():
-            fed = fed or settings.federation(TABLE, **{aspect: value})
-            run.write(path, run.one(fed, name, point, seed, settings.ROUNDS))
-            print(aspect, value, name, seed, flush=True)
-        found.append(json.loads(path.read_text()))
-    return [r for r in found if r["status"] == "finished"]
+def missing(out: Path) -> dict[tuple[str, Any, str], list[lines.Line]]:
+    """By aspect, value and method: the runs with one thing changed, at the point that was chosen without."""
+    keys = {}
+    for aspect, values in settings.SWEEPS.items():
+        for name in (*settings.SWEPT, *([GAMMA] if aspect == "alpha" else [])):
+            usual = run.finals(out, TABLE, name)
+            if not usual:
+                raise SystemExit(
+                    f"papers/cflag/sweeps.py: {out} has no runs of {name!r} in {TABLE}; start run.py first"
+                )
+            seeds = settings.SWEEP_SEEDS if name != GAMMA else (0,)
+            for value in values:
+                at = run.keys_of("final", TABLE, name, [usual[0]["point"]], seeds) if value != USUAL[aspect] else []
+                keys[aspect, value, name] = [key | {"changed": [[aspect, value]]} for key in at]
+    return keys
+
+
+def runs_at(out: Path, aspect: str, value: Any, name: str) -> list[lines.Line]:
+    """The finished runs of a method at this value; at the usual one, those of the table."""
+    if value == USUAL[aspect]:
+        found = [x for x in run.finals(out, TABLE, name) if x["seed"] in settings.SWEEP_SEEDS]
+    else:
+        keys, there = missing(out)[aspect, value, name], lines.read(out / "sweeps.jsonl")
+        found = [line for key in keys if (line := lines.find(there, key)) is not None]
+    return [x for x in found if x["status"] == "finished"]
 
 
 def curve(slot: int, name: str, x: range, at: list[list[Any]], key: str) -> figures.Line:
@@ -83,7 +100,7 @@ def over_tasks(out: Path, table: str) -> md.report.figures.Markup:
     """Figure 2: after every task, the mean accuracy of the tasks seen."""
     series = []
     for name in ("CFLAG", "ERring", "NCCL", "LwF", "AGEM", "FineTune"):
-        found = run.runs_of(out / table / name)
+        found = run.finals(out, table, name)
         matrices = [np.array(r["figures"]["matrix"]) for r in found if r["status"] == "finished"]
         if matrices:
             seen = np.array([[row[: s + 1].mean() for s, row in enumerate(m)] for m in matrices])

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import medley as md
-from medley.algorithms.cflag.messages import Anchor, Memory, Server, Share, Target
+from medley.algorithms.cflag.joint import head_of
+from medley.algorithms.cflag.messages import Anchor, Memory, Server, Share, Snapshot, Target
 from medley.clients.host import ClientHost
 from medley.contract.client import Client
-from medley.contract.errors import RecipeError
+from medley.contract.errors import RecipeError, Unsupported, WireError
 from medley.contract.messages import Model
 from medley.contract.pace import Pace
 from medley.contract.task import Replay
@@ -536,3 +537,111 @@ def test_the_table_refuses_what_it_would_ignore(pace):
     with pytest.raises(md.RecipeError, match="form='svrg'"):
         md.run(md.CFLAG(), fed, rounds=1, progress=False)
     assert md.run(md.CFLAG(form="svrg"), fed, rounds=1, progress=False).status.outcome == "finished"
+
+
+def network(steps: int = 1, batch: int | None = None, seed: int = 0, module=None):
+    """Clients of a small network with three classes, rows of the task and of the memory, in float64."""
+    r = streams.generator(seed, "network")
+    module = module or torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    X, y = torch.randn(600, 4, generator=r).double(), torch.randint(3, (600,), generator=r)
+    X = X + y[:, None]
+    problem = md.problems.Network(module).ready(X, y, 3, torch.float64, "cpu")
+
+    def me(at: int, n: int, m: int, t: int = 1, sample: int | None = None) -> Client:
+        pace = Pace(lr=0.02, steps=steps, batch=batch)
+        made = Client(0, 0.5, problem.bind(X[at:][:n], y[at:][:n]), pace, Seq(), 0, t, memory=Memory())
+        made.replay = Replay(problem.bind(X[at + n :][:m], y[at + n :][:m]), m, m, sample, made.rng)
+        return made
+
+    return problem, me, torch.randn(problem.d, generator=r).double() / 2
+
+
+def test_on_a_linear_model_the_last_layers_correction_is_the_whole_one():
+    """The model is its own last layer: the same steps from a table look-up as from a second gradient."""
+    fed = stream(batch=4, lr=0.3)
+    for clip in (None, 0.25):
+        full, head = (go(md.CFLAG(correct=c, form="svrg", clip=clip), fed, 4).x for c in (True, "head"))
+        assert float((full - head).norm()) < 1e-12 * float(full.norm())
+    assert float((full - go(md.CFLAG(correct=False), fed, 4).x).norm()) > 1e-3 * float(full.norm())
+
+
+def test_the_last_layers_first_step_is_along_everybodys_gradient_and_the_rest_along_its_own():
+    """Full batches, without a clip: −βH at the last layer, −β h_i below it."""
+    _, me, x = network()
+    method = md.CFLAG(correct="head", clip=None)
+    weight, bias = me(0, 30, 20).problem.last()
+    ups = [method.snapshot(me(at, 30, 20), Model(x)) for at in (0, 60)]
+    assert all(up.g is None and up.head_g.shape == up.head_f.shape == (18,) for up in ups)
+    H = sum(0.4 * up.head_g + 0.1 * up.head_f for up in ups)
+    for at in (0, 60):
+        one = me(at, 30, 20)
+        method.snapshot(one, Model(x))
+        h = 0.8 * one.problem.grad(x) + 0.2 * one.replay.problem.grad(x)
+        step = method.descend(one, Target(None, 1, H), Share(0.8)).delta / -0.02
+        assert (
+            float((torch.cat([step[weight:][:15].view(3, 5), step[bias:][:3, None]], 1) - H.view(3, 6)).norm()) < 1e-13
+        )
+        assert float((step[:weight] - h[:weight]).norm()) < 1e-13
+        assert one.memory == Memory()
+
+
+def test_the_last_layers_correction_is_zero_in_the_mean_where_everybody_is_one_client():
+    """H is the client's own gradient: over a pass of equal batches the corrections sum to 0, and so to the control."""
+    _, me, x = network(steps=5, batch=6)
+    head, off = md.CFLAG(correct="head", clip=None), md.CFLAG(correct=False)
+    one = me(0, 30, 20)
+    up = head.snapshot(one, Model(x))
+    table, at = [], one.memory.now
+    for some in torch.arange(30).split(6):
+        table.append((at.R[some].T @ at.phi[some]).reshape(-1) / 6)
+    assert float((torch.stack(table).mean(0) - up.head_g).norm()) < 1e-14
+    got = head.descend(one, Target(None, 5, 0.8 * up.head_g + 0.2 * up.head_f), Share(0.8)).delta
+    plain = me(0, 30, 20)
+    off.snapshot(plain, Model(x))
+    off_it = off.descend(plain, Target(None, 5), Share(0.8)).delta
+    assert 0 < float((got - off_it).norm()) < 0.05 * float(off_it.norm())
+
+
+def test_the_last_layers_clip_bounds_its_correction_by_the_steps_gradient_there():
+    _, me, x = network(batch=6)
+    for clip in (0.25, 1.0):
+        one = me(0, 30, 20, sample=5)
+        method = md.CFLAG(correct="head", clip=clip)
+        up = method.snapshot(one, Model(x))
+        far = method.descend(one, Target(None, 1, up.head_g + 100), Share(0.8)).delta / -0.02
+        plain = me(0, 30, 20, sample=5)
+        off = md.CFLAG(correct=False)
+        off.snapshot(plain, Model(x))
+        g = off.descend(plain, Target(None, 1), Share(0.8)).delta / -0.02
+        assert float((far - g).norm()) == pytest.approx(clip * float(g[25:].norm()), rel=1e-9)
+
+
+def test_the_last_layer_is_refused_where_it_is_not_linear_under_cross_entropy():
+    with pytest.raises(RecipeError, match=r"CFLAG\(mode='paper', correct='head'\)"):
+        md.CFLAG(mode="paper", correct="head")
+    with pytest.raises(RecipeError, match=r"CFLAG\(form='iag', correct='head'\): it takes mini-batches"):
+        md.CFLAG(form="iag", correct="head")
+    assert md.CFLAG(correct="head").suited(frozenset({"convex"})).form == "svrg"
+    assert md.CFLAG().suited(frozenset({"convex"})).form == "iag"
+    nn, data = torch.nn, rows()
+    for module, match in (
+        (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "outputs are not those of its last linear layer"),
+        (nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten()), "needs a network whose last layer"),
+    ):
+        fed = md.Federation(
+            md.problems.Network(module),
+            clients=data,
+            test=data[0],
+            classes=4,
+            stream=md.scenarios.Split(tasks=2, mode="class"),
+            replay=md.replay.Ring(8),
+            pace=md.scenarios.Pace(lr=0.1),
+        )
+        with pytest.raises(Unsupported, match=match):
+            go(md.CFLAG(correct="head"), fed, 1)
+
+
+def test_a_block_of_another_length_is_refused_with_the_clients_number():
+    ups = {i: Snapshot(None, None, 1, 0, 0, 1, torch.zeros(k), None) for i, k in enumerate((18, 18, 17))}
+    with pytest.raises(WireError, match="client 2 sent 17 entries of the last layer, and others 18"):
+        head_of(ups, dict.fromkeys(ups, 1 / 3), dict.fromkeys(ups, 0.0))

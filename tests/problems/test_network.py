@@ -369,3 +369,11 @@ def test_a_module_used_twice_is_left_as_it_was():
     assert float((f.hvp(x, v) - along).norm() / along.norm()) < 1e-8
     assert torch.equal(f.problem.flat, x - 1e-6 * v)
     assert f.grad(x).norm() > 0
+
+
+def test_a_lazy_module_needs_a_batch_first():
+    module = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
+    with pytest.raises(RecipeError, match=r"'0\.weight', of a lazy module, has no shape yet; send a batch through"):
+        md.problems.Network(module)
+    module(torch.zeros(2, 64))
+    md.problems.Network(module)

@@ -10,8 +10,8 @@ Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
 - train: d down, d up
 
 **Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
-mean loss over the union of its two batches; they pass through the network one after the other, which BatchNorm sees.
-The pace's weight_decay and clip belong to the gradient of current rows, and share its weight in the union.
+mean loss over the union of its two batches, in one pass. Under BatchNorm they pass through the network one after the
+other, each with its own statistics.
 
 **Missing replies**: a lost one is left out of the mean, which is over those who answered.
 
@@ -28,16 +28,14 @@ True
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model, Step
 from ..contract.needs import Need
-from ..contract.types import Rows, Vec
+from ..contract.types import Vec
 
 
 @dataclass
@@ -67,12 +65,5 @@ class ERring(Algorithm[Server]):
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)
-        draws = memory.batches()
-
-        def union(z: Vec, g: Vec, rows: Rows) -> Vec:
-            drawn = next(draws)
-            b = len(rows) if isinstance(rows, Tensor) else me.problem.n
-            m = len(memory) if drawn is None else len(drawn)
-            return (b * g + m * memory.problem.grad(z, drawn)) / (b + m)
-
-        return Step(me.descend(got.x, correct=union).step)
+        both = me.problem.beside(memory.problem, memory.batches())
+        return Step(replace(me, problem=both).descend(got.x).step)

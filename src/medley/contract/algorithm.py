@@ -108,7 +108,7 @@ def _is_message(hint: object) -> bool:
 
 def _with_card(cls: type) -> str | None:
     """The class's docstring with the card that its module's docstring is, after the card's own sentence."""
-    own, card = cls.__doc__, sys.modules[cls.__module__].__doc__
+    own, card = cls.__doc__, getattr(sys.modules.get(cls.__module__), "__doc__", None)
     if not own or "**One round sends**" not in (card or "") or "**One round sends**" in own:
         return own
     first, _, rest = inspect.cleandoc(card or "").partition("\n\n")

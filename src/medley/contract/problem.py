@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -156,6 +156,26 @@ class Objective(Protocol):
 
     def like(self, X: Data, y: Data) -> Objective:
         """The same objective on other rows; its ``work`` is added to this one's."""
+        ...
+
+    def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> Objective:
+        """The same objective with rows of another one in each `grad`: share·f_i(rows) + (1 − share)·other(draw).
+
+        Both kinds of rows share one forward and one backward pass. Under BatchNorm, under a user's loss that returns
+        only a mean, and for a local loss of a method, which sees the objective's own rows, they take two.
+
+        Args:
+            other: an objective of the same problem
+            draws: rows of ``other``, an entry for each `grad`; None stands for all
+            share: the weight of this objective's mean; default None: each row counts alike
+        """
+        ...
+
+    def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
+        """R_j = ∂l_j/∂z_j and φ_j of each row j, with the last layer's outputs z_j = Wφ_j + b, in evaluation mode.
+
+        So R_j φ_jᵀ is ∂l_j/∂W, and R_j is ∂l_j/∂b. Raises Unsupported where outputs are not those of a linear layer.
+        """
         ...
 
 

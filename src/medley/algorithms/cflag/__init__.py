@@ -11,8 +11,11 @@ keep x and its gradients, up to 3d floats.
 - snapshot (if past rows are held): d down, 2d + 4 up
 - snapshot (if none are, or only the memory is asked): d down, d + 4 up
 - snapshot (if correct is off): d down, 4 up
+- snapshot (if correct is "head" and past rows are held): d down, 2k + 4 up; k parameters of the last layer
+- snapshot (if correct is "head" and none are): d down, k + 4 up
 - descend (if the mode is joint): d + 2 down, d up
 - descend (if the mode is joint and correct is off): 2 down, d up
+- descend (if correct is "head"): k + 2 down, d up
 - learn (if the mode is paper): 2d + 2 down, d + 2 up
 - learn (if the mode is paper, in the first task or with correct off): d + 2 down, d + 2 up
 - learn (if the mode is paper, in the first task with correct off): 2 down, d + 2 up
@@ -23,8 +26,11 @@ s_i = β_i/β, since lines 4–13 mix quantities with and without β. With α = 
 ``mode="joint"``, the default, is the algorithm that the proof of Lemma 3 analyses: one loop over memory and current
 rows together, with the weights of (3). p_i and E are the same wherever they occur, since (22) fails otherwise: E comes
 down. For networks g′ is h_i(x_t) + ∇_b(x_k) − ∇_b(x_t), which needs no table; a step is then
-∇_b(x_k) + (H − ∇_b(x_t)), and ``clip`` bounds that bracket. Under Adam and momentum u_i is the whole displacement. The
-pace's weight_decay and clip belong to the gradient of current rows, whose weight they share; the table has neither.
+∇_b(x_k) + (H − ∇_b(x_t)), and ``clip`` bounds that bracket. Under Adam and momentum u_i is the whole displacement.
+Rows of both kinds share a pass, but under BatchNorm. The table has neither the pace's weight_decay nor its clip.
+``correct="head"``, which no paper has, steers the last layer only. With its inputs φ_j and slopes R_j = softmax − e_y
+at x_t, a client's gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass a round makes a table of all rows; a
+step on rows b adds H − Σ_{j∈b} s_j R_j φ_jᵀ to that layer, without another pass. The layers below keep their drift.
 In ``mode="paper"`` ∇f = Σp_i∇f_i has the p_i of ∇g, as printed: clients without rows of the task have p_i = 0, are not
 asked, and their memories count for nothing. ``mode="joint"`` asks all clients, and weighs ∇f_i by q_i, the share of the
 rows held.
@@ -59,7 +65,7 @@ from ...contract.messages import Model, Step
 from ...contract.needs import Need
 from ...contract.settings import positive
 from ...contract.types import Vec
-from . import joint, paper
+from . import head, joint, paper
 from .messages import Anchor, Memory, Server, Share, Snapshot, Target, Update
 
 
@@ -69,11 +75,12 @@ class CFLAG(Algorithm[Server, Memory]):
 
     Attributes:
         mode: "joint": one loop over memory and current rows; "paper": one memory step a round.
-        correct: steer every client by H − h_i; off, only the weights and the memory are left (the control).
+        correct: steer every client by H − h_i: True or "full", all of it; "head", the last layer only (joint, softmax
+            cross-entropy of a linear last layer); False, only the weights and the memory are left (the control).
         clip: joint: bound of the correction, as a share of the norm of the corrected vector, h′_i of the table or the
-            mini-batch's gradient; None is the exact correction of (22).
+            mini-batch's gradient (the last layer's, for "head"); None is the exact correction of (22).
         form: of g′: "iag" keeps a table of component gradients, "svrg" d floats; "auto" is the table for convex
-            problems.
+            problems. The table is not of "head".
         alpha: paper: the memory's step; None for β.
         adaptive: paper: the rates of Table 1, in the average or the worst case.
         L: paper: the smoothness, 5 in the paper.
@@ -83,7 +90,7 @@ class CFLAG(Algorithm[Server, Memory]):
     needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
 
     mode: Literal["joint", "paper"] = "joint"
-    correct: bool = True
+    correct: bool | Literal["full", "head"] = True
     clip: Annotated[float, positive] | None = 0.25
     form: Literal["auto", "iag", "svrg"] = "auto"
     alpha: Annotated[float, positive] | None = None
@@ -94,6 +101,10 @@ class CFLAG(Algorithm[Server, Memory]):
     def __post_init__(self) -> None:
         """Beside the declared settings: those of the other mode are left out, and adaptive rates need L·α < 1."""
         super().__post_init__()
+        if self.mode == "paper" and self.correct == "head":
+            raise RecipeError("CFLAG(mode='paper', correct='head'): it belongs to mode='joint'", "correct")
+        if self.form == "iag" and self.correct == "head":
+            raise RecipeError("CFLAG(form='iag', correct='head'): it takes mini-batches; leave form= out", "correct")
         other, keys = ("joint", ("clip",)) if self.mode == "paper" else ("paper", ("alpha", "adaptive", "L", "bounded"))
         for key in keys:
             if getattr(self, key) not in (None, getattr(CFLAG, key)):
@@ -103,7 +114,12 @@ class CFLAG(Algorithm[Server, Memory]):
 
     def suited(self, gives: frozenset[str]) -> CFLAG:
         """The table where the problem is convex."""
-        return replace(self, form="iag" if "convex" in gives else "svrg") if self.form == "auto" else self
+        table = "convex" in gives and self.correct != "head"
+        return replace(self, form="iag" if table else "svrg") if self.form == "auto" else self
+
+    def requires(self) -> frozenset[str]:
+        """Classes and a linear last layer, where that layer is corrected."""
+        return self.needs | ({Need.CLASSES, Need.FEATURES} if self.correct == "head" else set())
 
     def start(self, x: Vec) -> Server:
         """x₀."""
@@ -124,19 +140,24 @@ class CFLAG(Algorithm[Server, Memory]):
             raise TooFewReplies(f"nobody with rows of the task answered in round {clients.round}")
         E = max(1, round(sum(present) / len(present)))
         if self.mode == "joint":
-            joint.advance(s, clients, found, E, self.correct, self.descend)
+            correct: Literal["full", "head"] | None = (
+                "head" if self.correct == "head" else "full" if self.correct else None
+            )
+            joint.advance(s, clients, found, E, correct, self.descend)
         else:
             paper.advance(s, clients, found, E, self.L, self.learn)
 
     @on_client
     def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
         """∇g_i and ∇f_i at x_t, of all rows."""
-        n, m = me.problem.n, len(me.replay or ())
+        n, m, past = me.problem.n, len(me.replay or ()), me.replay.past if me.replay else 0
+        if self.correct == "head":
+            return Snapshot(None, None, n, m, past, me.steps, *head.snapshot(me, got.x))
         g = me.problem.grad(got.x) if n and self.correct else None
         wanted = self.correct or self.mode == "paper"
         f = me.replay.problem.grad(got.x) if me.replay and wanted else None
         me.memory = Memory(got.x, g, f)
-        return Snapshot(g, f, n, m, me.replay.past if me.replay else 0, me.steps)
+        return Snapshot(g, f, n, m, past, me.steps)
 
     @on_client
     def descend(self, me: Client[Memory], got: Target, own: Share) -> Step:

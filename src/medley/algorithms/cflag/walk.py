@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from ...contract.client import Client
 from ...contract.errors import RecipeError
 from ...contract.problem import Objective
 from ...contract.types import Rows, Vec
 from ...numerics.iag import Table
-from ...numerics.sums import bounded, weighted
+from ...numerics.sums import bounded
+from .head import HeadCorrection
 from .messages import Memory
 
 Form = Literal["auto", "iag", "svrg"]
@@ -26,11 +28,12 @@ class Walk:
 
     Attributes:
         me: the client.
-        parts: objectives and their shares, of sum 1.
+        parts: objectives and their shares, of sum 1; a second one is the memory's.
         x: where it begins [d].
         h, H: the client's gradient and the target there [d]; None for no correction.
         steps: E.
         clip: bound on the correction, as a share of the norm of the corrected vector; None for none.
+        head: the correction of the last layer, in the place of H's; None for none.
     """
 
     me: Client[Memory]
@@ -40,26 +43,41 @@ class Walk:
     H: Vec | None
     steps: int
     clip: float | None
+    head: HeadCorrection | None = None
+    _last: list[Tensor | None] = field(default_factory=list)
+    """The memory's rows of the step at hand."""
 
     def go(self, form: Form) -> Vec:
         """z_E − x [d]."""
         return self.table() if form == "iag" else self.batches()
 
     def batches(self) -> Vec:
-        """With mini-batches at z and at x: d floats, and the pace's optimizer."""
-        me, draws = self.me, self.me.replay.batches() if self.me.replay else iter(())
-        me = replace(me, problem=self.parts[0][0], pace=replace(me.pace, steps=self.steps))
-        return me.descend(self.x, correct=partial(self.near, draws)).step
+        """With mini-batches at z and at x, rows of all parts in one pass, and the pace's optimizer."""
+        (current, share), me = self.parts[0], self.me
+        problem = current
+        if len(self.parts) == 2:
+            assert me.replay is not None, "the second part is the memory"
+            problem = current.beside(me.replay.problem, self.noted(me.replay.batches()), share)
+        steered = self.H is not None or self.head is not None
+        me = replace(me, problem=problem, pace=replace(me.pace, steps=self.steps))
+        return me.descend(self.x, correct=self.near if steered else None).step
 
-    def near(self, draws: Iterator[Rows], z: Vec, g: Vec, rows: Rows) -> Vec:
-        """∇_b(z) + (H − ∇_b(x)): the direction of a step on these rows, g being ∇_b(z) of the first part."""
-        (first, share), others = self.parts[0], self.parts[1:]
-        drawn = [(part, weight, next(draws)) for part, weight in others]
-        near = weighted([(share, g)] + [(weight, part.grad(z, b)) for part, weight, b in drawn])
-        if self.H is None:
-            return near
-        far = [(share, first.grad(self.x, rows))] + [(weight, part.grad(self.x, b)) for part, weight, b in drawn]
-        return self.steered(near, self.H - weighted(far))
+    def noted(self, draws: Iterator[Tensor | None]) -> Iterator[Tensor | None]:
+        """These draws; the latest is kept for the correction."""
+        for rows in draws:
+            self._last[:] = [rows]
+            yield rows
+
+    def near(self, z: Vec, g: Vec, rows: Rows) -> Vec:
+        """The direction of a step on these rows, g being ∇_b(z) of all parts: ∇_b(z) + (H − ∇_b(x))."""
+        if self.head is not None:
+            assert not isinstance(rows, slice), "a step's rows are numbers"
+            return self.head.steered(g, [rows, *self._last])
+        assert self.H is not None
+        far, share = self.parts[0]
+        if self._last:
+            far = far.beside(self.parts[1][0], iter(self._last[:]), share)
+        return self.steered(g, self.H - far.grad(self.x, rows))
 
     def table(self) -> Vec:
         """With a table of components' gradients: the first step with all at x, each later after a visit to one (5).

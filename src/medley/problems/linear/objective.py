@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -10,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...contract.problem import LocalLoss
+from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
+from ...numerics.beside import Beside, Labelled
 from ...numerics.sparse import Sparse
 from ...runtime.meter import Meter
 from ..labels import count
@@ -32,6 +34,7 @@ class LinearObjective:
         meter: counts work; shared with all views of the client's rows.
         order: the client's own numbers of the rows, where these were taken in another order; else None.
         w: weights of the rows [n]; None for 1.
+        also: further rows of each gradient, see `beside`; None for none.
     """
 
     def __init__(
@@ -42,8 +45,10 @@ class LinearObjective:
         meter: Meter,
         order: Int[Tensor, " n"] | None = None,
         w: Weights = None,
+        also: Beside | None = None,
     ) -> None:
         self.problem, self.X, self.y, self.meter, self.order, self.w = problem, X, y, meter, order, w
+        self.also = also
         self.n, self.d = len(X), problem.d
         self._margins: tuple[Vec, int, Tensor] | None = None
 
@@ -101,8 +106,10 @@ class LinearObjective:
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) = Xᵀ(w·∂l/∂z)/n + μx on these rows; always a new vector."""
         X, y, w = self._rows(rows)
-        self.meter.rows += len(y)
         p = self.problem
+        if self.also is not None:
+            return self._with_others(x, Labelled(X, y, w), rows, loss)
+        self.meter.rows += len(y)
         if loss is None:
             r = weighed(p.family.slope(p.compared(self._z(x, X, rows), y), y), w)
             g = p.back(X, r).div_(len(y))
@@ -111,6 +118,18 @@ class LinearObjective:
             with torch.enable_grad():
                 (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows, w)), leaf)
         return g.add_(p.decay * x) if p.family.mu else g
+
+    def _with_others(self, x: Vec, now: Labelled, rows: Rows, loss: LocalLoss | None) -> Vec:
+        """The gradient on these rows and those of `beside`; both have the ridge, and shares are of sum 1."""
+        assert self.also is not None
+        old = self.also.drawn()
+        if loss is None:
+            X, y, w = self.also.united(now, old, x)
+            return LinearObjective(self.problem, X, y, self.meter, w=w).grad(x)
+        share = self.also.own(len(now.y), len(old.y))
+        plain = LinearObjective(self.problem, self.X, self.y, self.meter, self.order, self.w)
+        others = LinearObjective(self.problem, old.X, old.y, self.meter, w=old.w)
+        return share * plain.grad(x, rows, loss) + (1 - share) * others.grad(x)
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x) v = Xᵀ(w·(∂²l/∂z²) Xv)/n + μv on these rows."""
@@ -214,7 +233,20 @@ class LinearObjective:
         """The same objective with its rows in this order."""
         order = order.to(self.X.device)
         X, y, w = self._rows(order)
-        return LinearObjective(self.problem, X, y, self.meter, order, w)
+        return LinearObjective(self.problem, X, y, self.meter, order, w, self.also)
+
+    def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> LinearObjective:
+        """The same objective with rows of ``other`` in each gradient."""
+        return LinearObjective(
+            self.problem, self.X, self.y, self.meter, self.order, self.w, Beside(other, draws, share)
+        )
+
+    def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
+        """w_j ∂l_j/∂z_j [n, o], and X: the model is its own last layer. The ridge is not among them."""
+        self.meter.rows += self.n / 3
+        p = self.problem
+        R = weighed(p.family.slope(p.compared(p.z(x, self.X), self.y), self.y), self.w)
+        return (R[:, None] if p.scalar else R), self.X
 
 
 class LinearBatch:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
@@ -27,6 +28,16 @@ from .names import trainable
 from .problem import NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
+
+
+def _check_shapes(module: nn.Module) -> None:
+    """Raises RecipeError for parameters of lazy modules, which have no shape before the first batch."""
+    for name, p in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(p):
+            raise RecipeError(
+                f"Network(module): {name!r}, of a lazy module, has no shape yet; send a batch through the module first",
+                "module",
+            )
 
 
 def _takes(module: nn.Module, X: Data) -> str:
@@ -74,6 +85,7 @@ class Network:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise RecipeError(f"Network(module={self.module!r}): give a torch.nn.Module", "module")
+        _check_shapes(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise RecipeError("Network(module): the module has no trainable parameters", "module")
         if isinstance(self.loss, type) or (not callable(self.loss) and self.loss not in ("cross_entropy", "mse")):

@@ -38,6 +38,8 @@ class NetworkModel:
             parameter that several modules share has several places; a module with several names has one.
         head: the last nn.Linear; None without one.
         floats, ints: the module's buffers by dtype.
+        mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
+            taken to keep rows apart.
         by_rows: whether the loss of each row is known: not where the user's own returns a mean only.
         factors: the factor of the loss for each class [c]; None for 1 each.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
@@ -68,6 +70,7 @@ class NetworkModel:
         self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
         self.allowed: Bool[Tensor, "c c"] | None = None
+        self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         weights = family.class_weights
         self.factors = None if weights is None else torch.tensor(weights, dtype=dtype, device=device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -14,8 +14,9 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from ...contract.errors import Unsupported
-from ...contract.problem import LocalLoss
+from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
+from ...numerics.beside import Beside, Labelled
 from ...numerics.fields import Inputs, inputs_of, several
 from ...numerics.lazy import in_memory
 from ...runtime.meter import Meter
@@ -41,6 +42,7 @@ class NetworkObjective:
         order: the client's own numbers of the rows, where these were taken in another order; else None.
         w: weights of the rows' losses [n]; None for 1 each.
         rng: the stream of the transform of training batches; None where none is drawn.
+        also: further rows of each gradient, see `beside`; None for none.
     """
 
     problem: NetworkModel
@@ -50,6 +52,7 @@ class NetworkObjective:
     order: Int[Tensor, " n"] | None = None
     w: Weights = None
     rng: torch.Generator | None = None
+    also: Beside | None = None
     n: int = field(init=False)
     d: int = field(init=False)
 
@@ -91,7 +94,7 @@ class NetworkObjective:
         X, y = (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])  # lazy rows are read in batches
         w, p = self._weights(rows), self.problem
         self.meter.rows += len(y) / 3
-        most = max(64, EVALUATED_AT_ONCE // max(1, X[0].numel()))
+        most = max(64, EVALUATED_AT_ONCE // max(1, X.shape[1:].numel()))
         if len(y) <= most or not callable(p.family.loss):
             return float(p.mean_loss(p.outputs(x, X), y, w))
         parts = [slice(at, at + most) for at in range(0, len(y), most)]
@@ -118,22 +121,36 @@ class NetworkObjective:
         """
         p = self.problem
         X, y = self._rows(rows)
-        self.meter.rows += len(y)
         p.load(x)
         p.mode(True)
         p.gradient.zero_()
         if self.transform is not None and self.rng is not None:
             X = several(self.transform(inputs_of(X), self.rng))
+        now = Labelled(X, y, self._weights(rows))
+        if self.also is None:
+            self._backward(x, now, rows, loss)
+            return p.gradient.clone() if copy else p.gradient
+        old = self.also.drawn()
+        if loss is None and p.by_rows and not p.mixes_rows:
+            self._backward(x, self.also.united(now, old, x))
+        else:
+            share = self.also.own(len(now.y), len(old.y))
+            self._backward(x, now, rows, loss, share)
+            self._backward(x, old, share=1 - share)
+        return p.gradient.clone() if copy else p.gradient
 
-        def of() -> Tensor:
-            return (
-                p.mean_loss(p.apply(X), y, self._weights(rows))
-                if loss is None
-                else loss(NetworkBatch(self, x, X, y, rows))
-            )
+    def _backward(
+        self, x: Vec, of: Labelled, rows: Rows = None, loss: LocalLoss | None = None, share: float = 1.0
+    ) -> None:
+        """Add the gradient of share·(mean loss of these rows) to the model's gradient buffer."""
+        p, (X, y, w) = self.problem, of
+        self.meter.rows += len(y)
+
+        def total() -> Tensor:
+            return p.mean_loss(p.apply(X), y, w) if loss is None else loss(NetworkBatch(self, x, X, y, rows))
 
         try:
-            total = of()
+            found = total()
         except ValueError as e:
             if len(y) > 1 or "more than 1 value per channel" not in str(e):
                 raise
@@ -143,9 +160,8 @@ class NetworkObjective:
                     f"{self.n} rows is left with one; use GroupNorm or LayerNorm, another batch size, or drop_last=True"
                 ) from e
             with p.running_statistics():
-                total = of()
-        total.backward()  # type: ignore[no-untyped-call]
-        return p.gradient.clone() if copy else p.gradient
+                found = total()
+        (found if share == 1.0 else share * found).backward()  # type: ignore[no-untyped-call]
 
     def _pure(self, x: Vec, rows: Rows) -> Callable[[Vec], Tensor]:
         """f_i on these rows as a function of x, in evaluation mode."""
@@ -246,11 +262,45 @@ class NetworkObjective:
         """The same objective of other rows; its work counts as this one's."""
         return NetworkObjective(self.problem, X, y, self.meter)
 
+    def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> NetworkObjective:
+        """The same objective with rows of ``other`` in each gradient."""
+        return replace(self, also=Beside(other, draws, share))
+
+    def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
+        """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f], some rows at a time."""
+        p, (weight, bias) = self.problem, self.last()
+        self.meter.rows += self.n / 3
+        p.load(x)
+        p.mode(False)
+        found = []
+        most = max(64, EVALUATED_AT_ONCE // max(1, self.X[:1].numel()))
+        for at in range(0, self.n, most):
+            rows = slice(at, at + most)
+            batch = NetworkBatch(self, x, *self._rows(rows), rows)
+            with torch.no_grad():
+                z, phi = batch.outputs, batch.features
+                known = z.ndim == phi.ndim == 2
+                if known:
+                    W = x[weight:][: z.shape[1] * phi.shape[1]].view(z.shape[1], -1)
+                    made = phi @ W.T + (0.0 if bias is None else x[bias:][: len(W)])
+                    known = torch.allclose(made, z, rtol=1e-3, atol=1e-4)
+            if not known:
+                raise Unsupported(
+                    "the network's outputs are not those of its last linear layer, a vector for each row",
+                    method="slopes",
+                    need="features",
+                )
+            leaf = z.requires_grad_()
+            (R,) = torch.autograd.grad(p.mean_loss(leaf, batch.y, self._weights(rows)), leaf)
+            found.append((R * len(batch.y), phi))
+        Rs, phis = zip(*found, strict=True)
+        return torch.cat(Rs), torch.cat(phis)
+
     def take(self, order: Int[Tensor, " n"]) -> NetworkObjective:
         """The same objective with its rows in this order."""
         order = order.to(self.X.device)
         w = None if self.w is None else self.w[order]
-        return NetworkObjective(self.problem, self.X[order], self.y[order], self.meter, order, w, self.rng)
+        return NetworkObjective(self.problem, self.X[order], self.y[order], self.meter, order, w, self.rng, self.also)
 
 
 class NetworkBatch:

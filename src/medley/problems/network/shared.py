@@ -6,7 +6,7 @@ shared ones first. `PartObjective` is f_i as a function of one part, while the o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from ...contract.errors import Unsupported
 from ...contract.needs import Need
 from ...contract.own import OwnState, PartlyShared
-from ...contract.problem import Batch, LocalLoss, State
+from ...contract.problem import Batch, LocalLoss, Objective, State
 from ...contract.types import Data, Rows, Vec, Weights
 from .objective import NetworkObjective
 from .problem import NetworkProblem
@@ -292,6 +292,16 @@ class PartObjective:
     def like(self, X: Data, y: Data) -> PartObjective:
         """The same objective of other rows."""
         return PartObjective(self.problem, self.joint.like(X, y), self.whole, self.part)
+
+    def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> PartObjective:
+        """The same objective with rows of ``other`` in each gradient."""
+        assert isinstance(other, PartObjective)
+        return PartObjective(self.problem, self.joint.beside(other.joint, draws, share), self.whole, self.part)
+
+    def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
+        """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f]; that layer is shared."""
+        self.last()
+        return self.joint.slopes(self.whole(x))
 
     def take(self, order: Tensor) -> PartObjective:
         """The same objective with its rows in this order."""

@@ -1,0 +1,93 @@
+"""C-FLAG's correction of the last layer alone, by a table of the rows' slopes there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...contract.client import Client
+from ...contract.problem import Objective
+from ...contract.types import Vec
+from ...numerics.sums import bounded
+from .messages import Head, Memory, Slopes
+
+Matrix = Float[Tensor, "o w"]
+"""Entries of the last layer: a row for each output, with its weights and, where there is one, its bias."""
+
+
+class Block(NamedTuple):
+    """The last layer's places in x: its first weight, its first bias (None without one), outputs and inputs."""
+
+    weight: int
+    bias: int | None
+    outputs: int
+    inputs: int
+
+    def of(self, v: Vec) -> Matrix:
+        """The layer's entries of v [d]."""
+        W = v[self.weight :][: self.outputs * self.inputs].view(self.outputs, -1)
+        return W if self.bias is None else torch.cat([W, v[self.bias :][: self.outputs, None]], 1)
+
+    def add(self, v: Vec, c: Matrix) -> Vec:
+        """v, with c added to the layer's entries in place."""
+        v[self.weight :][: self.outputs * self.inputs].view(self.outputs, -1).add_(c[:, : self.inputs])
+        if self.bias is not None:
+            v[self.bias :][: self.outputs].add_(c[:, -1])
+        return v
+
+
+def block(objective: Objective, slopes: Slopes) -> Block:
+    """The place of the last layer."""
+    weight, bias = objective.last()
+    return Block(weight, bias, slopes.R.shape[1], slopes.phi.shape[1] - (bias is not None))
+
+
+def slopes_of(objective: Objective, x: Vec) -> tuple[Slopes, Head]:
+    """The rows at the last layer at x, and their mean gradient there [k]."""
+    R, phi = objective.slopes(x)
+    if objective.last()[1] is not None:
+        phi = torch.cat([phi, phi.new_ones(len(phi), 1)], 1)
+    return Slopes(R, phi), (R.T @ phi).reshape(-1) / objective.n
+
+
+def snapshot(me: Client[Memory], x: Vec) -> tuple[Head | None, Head | None]:
+    """The last layer's block of ∇g_i and of ∇f_i at x [k], None without rows; the rows' slopes are kept."""
+    now, g = slopes_of(me.problem, x) if me.problem.n else (None, None)
+    held, f = slopes_of(me.replay.problem, x) if me.replay else (None, None)
+    me.memory = Memory(x, now=now, held=held)
+    return g, f
+
+
+class HeadCorrection:
+    """The correction H − Σ_b s_j R_j φ_jᵀ of a step on rows b, of mean H − h_i over the draws.
+
+    Args:
+        at: the last layer.
+        H: all clients' gradient there [k].
+        parts: the rows of each kind, and the kind's share.
+        clip: bound on the correction, as a share of the step's gradient at the layer; None for none.
+    """
+
+    def __init__(self, at: Block, H: Head, parts: Sequence[tuple[Slopes, float]], clip: float | None) -> None:
+        self.at, self.H, self.clip = at, H.view(at.outputs, -1), clip
+        self.R, self.phi = torch.cat([s.R for s, _ in parts]), torch.cat([s.phi for s, _ in parts])
+        self.sizes, self.shares = [len(s.R) for s, _ in parts], [share for _, share in parts]
+
+    def steered(self, g: Vec, rows: Sequence[Tensor | None]) -> Vec:
+        """The step's gradient g [d], corrected in place; ``rows`` are those of each part, None for all."""
+        picked, first = [], 0
+        for size, some in zip(self.sizes, rows, strict=True):
+            those = torch.arange(size, device=g.device) if some is None else some.to(g.device)
+            picked.append(those + first if first else those)
+            first += size
+        at = torch.cat(picked)
+        R, first = self.R[at], 0
+        for those, share in zip(picked, self.shares, strict=True):
+            R[first : first + len(those)] *= share / len(those)
+            first += len(those)
+        c = torch.addmm(self.H, R.T, self.phi[at], alpha=-1)
+        return self.at.add(g, bounded(c, self.clip, self.at.of(g)))

@@ -1,0 +1,60 @@
+"""A step's rows of two objectives as one weighted batch, so that one forward and one backward pass take both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..contract.types import Data, Rows, Vec, Weights
+from .lazy import in_memory
+
+
+class Labelled(NamedTuple):
+    """Rows of a step: inputs [b, ...], labels [b], and weights [b] of their losses; None for weights 1."""
+
+    X: Data
+    y: Data
+    w: Weights
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Rows that each gradient of an objective takes beside its own.
+
+    Attributes:
+        other: the objective that they are drawn from, of the same problem.
+        draws: rows of ``other``, an entry for each gradient.
+        share: the weight of the objective's own mean; the other's is 1 − share. None: each row of the two counts alike.
+    """
+
+    other: Any
+    draws: Iterator[Rows]
+    share: float | None
+
+    def drawn(self) -> Labelled:
+        """The rows of the next gradient."""
+        rows, of = next(self.draws), self.other
+        X, y, w = (of.X, of.y, of.w) if rows is None else (of.X[rows], of.y[rows], None if of.w is None else of.w[rows])
+        return Labelled(in_memory(X), in_memory(y), w)
+
+    def own(self, b: int, m: int) -> float:
+        """The weight of the mean over b rows of the objective, beside m of the other."""
+        return b / (b + m) if self.share is None else self.share
+
+    def united(self, now: Labelled, old: Labelled, like: Vec) -> Labelled:
+        """All rows, with weights under which (1/(b + m)) Σ_j w_j l_j is share·mean(now) + (1 − share)·mean(old)."""
+        b, m = len(now.y), len(old.y)
+        X, y = torch.cat([now.X, old.X]), torch.cat([now.y, old.y])
+        if self.share is None and now.w is None and old.w is None:
+            return Labelled(X, y, None)
+        share = self.own(b, m)
+        w = like.new_empty(b + m)
+        w[:b] = share * (b + m) / b
+        w[b:] = (1 - share) * (b + m) / m
+        for part, own in ((w[:b], now.w), (w[b:], old.w)):
+            if own is not None:
+                part.mul_(own)
+        return Labelled(X, y, w)
