@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -415,6 +416,63 @@ def test_curvature_is_asked_for_when_new_or_due_and_again_when_it_was_lost(kind)
     for _ in range(4):
         once()
     assert {e.round for e in once.bookkeeping.ledger if e.method == "curvature"} == {1}
+
+
+LONG = {"lr": 0.1, "epochs": md.scenarios.Integers(20, 50)}  # stiff directions end where they are going
+WIDE = {"lr": md.scenarios.Uniform(0.01, 0.1), "epochs": md.scenarios.Integers(1, 50)}  # T in ratios of hundreds
+
+
+@pytest.mark.parametrize("participation", [None, 0.4])
+@pytest.mark.parametrize("pace", [LONG, WIDE], ids=["long", "wide"])
+@pytest.mark.parametrize(
+    ("clients", "d"), [pytest.param(2, 5, marks=pytest.mark.slow), (3, 5), pytest.param(10, 20, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"q": 2.0},
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ({"C_c": 0.0}, {"flows": "client"}, {"delta": 0.1})),
+    ],
+    ids=str,
+)
+def test_sensitivities_are_safe_for_few_clients_unequal_times_and_any_q(settings, clients, d, pace, participation):
+    toy = md.problems.quadratics(clients=clients, d=d, seed=1)
+    kinds: tuple[Any, ...] = ("scalar", "diagonal")
+    for kind in kinds:
+        result = run(inductive(sensitivity=kind, **settings), federation(toy, participation, **pace), 60, eval_every=60)
+        gaps = [row["loss"] - toy.f_star for row in result.history]
+        assert gaps[-1] < 0.05 * gaps[0]
+
+
+@pytest.mark.parametrize("pace", [LONG, WIDE], ids=["long", "wide"])
+def test_without_the_bounds_such_a_run_diverges_and_is_said_to(pace, monkeypatch):
+    toy = md.problems.quadratics(clients=10, d=20, seed=1)
+    fed, method = federation(toy, **pace), inductive(sensitivity="scalar")
+    bounded = run(method, fed, 40)
+    monkeypatch.setattr("medley.algorithms.fedecado.inductive.passive", lambda T, h, trace: (h, math.inf))
+    loose = run(method, fed, 40, throw=False)
+    assert loose.status.outcome == "diverged"
+    assert "the loss ends at" in loose.status.message
+    assert loose.history[-1]["loss"] > 1e6 * loose.history[0]["loss"] > 1e6 * bounded.history[-1]["loss"]
+
+
+@pytest.mark.parametrize("kind", ["scalar", "diagonal"])
+def test_bounded_sensitivities_give_the_same_trajectory_at_the_clients(kind):
+    lr, steps = [0.02, 0.1, 0.05, 0.08, 0.03], [1, 40, 2, 30, 7]
+    a, b = (Rig(inductive(sensitivity=kind, flows=k), TOY, lr=lr, epochs=steps) for k in ("server", "client"))
+    for ids in COHORTS:
+        assert float((a(ids).x - b(ids).x).norm()) <= 1e-12
+        assert float((b.s.S - kirchhoff(b)).norm()) <= 1e-12
+
+
+def test_absent_branches_with_a_conductance_are_a_least_capacitance():
+    rig = Rig(inductive(sensitivity="scalar", C_c=0.0), TOY, lr=LR, epochs=STEPS)
+    rig()
+    x = rig.s.x
+    rig((1, 3))
+    least = 2 * sum(rig.sim.p[i] * rig.s.h[i] for i in (0, 2, 4))
+    assert torch.allclose(rig.s.S, -least * (rig.s.x - x), rtol=1e-12, atol=1e-14)
 
 
 def test_negative_curvature_counts_as_none():

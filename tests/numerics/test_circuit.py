@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from medley.contract.errors import RecipeError
-from medley.numerics.circuit.branch import conductance, flow, gamma, passivity, sensitivity, stiffness
+from medley.numerics.circuit.branch import conductance, flow, gamma, passive, passivity, sensitivity, stiffness
 from medley.numerics.circuit.central import Elements, Windows, central_step, steady_state
 from medley.numerics.circuit.window import Circuit, Controller, be_step, integrate, truncation
 from medley.runtime.streams import generator
@@ -250,6 +250,45 @@ def test_curvature_is_exact_on_a_linear_scalar_problem():
     z = torch.tensor([0.0, 1e-12, 1e-3, 1e3, -1e3], dtype=F)
     expected = torch.tensor([1.0, 1 + 5e-13, 1 + 5e-4 + 1e-6 / 12, 1e3, 0.0], dtype=F)
     close(stiffness(z), expected, 1e-13)
+
+
+def response(a, T, lr, beta, rho):
+    """A branch's m, and its Z at z = −1, for a client of curvature ``a`` that takes T/lr steps of gradient descent."""
+    shrunk = (1 - (1 - lr * a) ** round(T / lr)) / (a * T)
+    m = beta * rho * T * shrunk
+    return m, (2 * beta - m * a) / (2 - m)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, 3.0])
+@given(
+    curvatures=st.lists(st.floats(1e-4, 20.0), min_size=2, max_size=6),
+    steps=st.integers(1, 60),
+    lr=st.floats(1e-3, 0.05),
+    ratio=st.floats(1, 100),
+)
+@settings(max_examples=30)
+def test_with_the_mean_curvature_a_branch_is_passive_in_every_direction(q, curvatures, steps, lr, ratio):
+    """A positive real response: the pole in [−1/2, 1), and no negative resistance at the highest frequency."""
+    T, mean = torch.tensor(lr * steps, dtype=F), sum(curvatures) / len(curvatures)
+    h, cap = passive(T, torch.tensor(mean, dtype=F), torch.tensor(sum(curvatures), dtype=F))
+    beta = float(conductance(float(T), ratio * float(T), 0.0, q, h, cap))
+    for a in curvatures:
+        m, Z = response(a, float(T), lr, beta, min(ratio, float(cap)))
+        assert 0 < m <= 1.5 + 1e-9
+        assert -1e-9 * beta <= Z
+
+
+def test_without_the_bounds_a_branch_is_active():
+    flat, steep, lr, T = 0.01, 10.0, 0.05, torch.tensor(2.0, dtype=F)
+    bare = float(conductance(2.0, 2.0, 0.0, 0.0, 5.0))
+    assert response(flat, 2.0, lr, bare, 1.0)[0] > 9  # an error of a flow grows eightfold in a round
+    ahead = float(conductance(2.0, 40.0, 0.0, 0.0, torch.tensor(5.0, dtype=F).clamp(max=0.4)))
+    assert response(steep, 2.0, lr, ahead, 20.0)[1] < 0
+    h, cap = passive(T, torch.tensor(5.0, dtype=F), torch.tensor(10.01, dtype=F))
+    assert (float(stiffness(h * T)), float(cap)) == (pytest.approx(1.5, rel=1e-12), 2.0)
+    h, cap = passive(T, torch.tensor([1e-3, 0.0], dtype=F), torch.tensor([2e-3, 0.0], dtype=F))
+    assert h.tolist() == [1e-3, 0.0]
+    assert cap.tolist() == [pytest.approx(500.0), math.inf]
 
 
 def test_q_and_cap_in_the_sensitivity():

@@ -128,9 +128,11 @@ def test_questions_that_make_no_sense_are_refused_before_anybody_is_asked():
         c.ask(toy.each, Say(x), {0: Own(1.0), 1: Own(1.0), 3: Own(1.0)})
     with pytest.raises(MedleyError, match=r"ask\(echo\): it takes no message of a client's own; leave each= out"):
         c.ask(toy.echo, Say(x), {i: Own(1.0) for i in range(5)})
+    with pytest.raises(MedleyError, match=r"ask\(echo\): the message to all is Own, not Say"):
+        c.ask(toy.echo, Own(1.0))
+    with pytest.raises(MedleyError, match=r"ask\(each\): the message of client 2 is Say, not Own"):
+        c.ask(toy.each, Say(x), {i: Say(x) if i == 2 else Own(1.0) for i in range(5)})  # type: ignore[misc]
     assert len(c.bookkeeping.ledger) == 0
-    with pytest.raises(WireError, match="a Say has fields"):
-        c.ask(toy.echo, Own(1.0)).mean()
 
 
 def test_a_bool_has_no_mean():

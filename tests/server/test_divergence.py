@@ -36,6 +36,11 @@ def test_a_high_loss_with_a_better_accuracy_is_no_divergence() -> None:
     loss = [2.3, 5.0, 8.0, 8.0, 8.0]
     assert diverged(rows(loss, [0.1, 0.5, 0.6, 0.6, 0.6])) == ""
     assert "began at 2.3" in diverged(rows(loss, [0.1, 0.1, 0.1, 0.1, 0.1]))
+    assert "began at 2.3" in diverged(rows(loss, [0.1, 0.12, 0.11, 0.12, 0.12]))  # chance, by a few rows better
+    assert diverged(rows(loss, [0.1, 0.2, 0.2, 0.2, 0.2])) == ""
+    wild = [2.3, 9.0, 3e3, 3e3, 3e3]
+    assert "the loss ends at 3000" in diverged(rows(wild, [0.1, 0.2, 0.25, 0.25, 0.25]))
+    assert diverged(rows(wild, [0.1, 0.3, 0.4, 0.4, 0.4])) == ""
 
 
 def test_an_accuracy_back_at_its_start_after_learning() -> None:

@@ -107,7 +107,7 @@ class LiveCohort:
         """See `medley.contract.cohort.Cohort.ask`."""
         self.settle()
         ids = self.ids if ids is None else tuple(sorted(ids))
-        name, types = checked(method, each, ids)
+        name, types = checked(method, common, each, ids)
         if strangers := sorted(set(ids) - self.p.keys()):
             raise MedleyError(f"ask({name}): clients {strangers} are no members of round {self.round}")
         self._unread, read = name, False
@@ -198,7 +198,9 @@ class LiveCohort:
         return codec.encode(common.pack(), {}, rng), own
 
 
-def checked(method: Any, each: Mapping[int, Message] | None, ids: tuple[int, ...]) -> tuple[str, MessageTypes]:
+def checked(
+    method: Any, common: object, each: Mapping[int, Message] | None, ids: tuple[int, ...]
+) -> tuple[str, MessageTypes]:
     """The name and the message types of a client method that is asked.
 
     Raises MedleyError for a method that is not a client method, for messages that it does not take, and for clients
@@ -208,6 +210,11 @@ def checked(method: Any, each: Mapping[int, Message] | None, ids: tuple[int, ...
     types: MessageTypes | None = getattr(algorithm, "message_types", {}).get(name)
     if types is None:
         raise MedleyError(f"ask({name}): mark it with @on_client and call it as clients.ask(self.{name}, ...)")
+    given = [("the message to all", common, types.common)]
+    given += [(f"the message of client {i}", m, types.each) for i, m in (each or {}).items() if types.each is not None]
+    for what, got, wanted in given:
+        if type(got) is not wanted:
+            raise MedleyError(f"ask({name}): {what} is {type(got).__name__}, not {wanted.__name__}")
     if types.each is None and each is not None:
         raise MedleyError(f"ask({name}): it takes no message of a client's own; leave each= out")
     lacking = sorted(set(ids) - (each or {}).keys())

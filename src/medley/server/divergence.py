@@ -24,6 +24,10 @@ LAST = 3
 FAR = 3.0
 """A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
 
+WILD = 10.0
+"""A loss so many scales above its start is excused by an accuracy only that has learnt; a nearer one by one that is
+better than chance by LOST of what it lacked."""
+
 LEARNT, LOST = 0.2, 0.05
 """A run has learnt where it gained LEARNT of the accuracy that it lacked at its start, and has lost all where no more
 than LOST of that gain is left."""
@@ -98,7 +102,8 @@ def judged(
 def diverged(history: Sequence[Row]) -> str:
     """The sentence that says how a run of finite numbers diverged; empty where it did not.
 
-    - The loss ends far above its start, and the accuracy, where there is one, not above its own.
+    - The loss ends far above its start, and the accuracy, where there is one, is hardly better than its own; of a loss
+      that is higher still, it has not learnt.
     - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt.
 
     A stream of tasks is not judged: there a model may rightly lose an old task's accuracy.
@@ -118,7 +123,8 @@ def diverged(history: Sequence[Row]) -> str:
     loss = [row["loss"] for row in history if "loss" in row]
     start, lowest, least = _range(loss, min)
     scale = max(abs(start), start - lowest)
-    if scale > 0 and least > start + (FAR - 1) * scale and not end > first:
+    excused = LOST if least <= start + (WILD - 1) * scale else LEARNT
+    if scale > 0 and least > start + (FAR - 1) * scale and not end - first > excused * (1 - first):
         return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges"
     return ""
 

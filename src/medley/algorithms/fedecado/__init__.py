@@ -56,6 +56,18 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - The node has an inductor. Its damping is that of Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue &
   Candès' restart (2015) made gradual. The share f keeps it from summing stale flows.
 
+**Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
+2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already
+has the node's step by the local truncation error of backward Euler, γ = ½ between one window and two, and the damping
+that is critical for the motion's age. With ``gamma``
+
+- the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
+- a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
+  which takes three gradients more, and 0.1 ≤ a_i ≤ 10;
+- β is at most f (1 − √(τh))², critical for the step τ and the conductance h of the star along the motion.
+
+``docs/decisions/measured-flows.md`` has the measurements.
+
 **SCAFFOLD** is the special case q = 1, reach = 0, inertia off: J_i = c_i and S = c there. The circuit adds the window's
 common time, its extension by the share and by the truncation error, the inductor, the read-out, and the absent
 branches' conductance.
@@ -72,7 +84,8 @@ The forms J, I and paper want the same clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter, ``form="I"``,
 the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
-optimizer runs at the clients; under other ones than SGD their fixed point is lost.
+optimizer runs at the clients; under other ones than SGD their fixed point is lost. A ``sensitivity`` of the J form is
+bounded so that branches stay passive; with λ = 0 it ran away where T_i times a curvature was above 1.6.
 
 **Example**
 
@@ -87,6 +100,7 @@ True
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -97,8 +111,19 @@ from ...contract.client import Client, LocalUpdate
 from ...contract.cohort import Cohort
 from ...contract.errors import Unsupported
 from ...contract.messages import Recalled, recall_all
-from ...contract.types import Vec
-from ...numerics.circuit.norton import Branch, Reach, Refreshed, Sizes, advance, extension, inertia, refresh
+from ...contract.types import Num, Vec, number
+from ...numerics.circuit.norton import (
+    Branch,
+    Reach,
+    Refreshed,
+    Sizes,
+    advance,
+    controlled,
+    critical,
+    extension,
+    inertia,
+    refresh,
+)
 from .inductive import Inductive
 from .messages import Center as Center
 from .messages import Change, Net, Node, Request, Server, Window
@@ -123,8 +148,11 @@ class FedECADO(Inductive):
             replies only.
         weights: the I form's w_i in w_i f_i: N·p_i, p_i, or 1, which has the optimum of the plain mean of f_i.
         probes: Hutchinson samples of a curvature.
-        reach: the longest extension of a window, in windows; 0 for none. Default 1.
+        reach: the longest extension of a window, in windows; default 1. 0, none, is safer where one of two or three
+            clients replies and their times T_i are very unequal.
         inertia: whether the node has an inductor; default True.
+        gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
+            most 0.25; default None: the node's own rule, and clients at their pace.
 
     In the forms I and paper C_c is 1, q means nothing, and None for ``delta`` is 0.01; the I form's λ is in units of
     max(1, N/8)·T², T the longest window so far. The source of the defaults is this library's own trials; the paper
@@ -228,16 +256,28 @@ class FedECADO(Inductive):
         """
         f = replies / clients.population
         sizes = Sizes.of(*S, s.v if self.inertia else None)
-        e = extension(f, sizes, s.extended, float(self.reach))
+        if self.gamma is None:
+            e, share = extension(f, sizes, s.extended, float(self.reach)), 1.0
+        else:
+            e, share = controlled(f, sizes, s.extended, self.gamma, float(self.reach))
         x = advance(s.x, Te, S, ahead, e, h)
+        if share < 1:
+            x = torch.lerp(s.x, x, share)
         if self.inertia:
             if s.v is not None:
                 beta, s.age = inertia(f, sizes, s.age)
-                x.add_(s.v, alpha=beta)
+                x.add_(s.v, alpha=min(beta, self.damping(s, S, f, share * (1 + e) * Te)))
             s.v = x - s.x
         read = s.x if s.read is None else s.read
-        s.x, s.read, s.extended = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f)), e
-        clients.note(Te=Te, extended=e, late=s.late)
+        s.x, s.read, s.extended = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f)), share * (1 + e) - 1
+        clients.note(Te=Te, extended=s.extended, late=s.late)
+
+    def damping(self, s: Server, S: tuple[Vec, Vec], f: float, tau: float) -> float:
+        """With gamma, the critical β for the star's conductance."""
+        if self.gamma is None:
+            return 1.0
+        s.star = Branch(s.x) if s.star is None else s.star.moved(s.x, (S[1] - S[0]) / f)
+        return critical(f, tau, s.star.h if s.late == 0 else s.G)
 
     # Flows at the clients
 
@@ -249,7 +289,7 @@ class FedECADO(Inductive):
         s.h = {i: h for i, h in s.h.items() if i not in who}
         s.sensed = {i: t for i, t in s.sensed.items() if i not in who}
         if self.flows == "client" or s.J.keys() - clients.p.keys() or {*who} - s.J.keys():
-            s.v, s.age, s.extended = None, 0.0, 0.0  # the motion was that of another circuit
+            s.v, s.star, s.age, s.extended = None, None, 0.0, 0.0  # the motion was that of another circuit
         if self.flows == "client":
             s.S = recall_all(self.name, clients, self.recall, Node(s.x, None))
         elif self.form == "norton":
@@ -306,4 +346,24 @@ class FedECADO(Inductive):
                 method="FedECADO",
                 need="sgd",
             )
-        return me.descend(x, shift=-net)
+        if self.gamma is None:
+            return me.descend(x, shift=-net)
+        a = self.rate(me, x, net, self.gamma)
+        went = me.descend(x, scale=a, shift=-a * net)
+        return dataclasses.replace(went, T=a * went.T)
+
+    def rate(self, me: Client[Memory], x: Vec, net: Vec, gamma: float) -> Num:
+        """The factor a on a client's lr with which forward Euler's error, relative to a step, is γ = a lr h/2.
+
+        h is |∇²f_i g|/|g|, with g the change of the gradient along the net flow. Stiff directions that are at rest do
+        not show in the flow itself.
+        """
+        lr, decay, rows = me.pace.lr / (1 - me.pace.momentum), me.pace.weight_decay, me.first_batch
+        first = me.problem.grad(x, rows) + decay * x
+        way = net - first
+        for _ in range(2):
+            trial = x + lr * way
+            way, last = first - decay * trial - me.problem.grad(trial, rows), way  # lr ∇²f_i times the way
+        changed, size = way.norm(dim=-1, keepdim=True), last.norm(dim=-1, keepdim=True)
+        a = 2 * gamma * size / changed
+        return number(torch.where((size > 0) & (changed > 0), a.clamp(0.1, 10.0), torch.ones_like(a)))

@@ -9,23 +9,36 @@ The server's node x_c (capacitor C_c) feeds one branch per client, an inductor; 
 - I: the paper's variables, with clients' losses scaled by N·p_i.
 - paper: Algorithm 2 as printed but for its signs. Clients go on from their own old states, all weights are equal,
   G_i = 1/Δt + p_i H̄_i with the server's own step, L = λ.
+
+A sensitivity in the J form is bounded, so that no branch gives energy to the circuit whatever curvatures a client has:
+β_i ρ_i T_i ≤ 3/2 and ρ_i min(1, T_i tr H_i) ≤ 2, see `passive`, and C_c ≥ 2 Tw Σ p_j tr(H_j)/d over the absent clients,
+as much damping as their branches would give. Without these bounds a flat direction's flow, or an absent client's, runs
+away.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+from torch import Tensor
 
 from ...contract.algorithm import on_client
 from ...contract.client import Client
 from ...contract.cohort import Cohort
 from ...contract.types import Num, Vec, number
-from ...numerics.circuit.branch import conductance, flow, passivity
+from ...numerics.circuit.branch import conductance, flow, passive, passivity
 from ...numerics.circuit.central import Elements, Windows, central_step
 from ...numerics.circuit.window import Circuit, Controller, integrate
 from ...numerics.krylov import hutchinson
 from . import forms
 from .messages import Center, Flow, InductiveWindow, Memory, Move, Sensitivity, Server, Settled
 from .settings import Settings
+
+
+def tensor(value: float | Tensor) -> Tensor:
+    """A number as a tensor of float64; a tensor as it is."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 class Inductive(Settings):
@@ -42,12 +55,15 @@ class Inductive(Settings):
             return
         S, J = self.limited(s, clients, got)
         T, p = s.x.new_tensor([[w.T, clients.p[i]] for i, w in got.items()], dtype=torch.float64).T
-        windows = Windows([w.delta for w in got.values()], T, p, self.stacked(h, got))
+        curvature, cap = self.passive(T, self.stacked(h, got), len(s.x))
+        windows = Windows([w.delta for w in got.values()], T, p, curvature)
+        absent = sum(clients.p[i] * float(tensor(h_i).mean()) for i, h_i in h.items() if i not in got)
+        elements = self.elements(clients, cap, 2 * float(T.max()) * absent)
         if self.form == "J" and self.delta is None:
-            step = central_step(S, windows, self.elements(clients), J=J or None)
+            step = central_step(S, windows, elements, J=J or None)
             dx, S, J = step.dx, step.S, [*(step.J or [])]
         else:
-            dx, S, J = self.substeps(s, clients, got, windows, S, J)  # steps 12-16
+            dx, S, J = self.substeps(s, clients, got, windows, elements, S, J)  # steps 12-16
         s.x, s.S, Tw = s.x + dx, S, float(T.max())
         if at_server:
             s.J = s.J | dict(zip(got, J, strict=True))
@@ -109,8 +125,12 @@ class Inductive(Settings):
 
     def moved(self, J: Vec | float, move: Move, D: Vec, T: Num, h: Num | Vec | None) -> Vec:
         """J_i + β_i (x_c − Γ_i), with the Γ operator (28) at the window's end."""
-        beta = conductance(T, move.Tw, float(self.lam), float(self.q), h)
-        return flow(J, D, move.dx, move.Tw / T, beta)
+        lam, q, rho = float(self.lam), float(self.q), move.Tw / T
+        if h is None:
+            return flow(J, D, move.dx, rho, conductance(T, move.Tw, lam, q))
+        h, cap = self.passive(tensor(T), tensor(h), D.shape[-1])
+        beta = conductance(T, move.Tw, lam, q, h, cap)
+        return flow(J, D, move.dx, tensor(rho).clamp(max=cap).to(D), beta)
 
     # Aggregate sensitivity
 
@@ -142,14 +162,33 @@ class Inductive(Settings):
             return like.new_tensor([h.get(i, 0.0) for i in got], dtype=torch.float64)
         return torch.stack([torch.as_tensor(h.get(i, torch.zeros_like(like))) for i in got])
 
+    def passive(self, T: Tensor, h: Tensor | None, d: int) -> tuple[Tensor | None, float | Tensor]:
+        """Curvatures, and bounds on the extrapolation, with which the J form's branches are passive.
+
+        Args:
+            T: simulated times; of the server's replies [a].
+            h: their curvatures; None for none.
+            d: the number of parameters.
+        """
+        if h is None or self.form != "J":
+            return h, math.inf
+        if self.sensitivity == "scalar":
+            return passive(T, h, d * h)
+        trace, one = h.sum(-1, keepdim=True), T.ndim == 1 and h.ndim == 2
+        h, cap = passive(T[:, None].to(h) if one else T.to(h), h, trace)
+        return h, cap[:, 0] if one else cap
+
     # Elements
 
-    def elements(self, clients: Cohort) -> Elements:
-        """λ, q and C_c. Under partial participation C_c = a/n: without it the extrapolation to max T is noisy."""
+    def elements(self, clients: Cohort, cap: float | Tensor = math.inf, least: float = 0.0) -> Elements:
+        """λ, q and C_c. Under partial participation C_c = a/n: without it the extrapolation to max T is noisy.
+
+        ``cap`` bounds the extrapolation, ``least`` is the least capacitance.
+        """
         C_c = self.C_c
         if C_c == "auto":
             C_c = clients.fraction if len(clients) < clients.population else 0.0
-        return Elements(float(self.lam), float(self.q), C_c)
+        return Elements(float(self.lam), float(self.q), max(C_c, least), cap)
 
     # Ablation
 
@@ -160,7 +199,14 @@ class Inductive(Settings):
         return 1.0 if self.weights == "p" else float(n)
 
     def substeps(
-        self, s: Server, clients: Cohort, got: dict[int, InductiveWindow], windows: Windows, S: Vec, J: list[Vec]
+        self,
+        s: Server,
+        clients: Cohort,
+        got: dict[int, InductiveWindow],
+        windows: Windows,
+        elements: Elements,
+        S: Vec,
+        J: list[Vec],
     ) -> tuple[Vec, Vec, list[Vec]]:
         """Algorithm 1 through the window, in any of the forms: dx, S, and the flows after it.
 
@@ -171,7 +217,7 @@ class Inductive(Settings):
         Tw, lam, n, start = float(windows.T.max()), float(self.lam), clients.population, None
         s.T_ref = max(s.T_ref, Tw)
         if self.form == "J":
-            circuit = Circuit.j_form(windows.T, windows.p, self.elements(clients), windows.curvature)
+            circuit = Circuit.j_form(windows.T, windows.p, elements, windows.curvature)
         elif self.form == "I":
             circuit = forms.i_form(windows, self.unit(n), forms.inductance(lam, s.T_ref, n))
         else:

@@ -111,6 +111,7 @@ class Server:
         read: the read-out of the node that is evaluated [d]; None for the node itself.
         extended: the extension of the last window, in windows.
         v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
+        star: with gamma, the conductance of all branches together along the motion; None before the first round.
         late: rounds that a reply is under way, an average over rounds with decay .9; 0 until one was late.
         branches: conductances, from the first late reply on.
         GX, G: Σ p_i h_i x̄_i [d] and Σ p_i h_i over them; GX is None before the first.
@@ -127,6 +128,7 @@ class Server:
     extended: float = 0.0
     v: Vec | None = None
     age: float = 0.0
+    star: Branch | None = None
     late: float = 0.0
     branches: dict[int, Branch] = field(default_factory=dict)
     GX: Vec | None = None

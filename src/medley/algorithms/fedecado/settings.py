@@ -10,7 +10,7 @@ import torch
 from ...contract.algorithm import Algorithm
 from ...contract.errors import RecipeError
 from ...contract.needs import Need
-from ...contract.settings import at_least, positive
+from ...contract.settings import at_least, at_most, positive
 from ...contract.types import Vec
 from .messages import Memory, Server
 
@@ -37,6 +37,7 @@ class Settings(Algorithm[Server, Memory]):
     probes: Annotated[int, at_least(1)] = 8
     reach: Annotated[float, at_least(0)] = 1.0
     inertia: bool = True
+    gamma: Annotated[float, positive, at_most(0.25)] | None = None
 
     def __post_init__(self) -> None:
         """Beside the declared settings: each form has its own."""
@@ -51,7 +52,7 @@ class Settings(Algorithm[Server, Memory]):
                         key,
                     )
         else:
-            for key in ("reach", "inertia"):
+            for key in ("reach", "inertia", "gamma"):
                 value = getattr(self, key)
                 if value != getattr(type(self), key):
                     raise RecipeError(f"FedECADO({key}={value}): form={self.form!r} has no {key}; leave it out", key)

@@ -25,6 +25,9 @@ Broad = Float[Tensor, "..."]
 Factor = float | Broad
 """A client's number or diagonal [d]; for a stack of k clients [k, 1] or [k, d]."""
 
+FIRM = 0.8742174657987167
+"""z at which `stiffness` is 3/2."""
+
 
 def gamma(start: Float[Tensor, "*#b d"], end: ActiveVecs, T: PerClient, t: float, cap: float = math.inf) -> ActiveVecs:
     """Γ_i(t) = start + min(t/T_i, cap)·(end_i − start): client states at one simulated time, eq. (28).
@@ -41,9 +44,10 @@ def gamma(start: Float[Tensor, "*#b d"], end: ActiveVecs, T: PerClient, t: float
     return start + reach(positive(T, "gamma()"), t, cap, end)[:, None] * (end - start)
 
 
-def reach(T: Sequence[float], t: float, cap: float, like: Tensor) -> PerClient:
-    """min(t/T_i, cap) [a]: the share of its way at which (28) puts each client; dtype and device of ``like``."""
-    return torch.tensor([min(t / Ti, cap) for Ti in T], dtype=like.dtype, device=like.device)
+def reach(T: Sequence[float], t: float, cap: float | PerClient, like: Tensor) -> PerClient:
+    """min(t/T_i, cap_i) [a]: the share of its way at which (28) puts each client; dtype and device of ``like``."""
+    caps = cap.tolist() if isinstance(cap, Tensor) else [cap] * len(T)
+    return torch.tensor([min(t / Ti, c) for Ti, c in zip(T, caps, strict=True)], dtype=like.dtype, device=like.device)
 
 
 def positive(T: PerClient, where: str) -> list[float]:
@@ -68,7 +72,7 @@ def stiffness(z: Broad) -> Broad:
     return ratio.masked_fill_(z == 0, 1.0)
 
 
-def sensitivity(T: Num, Tw: float, q: float = 0.0, h: Factor | None = None, cap: float = math.inf) -> Broad:
+def sensitivity(T: Num, Tw: float, q: float = 0.0, h: Factor | None = None, cap: float | Broad = math.inf) -> Broad:
     """g: the flow per unit of a client's synchronised state over the window Tw, eq. (22).
 
     1/g = Tw·ρ^q / stiffness(hT) with ρ = Tw/T.
@@ -78,7 +82,7 @@ def sensitivity(T: Num, Tw: float, q: float = 0.0, h: Factor | None = None, cap:
         Tw: the window, the longest T.
         q: q > 0 trusts a client less, the further it is extrapolated.
         h: curvature, a number or the diagonal [d]; a stack's [k, 1] or [k, d]; None for none.
-        cap: bound on ρ.
+        cap: bound on ρ; a stack's [k, 1].
     """
     t = T if isinstance(T, Tensor) else torch.tensor(T, dtype=torch.float64)  # without a dimension: promotes nothing
     g = 1 / (t * (Tw / t).clamp(max=cap) ** (1 + q))
@@ -86,13 +90,32 @@ def sensitivity(T: Num, Tw: float, q: float = 0.0, h: Factor | None = None, cap:
 
 
 def conductance(
-    T: Num, Tw: float, lam: float = 1.0, q: float = 0.0, h: Factor | None = None, cap: float = math.inf
+    T: Num, Tw: float, lam: float = 1.0, q: float = 0.0, h: Factor | None = None, cap: float | Broad = math.inf
 ) -> Broad:
     """β = 1/(λTw + 1/g): the inductor ℓ = λTw² over one step of length Tw, in series with the client's 1/g.
 
     The other arguments, and shapes, are those of `sensitivity`. A client with diagonal curvature computes its own β.
     """
     return 1 / (lam * Tw + 1 / sensitivity(T, Tw, q, h, cap))
+
+
+def passive(T: Broad, h: Broad, trace: Broad) -> tuple[Broad, Broad]:
+    """The curvature and the bound on ρ with which a branch is passive, whatever curvatures a_k its f_i has.
+
+    In the direction of a_k ≥ 0 the branch answers, with φ = T a_k/(1 − (1 − lr a_k)^steps) ≥ 1 and m = βρT/φ,
+
+        j⁺ = (1 − m) j + m a_k e + β dx        Z(z) = (m a_k + β(z − 1))/(z − 1 + m)
+
+    Z is positive real, so that the branch gives no energy to the circuit, where m ≤ 2 and ρT a_k/φ ≤ 2. A mean of the
+    curvatures says little about the flattest direction, φ = 1, and nothing about the steepest but a_k ≤ tr H. Hence
+    βρT ≤ 3/2, which halves an error of the flow in each round at least, and ρ min(1, T tr H) ≤ 2.
+
+    Args:
+        T: simulated times.
+        h: the curvature, its mean or the diagonal.
+        trace: tr H.
+    """
+    return torch.minimum(h, FIRM / T), 2 / (T * trace).clamp(max=1)
 
 
 def passivity(gradient: Vec, J: Vec, kappa: Factor = 1.0) -> Float[Tensor, "*k 1"]:

@@ -23,7 +23,7 @@ class Elements:
         lam: λ ≥ 0, the inductance ℓ = λTw² in units of the window squared.
         q: q ≥ 0, the distrust of extrapolated clients, see `branch.sensitivity`.
         C_c: the server's capacitance, ≥ 0.
-        cap: bound on the extrapolation Tw/T_i.
+        cap: bound on the extrapolation Tw/T_i; one number, or one for each client [a].
 
     Raises RecipeError for a negative or infinite λ, q or C_c.
     """
@@ -31,7 +31,7 @@ class Elements:
     lam: float = 1.0
     q: float = 0.0
     C_c: float = 0.0
-    cap: float = math.inf
+    cap: float | PerClient = math.inf
 
     def __post_init__(self) -> None:
         for name in ("lam", "q", "C_c"):
@@ -155,6 +155,7 @@ def central_step(
     times = positive(T, where)
     Tw = max(times, default=0.0)
     rho = reach(times, Tw, cap, S)[:, None]
+    cap = cap[:, None] if isinstance(cap, Tensor) else cap
     beta: Beta
     if h is None or (isinstance(h, Tensor) and h.ndim == 1):
         beta = conductance(T.double()[:, None], Tw, lam, q, None if h is None else h.double()[:, None], cap)

@@ -10,6 +10,7 @@ that it meets on the way is its new flow, J_i⁺ = n_i − D_i/T_i, and ε_i = �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -134,6 +135,41 @@ def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0) -> f
     change = sizes.change
     steady = (1 + last) * f * sizes.after / change - 1 if change > 0 else most
     return max(min(max(min(1.0, 1 / f - 1), steady), most), 0.0)
+
+
+def controlled(f: float, sizes: Sizes, last: float, gamma: float, most: float = 1.0) -> tuple[float, float]:
+    """The extension e, and the share c of the node's way that is taken, by a tolerance of the local truncation error.
+
+    Backward Euler errs by half the step times the change of the derivative. Relative to the step that is
+    |S⁺ − S|/(2 f |S⁺|) over the last one, of 1 + e⁻ windows, and in proportion to the length. The next step is so long
+    that the error is γ: at most 1 + ``most`` windows and twice the last one, at least half of it and an eighth of a
+    window. A shorter step than a window takes a share c of the way. γ = ½ asks for `extension`'s length.
+
+    Args:
+        f: the share of the clients that replied, in (0, 1].
+        sizes: of S and S⁺.
+        last: e⁻, the length of the last step less 1, in windows.
+        gamma: γ, the tolerance.
+        most: the longest extension; default 1.
+    """
+    error = sizes.change / (2 * f * sizes.after) if sizes.after > 0 else 1.0
+    ratio = min(max(gamma / error, 0.5), 2.0) if error > 0 else 2.0
+    length = min(max((1 + last) * ratio, 0.125), 1 + most)
+    lead = min(1.0, 1 / f - 1, most)
+    return max(lead, length - 1), min(length, 1.0)
+
+
+def critical(f: float, tau: float, h: float) -> float:
+    """β = f (1 − √min(1, τh))²: the share of an inductor's current that is left, at the damping that is critical for h.
+
+    ẍ + 2√h ẋ + hx = 0 by backward Euler is v⁺ = β(v − Δt hx) with β = 1/(1 + Δt√h)², and moves x by βΔt² = τ times hx.
+
+    Args:
+        f: the share of the clients that replied, in (0, 1].
+        tau: the time of gradient flow in one step.
+        h: the conductance along the motion.
+    """
+    return f * (1 - math.sqrt(min(1.0, max(0.0, tau * h)))) ** 2  # a sum of conductances may round below 0
 
 
 def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:

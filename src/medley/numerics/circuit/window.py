@@ -27,7 +27,7 @@ class Circuit:
         g: sensitivities, [a, 1] or diagonals [a, d].
         ell: inductance ℓ.
         C_c: the server's capacitance.
-        cap: bound on the extrapolation t/T_i.
+        cap: bound on the extrapolation t/T_i; one number, or one for each branch [a].
 
     Raises RecipeError for a negative ℓ or C_c, and for a g that is not positive, or infinite without an inductor.
     """
@@ -36,7 +36,7 @@ class Circuit:
     g: ActiveVecsOrColumn
     ell: float
     C_c: float
-    cap: float = math.inf
+    cap: float | PerClient = math.inf
 
     def __post_init__(self) -> None:
         for name in ("ell", "C_c"):
@@ -62,7 +62,8 @@ class Circuit:
             h: curvatures, [a] or diagonals [a, d].
         """
         Tw = max(positive(T, "Circuit.j_form()"), default=0.0)
-        g = sensitivity(T.double()[:, None], Tw, elements.q, _columns(h), elements.cap)
+        cap = elements.cap[:, None] if isinstance(elements.cap, Tensor) else elements.cap
+        g = sensitivity(T.double()[:, None], Tw, elements.q, _columns(h), cap)
         return cls(p, g, elements.lam * Tw**2, elements.C_c, elements.cap)
 
     @classmethod
