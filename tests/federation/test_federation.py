@@ -350,6 +350,21 @@ def test_a_metric_cannot_take_the_name_of_a_column():
         md.run(md.FedAvg(), fed, 1, init=torch.full((3,), math.nan))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("bfloat16", "bfloat16"), (torch.bfloat16, "bfloat16"), ("half", "float16"), (torch.float16, "float16")],
+)
+def test_a_model_of_16_bits_is_refused_with_the_codec_that_saves_bytes(dtype: Any, kind: str) -> None:
+    """An MLP in bfloat16 came to 33 % on digits after 30 rounds at lr 0.01, and to 44 % in float32."""
+    fed = md.Federation(md.problems.LeastSquares(), clients=least_squares())
+    said = rf"run\(dtype=.*\): choose float32 or float64. The model itself would be {kind}, .*Cast\('{kind}'\)"
+    with pytest.raises(md.RecipeError, match=said) as e:
+        md.run(md.FedAvg(), fed, 1, dtype=dtype)
+    assert e.value.key == "dtype"
+    with pytest.raises(md.RecipeError, match=r"choose float32 or float64$"):
+        md.run(md.FedAvg(), fed, 1, dtype="float8_e4m3fn")
+
+
 # The run-time type checks of the tests would refuse these first; a user has none.
 SLIPS = """
 import medley as md, numpy, torch

@@ -195,3 +195,31 @@ def test_nothing_is_digested_without_a_folder(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(md.Federation, "identity", lambda self: pytest.fail("no folder wants it"))
     call = changes.pairs(Path())["loss"][0]()
     assert not [key for key in ran(call, 1).settings if key.startswith("identity.")]
+
+
+RECURRENT = {"lstm": md.models.lstm, "gru": md.models.gru}
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_keep_references_to_their_weights(kind: str, tmp_path: Path):
+    def federation() -> md.Federation:
+        data = md.datasets.Dataset(torch.arange(60).reshape(20, 3) % 30, torch.arange(20) % 2, classes=2)
+        module = RECURRENT[kind](30, 2, 4, 5)
+        return md.Federation(md.problems.Network(module), data=data, partition=md.scenarios.IID(2))
+
+    fed = federation()
+    before = fed.identity()
+    whole = md.run(md.FedAvg(), fed, 4, checkpoint=tmp_path / "whole", progress=False)
+    assert fed.identity() == before
+    assert federation().identity() == before
+    md.run(md.FedAvg(), federation(), 2, checkpoint=tmp_path / "half", progress=False)
+    assert torch.equal(md.run(md.FedAvg(), federation(), 4, resume=tmp_path / "half", progress=False).x, whole.x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_compiled_module_is_the_module():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert fingerprint(torch.compile(module)) == fingerprint(module)
+    with pytest.raises(RecipeError, match="ScriptModule keeps a state that cannot be compared"):
+        fingerprint(torch.jit.script(nn.Linear(2, 2)))

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..contract.client import Client, Descent
 from ..contract.types import Num, Vec
 from ..numerics.fields import Fields
-from ..numerics.lazy import Lazy
+from ..numerics.lazy import Lazy, in_memory
 from ..numerics.sparse import Sparse
 from ..runtime import tricks
 
@@ -72,17 +73,23 @@ Group = list[Schedule]
 def supports(me: Client[Any], how: Descent) -> bool:
     """Whether these clients can be trained together.
 
-    That takes dense rows of one input in memory, without weights and transforms, batches that take in every row, the
-    problem's loss, no correction, and an optimizer of Medley's own. Rows that are read when they are used go one client
-    after the other: a group's steps are gathered from all of its clients, and tables of rows hold a client's at a time.
+    That takes dense rows of one input in memory, without weights, transforms and rows of another objective beside
+    them; batches that take in every row; the problem's loss, no correction, and an optimizer of Medley's own. Rows that
+    are read from files when they are used go one client after the other: a group's steps are gathered from all of its
+    clients, and tables of rows hold a client's at a time.
     """
     objectives = [c.problem for c in me.members]
-    weighed = any(getattr(f, "w", None) is not None for f in objectives)
+    weighed = any(getattr(f, "w", None) is not None or getattr(f, "also", None) is not None for f in objectives)
     sparse = any(isinstance(getattr(f, "X", None), Sparse) for f in objectives)
     dropping = any(c.pace.drop_last and c.cuts[-1].stop < c.problem.n for c in me.members)
     own = not isinstance(how.optimizer, str)
-    drawn = any(isinstance(getattr(f, "X", None), Lazy | Fields) or getattr(f, "transform", None) for f in objectives)
+    drawn = any(read_from_files(getattr(f, "X", None)) or getattr(f, "transform", None) for f in objectives)
     return how.loss is None and how.correct is None and not (weighed or sparse or drawn or dropping or own)
+
+
+def read_from_files(X: Any) -> bool:
+    """Whether rows have several inputs, or do not lie in memory."""
+    return isinstance(X, Fields) or (isinstance(X, Lazy) and X.held is None)
 
 
 def groups(schedules: Sequence[Schedule], kinds: Sequence[Any] | None = None) -> Iterator[list[int]]:
@@ -113,8 +120,9 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
     equal = alike and group[0].n % b == 0
     index, shares = _equal_batches(group) if equal else _padded_batches(group, b, X)
     objectives: list[Any] = [s.me.problem for s in group]
+    places = None
     if table is None:
-        rows, at_rows = _one_source([f.X for f in objectives])
+        rows, at_rows, places = _source_of_rows([f.X for f in objectives])
     else:
         rows, at_rows = table.flatten(0, 1), [*range(0, k * table.shape[1], table.shape[1])]
     labels, at_labels = _one_source([f.y for f in objectives])
@@ -123,6 +131,7 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
     lagging -= begins
     index, lagging = index.to(rows.device), lagging.to(rows.device)
     row, apart = rows.shape[1:], at_rows != at_labels
+    kind = rows.dtype if places is None else objectives[0].X.dtype
     # Steps gathered at a time. A table is in the cache already.
     count = 1 if full or table is not None else max(1, min(most, GATHER_LIMIT // (k * b * row.numel())))
     positions = index.unbind(1)
@@ -133,7 +142,8 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
         at = 0 if full else t % count
         if at == 0 and (t == 0 or not full):
             some = index[:active, t : t + count]
-            hs = rows.index_select(0, some.reshape(-1)).view(*some.shape, *row).unbind(1)
+            places_of = some if places is None else places[some]
+            hs = rows.index_select(0, places_of.reshape(-1)).to(kind).view(*some.shape, *row).unbind(1)
             some = some + lagging[:active] if apart else some
             ys = labels.index_select(0, some.reshape(-1)).view(*some.shape, *labels.shape[1:]).unbind(1)
         now = 0 if full else t
@@ -207,6 +217,16 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
     return index, shares.to(X.device)
 
 
+def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | None]:
+    """As `_one_source`, and the places in the tensor where ``parts`` name rows of one by number; else None."""
+    lazies = [part for part in parts if isinstance(part, Lazy)]
+    whole = lazies[0].held if lazies else None
+    if whole is None or len(lazies) < len(parts) or any(part.held is not whole for part in lazies):
+        return *_one_source([in_memory(part) for part in parts]), None
+    begins = [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
+    return whole, begins, torch.from_numpy(np.concatenate([part.rows for part in lazies]))
+
+
 def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     """One tensor that holds the rows of all ``parts``, and the position of each part's first row in it.
 
@@ -215,8 +235,6 @@ def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     first, whole = parts[0], parts[0]._base
     if (
         len(parts) > 1
-        # A slice of lazy rows names the whole as its base too, but its storage has no offset: it is not there.
-        and not any(isinstance(part, Lazy) for part in parts)
         and whole is not None
         and whole.is_contiguous()
         and whole.shape[1:] == first.shape[1:]

@@ -16,6 +16,7 @@ from ..contract.needs import Need
 from ..contract.own import OwnState, PartlyShared, PersonalModels
 from ..contract.problem import Family, Problem, State
 from ..contract.types import Data, Vec
+from ..numerics.lazy import Lazy, blocks
 from ..problems.linear import Linear
 from ..storage.result import Row
 from . import fairness
@@ -360,6 +361,12 @@ def scores(problem: Problem, x: Vec, held: Held) -> tuple[float, float | None]:
 
 def outputs(problem: Problem, x: Vec, X: Data, y: Data) -> Iterator[tuple[Tensor, Tensor]]:
     """The model's outputs and the targets, a part of the rows at a time."""
-    rows = max(64, EVALUATED_AT_ONCE // max(1, X[0].numel()))
-    for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
-        yield problem.outputs(x, a), b
+    rows = max(64, EVALUATED_AT_ONCE // max(1, X.shape[1:].numel()))
+    if not isinstance(X, Lazy):
+        for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
+            yield problem.outputs(x, a), b
+        return
+    for at, a in blocks(X, rows):
+        z = problem.outputs(x, a)
+        shared = z.untyped_storage().data_ptr() == a.untyped_storage().data_ptr()  # such as of an nn.Identity
+        yield z.clone() if shared else z, y[at : at + rows]

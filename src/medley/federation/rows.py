@@ -18,7 +18,7 @@ from ..contract.needs import Need
 from ..contract.problem import Family, Objective, Problem
 from ..contract.types import Index, Weights
 from ..numerics.fields import Fields, tensors
-from ..numerics.lazy import Lazy
+from ..numerics.lazy import Held, Lazy, blocks
 from ..numerics.sparse import largest, not_finite
 
 
@@ -44,6 +44,10 @@ class RowTable(Protocol):
 
 LARGE = 1e3
 """Inputs and targets from this size on are named as the likely cause of a run that diverges."""
+
+INDEXED = 1 << 28
+"""Bytes of a data set's rows, 256 MiB, from which a run makes no second copy in the order of clients. A copy that is
+shorter costs little, and batches of small models are read from it faster."""
 
 LEAST_WEIGHT = 1e-150
 """Bound on weights of rows; sums and quotients of smaller ones lose digits, or are infinite."""
@@ -152,7 +156,8 @@ class ClientRows:
         for t, what in (*tensors(self.X, "input"), (self.y, "target")):
             if not t.is_floating_point() or not t.numel():
                 continue
-            at, value = largest(t)
+            found = [([first + at[0], *at[1:]], v) for first, part in blocks(t) for at, v in [largest(part)]]
+            at, value = max(found, key=lambda place: abs(place[1]))
             if abs(value) < LARGE:
                 continue
             said = self.layout.blamed(BadData(f"its largest {what} is {value:g}", row=at[0]))
@@ -188,7 +193,7 @@ def laid_out(
 
     Raises BadData, naming the client, for rows that the problem cannot take.
     """
-    X = gathered([(table.X, rows) for table, rows in met])
+    X = gathered([(table.X, rows) for table, rows in met], INDEXED)
     y = gathered([(table.y, rows) for table, rows in met])
     problem = ready((X, y), layout, family, classes, dtype, device)
     return problem, bound(met, layout, (X, y), family, problem, classes, device)
@@ -224,6 +229,8 @@ def bound(
         targets = targets_of(family, problem, y, classes, device)
         refuse_overflow(y, targets, "target")
         inputs = problem.inputs(X)
+        if isinstance(inputs, Lazy) and inputs.held is not None and Need.NETWORK not in problem.gives:
+            inputs = inputs.read()  # a product of all rows would gather them each time
         refuse_overflow(X, inputs, "input")
     except BadData as e:
         raise layout.blamed(e) from None
@@ -237,11 +244,14 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
         for (part, name), (cast, _) in zip(tensors(given, what), tensors(taken, what), strict=True):
             refuse_overflow(part, cast, name)
         return
-    if isinstance(taken, Lazy):
-        return  # rows are not read for it
-    narrower = given.is_floating_point() and torch.finfo(given.dtype).max > torch.finfo(taken.dtype).max
-    if narrower and (found := not_finite(taken)) is not None:
-        at, _ = found
+    if isinstance(taken, Lazy) and taken.held is None:
+        return  # files are not read for it
+    if not given.is_floating_point() or torch.finfo(given.dtype).max <= torch.finfo(taken.dtype).max:
+        return
+    for first, part in blocks(taken):
+        if (found := not_finite(part)) is None:
+            continue
+        at = [first + found[0][0], *found[0][1:]]
         column = at[1] if len(at) > 1 else None
         place = "" if column is None else f" in column {column}"
         raise BadData(
@@ -308,10 +318,22 @@ def refuse_weights(family: Family, problem: Problem) -> None:
     )
 
 
-def gathered(parts: Sequence[tuple[Tensor, np.ndarray]]) -> Tensor:
-    """These rows of these tensors, one below the other; not a copy where they are one tensor as it is."""
+def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf) -> Tensor:
+    """These rows of these tensors, one below the other; not a copy where they are one tensor as it is.
+
+    Args:
+        parts: tensors, and the numbers of their rows
+        most: bytes of floats from which most rows of one tensor are not copied but read when they are used, as `Lazy`
+            rows; default: always a copy
+    """
     whole = parts[0][0]
     if any(t is not whole for t, _ in parts):
         return torch.cat([t[torch.from_numpy(rows)] for t, rows in parts])
     rows = np.concatenate([rows for _, rows in parts])
-    return whole if np.array_equal(rows, np.arange(len(whole))) else whole[torch.from_numpy(rows)]
+    if np.array_equal(rows, np.arange(len(whole))):
+        return whole
+    plain = type(whole) is Tensor and whole.is_floating_point() and whole.is_cpu
+    # A few rows of many are copied, so that a node need not hold the rows of others.
+    if plain and whole.nbytes >= most and 2 * len(rows) > len(whole):
+        return Lazy([Held(whole)], rows)
+    return whole[torch.from_numpy(rows)]

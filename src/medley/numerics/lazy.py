@@ -1,12 +1,13 @@
 """Rows that are read when they are used: a `Tensor` around files, data sets of other libraries, or other tensors.
 
 Rows, slices and joins of such rows are such rows again. Any other operation reads the rows that it gets, so that a
-batch is in memory while it is trained on, and nothing else.
+batch is in memory while it is trained on, and nothing else. A large tensor in memory is read in this way, too: so a
+federation has its clients' rows in their order without a second copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, runtime_checkable
 
@@ -62,6 +63,20 @@ class Mapped:
         return torch.from_numpy(np.asarray(self.array[rows]))
 
 
+class Held:
+    """Rows of a tensor in memory, or of one that is mapped from a file."""
+
+    cheap = True
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+        self.shape, self.dtype = tuple(whole.shape), whole.dtype
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """A copy of these rows."""
+        return self.whole.index_select(0, torch.from_numpy(rows))
+
+
 class Lazy(Tensor):
     """Rows [n, ...] of one or several sources.
 
@@ -97,6 +112,12 @@ class Lazy(Tensor):
             out[torch.from_numpy(at)] = self.sources[k].read(self.rows[at] - begins[k]).to(self.dtype)
         return out
 
+    @property
+    def held(self) -> Tensor | None:
+        """The tensor [m, ...] whose rows number ``rows`` these are; None where they lie elsewhere."""
+        source = self.sources[0]
+        return source.whole if isinstance(source, Held) and len(self.sources) == 1 else None
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({list(self.shape)}, {self.dtype}, read when used)"
 
@@ -124,6 +145,26 @@ def in_memory(t: Tensor) -> Tensor:
     """The tensor, read where it is lazy, and where it holds lazy ones."""
     read: Callable[[], Tensor] | None = getattr(t, "read", None)
     return t if read is None else read()
+
+
+def blocks(t: Tensor, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
+    """The tensor in memory, as (number of the first row, rows), ``size`` rows at a time.
+
+    By default lazy rows come in blocks of `BLOCK` bytes and any other tensor at once. A block of rows that are read
+    from a tensor is valid until the next one: new memory for each, amid the values that are kept of them, would leave
+    gaps as large as the blocks.
+    """
+    lazy = t if isinstance(t, Lazy) else None
+    each = max(1, t.dtype.itemsize * t.shape[1:].numel())
+    size = size or (max(1, len(t)) if lazy is None else max(1, BLOCK // each))
+    whole = None if lazy is None else lazy.held
+    if lazy is None or whole is None or whole.dtype != t.dtype:
+        yield from ((at, in_memory(t[at : at + size])) for at in range(0, len(t), size))
+        return
+    buffer = torch.empty(min(size, len(t)), *t.shape[1:], dtype=t.dtype)
+    for at in range(0, len(t), size):
+        rows = torch.from_numpy(lazy.rows[at : at + size])
+        yield at, torch.index_select(whole, 0, rows, out=buffer[: len(rows)])
 
 
 def digest(t: Lazy, size: int) -> bytes:
@@ -154,6 +195,10 @@ def _index(t: Any, index: Sequence[Tensor | None]) -> Lazy | None:
 
 def _slice(t: Lazy, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Lazy | None:
     return _some(t, t.rows[slice(start, end, step)]) if dim == 0 else None
+
+
+def _select(t: Lazy, dim: int, index: int) -> Tensor | None:
+    return _some(t, t.rows[[index]]).read()[0] if dim == 0 else None
 
 
 def _split(t: Lazy, size: int, dim: int = 0) -> list[Lazy] | None:
@@ -190,10 +235,11 @@ def _to(t: Lazy, *, dtype: torch.dtype | None = None, device: torch.device | Non
 OPS: dict[Any, Any] = {
     aten.index.Tensor: _index,
     aten.slice.Tensor: _slice,
+    aten.select.int: _select,
     aten.split.Tensor: _split,
     aten.cat.default: _cat,
     aten._to_copy.default: _to,
     aten.detach.default: lambda t: _some(t, t.rows),
     aten.alias.default: lambda t: _some(t, t.rows),
 }
-"""Operations that read nothing. One that returns None has no lazy form for its arguments."""
+"""Operations that read nothing, or one row. One that returns None has no lazy form for its arguments."""

@@ -15,6 +15,7 @@ import logging
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -224,18 +225,17 @@ class Digester:
         )
 
     def module(self, m: nn.Module) -> bytes:
-        """A module: class, parameters, buffers, children, hooks and own attributes; shared parts count as shared."""
+        """A module, compiled or not: class, parameters, buffers, children, hooks, attributes, and which are shared."""
         if hasattr(m, "fingerprint"):
             return self._object(m)
         first: dict[int, str] = {}
         parts: list[bytes] = []
-        for path, child in m.named_modules(remove_duplicate=False):
+        for path, child in getattr(m, "_orig_mod", m).named_modules(remove_duplicate=False):
             known = first.setdefault(id(child), path)
             parts += [path.encode(), known.encode()]
             if known != path:
                 continue
-            tensors = {**child._parameters, **child._buffers}
-            for name, t in tensors.items():
+            for name, t in {**child._parameters, **child._buffers}.items():
                 place = "" if t is None else first.setdefault(id(t), f"{path}.{name}")
                 kind = f"{name} {place} {t is not None and t.requires_grad}"
                 parts += [kind.encode(), self.of(t)]
@@ -255,7 +255,7 @@ class Digester:
         if all(getattr(cls, way) is getattr(object, way) for way in ("__reduce_ex__", "__reduce__")):
             try:
                 object.__reduce_ex__(value, 2)  # refuses what keeps a state beside its attributes
-            except TypeError:
+            except (TypeError, RuntimeError):
                 pass
             else:
                 return _hashed("object", self.of(cls), self.named(cls.__name__, _state(value)))
@@ -301,6 +301,7 @@ KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
     (list, lambda d, v: d.all("list", v)),
     (dict | types.MappingProxyType, Digester.mapping),
     (set | frozenset, Digester.unordered),
+    (weakref.ref, lambda d, v: _hashed("weak reference", d.of(v()))),
     (PurePath, lambda d, v: _hashed("path", str(v).encode())),
     (logging.Logger, lambda d, v: _hashed("logger")),
     (CONSTANTS, lambda d, v: _hashed("constant", repr(v).encode())),

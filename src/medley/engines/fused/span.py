@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from ...numerics.lazy import in_memory
 from ..minibatches import ClientVecs, Group, Schedule
 from . import products
 from .layers import Back, Dense, Forward
@@ -83,7 +84,7 @@ class Span:
         """At W = W₀: the clients' starting points are the rows of X [k, d]; ``drift`` is D of all parameters [k, d]."""
         k, n, i, o = len(group), max(s.n for s in group), layer.inputs, layer.outputs
         objectives: list[Any] = [s.me.problem for s in group]
-        rows = [f.X.flatten(1) for f in objectives]
+        rows = [in_memory(f.X).flatten(1) for f in objectives]
         both = [X] if drift is None else [X, drift]
         new = X.new_empty if all(s.n == n for s in group) else X.new_zeros
         table = new(k, n, len(both) * o + n)
