@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import medley as md
+from medley.contract.errors import RecipeError
 from medley.transports import Local, Ray
+from medley.transports.ray import Actors
 from support.scripted import Assassin, Script, assert_same, train
 
 pytestmark = [
@@ -38,7 +40,7 @@ def _cluster() -> Iterator[None]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(address="local", num_cpus=2, **options)
+        ray.init(address="local", num_cpus=2, num_gpus=2, **options)  # two that are not there: scheduling
         yield
         ray.shutdown()
 
@@ -95,3 +97,25 @@ def test_settings_that_make_no_sense() -> None:
     with pytest.raises(md.RecipeError, match="at least 1") as e:
         Ray(0)
     assert e.value.key == "workers"
+
+
+@pytest.mark.parametrize(("gpus", "of"), [(1.0, 2), (0.5, 1)])
+def test_workers_are_started_where_gpus_are_free(gpus: float, of: int) -> None:
+    import ray
+
+    actors = Actors(2, None, gpus)
+    try:
+        got = [ray.get(a.__ray_call__.remote(lambda _: os.environ["CUDA_VISIBLE_DEVICES"])) for a in actors.actors]
+    finally:
+        actors.close()
+    assert len(set(got)) >= of
+    assert set(got) <= {"0", "1"}
+
+
+def test_more_gpus_than_there_are_and_gpus_without_a_run_on_them() -> None:
+    with pytest.raises(RecipeError, match=r"3 workers with gpus_per_worker=1, and there is room for 2 on 2 GPUs"):
+        Actors(3, None, 1.0)
+    with pytest.raises(RecipeError, match="room for 0 on 2 GPUs"):
+        Actors(None, None, 4.0)
+    with pytest.raises(RecipeError, match="the run is on cpu; give device='cuda'"):
+        train(Script(), Ray(2, gpus_per_worker=0.5))

@@ -11,8 +11,9 @@ own processes: use only a cluster that is yours.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,36 +31,45 @@ from .memories import MemoriesHere
 
 @dataclass(frozen=True)
 class Ray:
-    """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU.
+    """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU, or with a share of a GPU too.
 
     Attributes:
-        workers: number of actors. Default: one for every CPU that Ray has
+        workers: number of actors. Default: one for every CPU that Ray has, and no more than its GPUs hold
         address: address of the cluster, as in ``ray.init``: "auto", "ray://head:10001". Default: the environment
             variable RAY_ADDRESS, else a cluster on this machine, which ends with the run
+        gpus_per_worker: GPUs of an actor, for a run with ``device="cuda"``: a share such as 0.5, or a whole number of
+            which torch uses the first. Default 0, for a run on the CPU
 
     Medley has to be installed on every machine. Actors take seconds to start: for many runs, ``with Ray(2).held() as
     transport`` keeps them from one run to the next.
 
-    A run has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``). Raises
-    RecipeError for fewer than one worker, without Ray, and for a device other than the CPU.
+    A run on the CPU has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``).
+    Each actor sees its own GPU as "cuda:0"; Ray starts it where one is free. Raises RecipeError for fewer than one
+    worker, without Ray, for GPUs without ``device="cuda"`` and the other way round, and for more GPUs than Ray has.
     """
 
     workers: int | None = None
     address: str | None = None
+    gpus_per_worker: float = 0.0
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise RecipeError(f"Ray(workers={self.workers}): must be at least 1", "workers")
+        g = self.gpus_per_worker
+        if not (0 <= g <= 1 or (1 < g < math.inf and float(g).is_integer())):
+            raise RecipeError(
+                f"Ray(gpus_per_worker={g}): must be a share of a GPU, from 0 to 1, or a whole number", "gpus_per_worker"
+            )
 
     def open(self, host: Host) -> RayConnection:
         """Begin a run with the clients of ``host``: connect, unless this process is connected, and start the actors."""
-        _on_cpu(host)
-        return RayConnection(Actors(self.workers, self.address), host, ends=True)
+        _check_device(host, self.gpus_per_worker)
+        return RayConnection(Actors(self.workers, self.address, self.gpus_per_worker), host, ends=True)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Actors]:
         """A transport whose actors serve one run after the other, until the ``with`` block ends."""
-        actors = Actors(self.workers, self.address)
+        actors = Actors(self.workers, self.address, self.gpus_per_worker)
         try:
             yield actors
         finally:
@@ -69,7 +79,7 @@ class Ray:
 class Actors:
     """A connection to Ray with running actors. It is a transport, too; its actors outlive a run."""
 
-    def __init__(self, workers: int | None, address: str | None) -> None:
+    def __init__(self, workers: int | None, address: str | None, gpus: float = 0.0) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Else Ray warns that its version 3 will leave CUDA_VISIBLE_DEVICES alone, and its processes fill the log.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -86,12 +96,22 @@ class Actors:
                 ray.init(address=address, logging_level="error", log_to_driver=False, **local)
             except (ConnectionError, RuntimeError, ValueError) as e:
                 raise RecipeError(f"Ray(address={address!r}): no cluster answers there: {e}", "address") from None
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(Actor)
-        self.actors = [kind.remote() for _ in range(workers or int(ray.cluster_resources()["CPU"]))]
+        self.gpus, has, options = gpus, ray.cluster_resources(), {"num_gpus": gpus} if gpus else {}
+        room = _room(has, gpus)
+        if gpus and (workers or 1) > room:
+            if self.ours:
+                ray.shutdown()
+            raise RecipeError(
+                f"Ray: {workers or 1} workers with gpus_per_worker={gpus:g}, and there is room for {room} on "
+                f"{has.get('GPU', 0):g} GPUs and {has['CPU']:g} CPUs; take fewer workers, or a smaller share",
+                "gpus_per_worker",
+            )
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1, **options)(Actor)
+        self.actors = [kind.remote() for _ in range(workers or room)]
 
     def open(self, host: Host) -> RayConnection:
         """Begin a run with the clients of ``host`` on these actors."""
-        _on_cpu(host)
+        _check_device(host, self.gpus)
         return RayConnection(self, host, ends=False)
 
     def close(self) -> None:
@@ -103,9 +123,32 @@ class Actors:
             self.ray.shutdown()
 
 
-def _on_cpu(host: Host) -> None:
-    if host.device != "cpu":
-        raise RecipeError(f"Ray: workers compute on the CPU, the run is on {host.device}; leave device= out")
+def _check_device(host: Host, gpus: float) -> None:
+    """Raises RecipeError where the run's device is not the workers'."""
+    if gpus and host.device != "cuda":
+        raise RecipeError(
+            f"Ray(gpus_per_worker={gpus:g}): the run is on {host.device}; give device='cuda', each worker's own GPU",
+            "gpus_per_worker",
+        )
+    if not gpus and host.device != "cpu":
+        raise RecipeError(
+            f"Ray: workers compute on the CPU, the run is on {host.device}; give Ray(gpus_per_worker=1), or leave "
+            "device= out",
+            "device",
+        )
+
+
+def _room(has: Mapping[str, float], gpus: float) -> int:
+    """The number of workers that a cluster holds, one CPU each. A share of a GPU does not spread over two of them."""
+    if not gpus:
+        return int(has["CPU"])
+    whole = int(has.get("GPU", 0))
+    return min(int(has["CPU"]), int(whole / gpus) if gpus > 1 else whole * int(1 / gpus + 1e-9))
+
+
+def _moved(tree: Any, device: str) -> Any:
+    """A pytree that came as bytes, on the device of the run."""
+    return tree if device == "cpu" else pytree.map_tensors(tree, lambda t: t.to(device))
 
 
 class Actor:
@@ -131,12 +174,12 @@ class Actor:
             self.classes = {"Exchange": Exchange, "Clip": Clip, **pytree.dataclasses_in(self.host.algorithm.memory)}
             self.data = data
         if common != self.common:
-            self.every = pytree.from_bytes(ray.get(common[0]), {})
+            self.every = _moved(pytree.from_bytes(ray.get(common[0]), {}), self.host.device)
             self.common = common
         answers: list[bytes | dict[str, Any]] = []
         for block in own:
             try:
-                mine = pytree.from_bytes(block, self.classes)
+                mine = _moved(pytree.from_bytes(block, self.classes), self.host.device)
                 reply, pending = self.host.serve_block(replace(mine["exchange"], **self.every), 0, mine["held"])
                 answers.append(pytree.to_bytes({**vars(reply), "pending": pending if self.host.remembers else {}}))
             except Exception as e:
@@ -149,7 +192,7 @@ class RayConnection(MemoriesHere):
 
     def __init__(self, actors: Actors, host: Host, ends: bool) -> None:
         super().__init__(host)
-        self.actors, self.ends, self.ray = actors, ends, actors.ray
+        self.actors, self.ends, self.ray, self.device = actors, ends, actors.ray, host.device
         self.classes = pytree.dataclasses_in(host.algorithm.memory)
         self.data = [self.ray.put(host.without_memories())]
 
@@ -213,6 +256,7 @@ class RayConnection(MemoriesHere):
     def _reply(self, exchange: Exchange, block: int, answer: bytes) -> Fold:
         got = pytree.from_bytes(answer, self.classes)
         self.keep(exchange, got.pop("pending"))
+        got = _moved(got, self.device)
         receipts = [Receipt(*r) for r in got["receipts"]]
         return Fold(**{**got, "block": block, "receipts": receipts})
 
