@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pages
+import recipe_page
 
 from medley.report.figures import DARK
 
@@ -34,7 +35,9 @@ LINKS = (
 def main(folder: Path) -> None:
     """Make the folder anew."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("sources.py", "pages.py", "__pycache__"))
+    shutil.copytree(
+        ROOT / "docs", folder, ignore=shutil.ignore_patterns("sources.py", "pages.py", "recipe_page.py", "__pycache__")
+    )
     contents = (folder / "contents.md").read_text(encoding="utf-8")
     (folder / "contents.md").unlink()
     (folder / "index.md").write_text(moved(ROOT / "README.md") + contents, encoding="utf-8")
@@ -49,6 +52,7 @@ def main(folder: Path) -> None:
             shutil.copy(file, there)
         (there / "README.md").write_text(moved(page, "../../"), encoding="utf-8")
     pages.main(folder / "methods")
+    recipe_page.main(folder / "reference" / "recipes.md")
     for page in folder.glob("*.md"):
         page.write_text(page.read_text(encoding="utf-8").replace("](../examples/", "](examples/"), encoding="utf-8")
     (folder / "gallery.md").write_text(gallery(folder / "examples"), encoding="utf-8")

@@ -15,6 +15,7 @@ import pytest
 
 import medley as md
 from medley import recipe
+from medley.testing import checks
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -87,7 +88,7 @@ def test_every_page_is_in_the_navigation():
 def test_every_check_of_the_battery_is_explained():
     said = (DOCS / "reference" / "contract.md").read_text()
     rows = {name for line in re.findall(r"^\| ([^|]+) \|", said, re.M) for name in line.split(", ")}
-    assert {c.name for c in md.testing.checks(md.FedAvg())} <= rows
+    assert {c.name for c in checks(md.FedAvg())} <= rows
 
 
 def test_tutorials_are_eleven_in_order_and_each_names_the_next():
@@ -176,3 +177,19 @@ def test_the_gallery_shows_every_picture_and_its_notebooks_run_the_scripts(tmp_p
         assert script.endswith(f'"""\n\n{code}\n')
         assert ast.get_docstring(ast.parse(script)) == said
         assert f"'{picture.name}'" in shown
+
+
+def test_the_reference_of_recipes_has_every_table_kind_and_key(tmp_path):
+    page = runpy.run_path(str(DOCS / "recipe_page.py"))["page"]()
+    for table in set(recipe.schema.TABLES) - {"name", "methods"}:
+        assert f"## [{table}]" in page, table
+    kinds = {**recipe.schema.readers(), **recipe.schema.model_functions()}
+    lists = ("PARTITIONS", "PARTICIPATIONS", "STREAMS", "REPLAYS", "CODECS", "FOLDS", "LAWS", "PROBLEMS")
+    for name in [*kinds, *(n for k in lists for n in getattr(recipe.schema, k))]:
+        assert f"**`{name}`**" in page, name
+    run = page.partition("## [run]")[2].partition("\n## ")[0]
+    for key in (*recipe.schema.COUNTS, *recipe.schema.RUN):
+        assert f"| `{key}` |" in run, key
+    assert "| `share` | a number, at least 0 below 1 | needed | The share of clients that lie, rounded down." in page
+    assert "| `keys` | a list | `[]` | Columns for natural clients; default none. |" in page
+    assert "``" not in page

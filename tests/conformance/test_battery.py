@@ -226,6 +226,29 @@ def test_conformance_tells_all_that_failed() -> None:
 
 
 @dataclass(frozen=True)
+class Bare(Algorithm[Server]):
+    """Asks with a tensor in the place of a message."""
+
+    def start(self, x: Vec) -> Server:
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        s.x = s.x + clients.ask(self.train, s.x).mean().delta  # type: ignore[arg-type]
+
+    @on_client
+    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
+        return fedavg.Step(me.descend(got.x).step)
+
+
+def test_a_method_without_a_whole_round_fails_once() -> None:
+    with pytest.raises(ExceptionGroup, match="Bare breaks the contract") as e:
+        conformance(Bare())
+    (one,) = e.value.exceptions
+    assert str(one) == "ask(train): the message to all is Tensor, not Model"
+    assert "were not made" in one.__notes__[-1]
+
+
+@dataclass(frozen=True)
 class Demanding(Algorithm[Server]):
     needs: ClassVar[frozenset[str]] = frozenset({"quadratic", "network"})
 

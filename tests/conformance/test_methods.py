@@ -17,8 +17,11 @@ TYPED = {"card", "partial", "one client", "narrow codec"}
 """The short checks, which run with run-time types; those take half of the time of the long ones."""
 
 
-LONG = {"one worker", "stacks"}
-"""Checks that `make test` leaves out: two workers take the same way; tests/engines/test_stacked.py has all methods."""
+LONG = {"a round", "one worker", "stacks"}
+"""Checks that `make test` leaves out.
+
+All others go through a round; two workers take the same way as one; tests/engines/test_stacked.py has all methods.
+"""
 
 FIRST = {type(m): m for m in reversed(METHODS)}
 """The first of several variants of a method; `make test` has the short checks of the others."""

@@ -78,9 +78,11 @@ def methods() -> dict[str, Any]:
             md.CFLAG(mode="paper", adaptive="average", L=1.0),
         ),
         *(md.CFLAG(form="svrg", clip=None), md.CFLAG(mode="paper", form="svrg"), md.CFLAG(correct=False)),
+        md.CFLAG(correct="head"),
         *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.Local()),
         *(md.FedRep(head_epochs=2), md.pFedMe(mu=5.0)),
         md.TARGET(mlp(4, 4, (5,)), generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),
+        md.FedECADO(gamma=0.1),
     ]
     out: dict[str, Any] = {}
     for m in made:

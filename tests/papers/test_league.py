@@ -199,3 +199,11 @@ def test_runs_of_other_settings_are_not_mixed(
     with pytest.raises(SystemExit, match="runs of other settings"):
         command(league, monkeypatch, *words, "--set", "mu=0.5")
     assert command(league, monkeypatch, "--methods", "FedFoo", "--out", str(tmp_path)) == 2
+
+
+def test_an_asynchronous_run_has_as_many_replies(league: dict[str, Any]) -> None:
+    entrants, run = league["entrants"].ENTRANTS, league["run"]
+    # 18 clients, 5 replies a round: 3.6 times as many rounds.
+    assert run.rounds_of("clock-digits", entrants["FedAvg"]) == 200
+    assert run.rounds_of("clock-digits", entrants["FedBuff"]) == 720
+    assert run.rounds_of("digits-softmax-dirichlet", entrants["FedAvg"]) == 40

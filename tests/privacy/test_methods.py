@@ -61,6 +61,8 @@ def verdicts(unit: Literal["client", "row"]) -> dict[str, tuple[str, ...]]:
         if isinstance(method, md.Private) or "-" in method.name:  # rules that wrap a method: see the text
             continue
         name = 'FedECADO(flows="client")' if getattr(method, "flows", "") == "client" else method.name
+        if getattr(method, "gamma", None):
+            name = f"{name.rstrip(')')}{', ' if name.endswith(')') else '('}gamma=...)"
         for fed in feds:
             try:
                 md.run(method, fed, rounds=1, progress=False)

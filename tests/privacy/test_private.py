@@ -152,7 +152,7 @@ def test_same_seed_same_noise_and_another_seed_another() -> None:
 
 def test_resume_goes_on_counting(tmp_path: Path) -> None:
     """A run of 8 rounds, and one that stops after 3 and goes on: the same bits and the same ε."""
-    method = md.Private(md.SCAFFOLD(), noise=1.2, clip=Quantile(start=1.0))
+    method = md.Private(md.SCAFFOLD(), noise=0.3, clip=Quantile(start=1.0))
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),

@@ -164,7 +164,7 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
         ("partition.kind=3", "partition.kind = 3 should be one of ByKey, Dirichlet"),
         (
             "run.precision=bf16",
-            "run.precision = 'bf16': there is no mixed precision. On the CPU a step in bfloat16 took",
+            "run.precision = 'bf16': there is no mixed precision. On the CPU a step of ResNet-18 in bfloat16 took",
         ),
         ("run.evry=3", "run has no 'evry'. Did you mean 'eval_every'?"),
         ("run.seeds='a'", 'run.seeds = "a" should be a whole number or a list'),

@@ -42,7 +42,7 @@ class Builder:
         if "precision" in run:
             raise RecipeError(
                 f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step "
-                "in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
+                "of ResNet-18 in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
                 "precision",
             )
         self.known("run", run, keys, also)

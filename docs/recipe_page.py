@@ -1,0 +1,162 @@
+"""The reference of recipes: every table, its keys, their types, defaults and meanings, from the classes that take them.
+
+    python docs/recipe_page.py build/docs/reference/recipes.md
+
+`make docs` calls it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from medley import (
+    Federation,
+    ReplyPolicy,
+    SecureSum,
+    compare,
+    models,
+    privacy,
+    problems,
+    replay,
+    robust,
+    scenarios,
+    tune,
+)
+from medley import run as run_once
+from medley.recipe import schema
+from medley.recipe.limits import ClientLimits
+from medley.recipe.toml import inline
+from medley.transports import Lossy
+from medley.wire import codecs
+
+Kinds = Mapping[str, Any]
+
+CHOICES: dict[str, tuple[str, Kinds]] = {
+    "problem": ("The loss, and for `Network` the model; further keys are the family's or the model's.", {}),
+    "partition": ("How the rows of the data set come to clients.", schema.named(scenarios, schema.PARTITIONS)),
+    "participation": (
+        "Who takes part in a round. A number above all tables, `participation = 0.1`, is a `Fraction`.",
+        schema.named(scenarios, schema.PARTICIPATIONS),
+    ),
+    "stream": ("Tasks, one after the other.", schema.named(scenarios, schema.STREAMS)),
+    "replay": ("The rows that clients keep of past tasks.", schema.named(replay, schema.REPLAYS)),
+    "codec": ("The encoding of messages.", schema.named(codecs, schema.CODECS)),
+}
+"""Tables with a key `kind`."""
+
+PLAIN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
+    "pace": ("The clients' local training in a round.", scenarios.Pace, ()),
+    "devices": ("Speeds and links; `preset` is one of factory, hospitals and phones.", scenarios.Devices, ()),
+    "membership": ("Clients that join or leave, and their rounds.", scenarios.Membership, ()),
+    "attack": ("Some clients lie.", scenarios.Attack, ()),
+    "federation": ("The rest of a federation.", Federation, ("weights", "classes", "f_star")),
+    "run": ("Counts and options of the run.", run_once, ("rounds", "seed", *schema.RUN)),
+    "reply_policy": ("The replies that an exchange waits for.", ReplyPolicy, ()),
+    "secure": ("The server learns sums of replies only.", SecureSum, ()),
+    "clients": ("On machines of other people: the most that they may report of their data.", ClientLimits, ()),
+    "faults": ("Messages that are lost, late or broken, for tests.", Lossy, ()),
+    "tune": ("What `medley tune` tries.", tune, ("grid", "rounds", "seeds", "metric", "on")),
+}
+"""Tables that are the arguments of one function or class; with names, of these arguments only."""
+
+HIDDEN = {"self", "inner", "module", "method", "fed", "folder"}
+"""Arguments that no file gives."""
+
+
+def main(file: Path) -> None:
+    """Write the page."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    out = [
+        "# Recipes, table by table",
+        "A recipe is a TOML file. `medley new` writes one; `medley run`, `compare` and `tune` take it. A key is the "
+        "name of an argument. Where a value is a table with a `kind`, the kind is a class or function named here, or "
+        'one of your own, `"module:name"`. `--set table.key=value` changes a value for one run.',
+        "## [data]",
+        "`name` is a reader, and further keys are its arguments. " + said(schema.STEPS),
+        *(part(name, f) for name, f in schema.readers().items()),
+    ]
+    for name, (text, kinds) in CHOICES.items():
+        out += [f"## [{name}]", text]
+        if name == "problem":
+            families = {n: getattr(problems, n) for n in schema.PROBLEMS}
+            out += [*(part(n, f) for n, f in families.items()), "### Models of `Network`"]
+            out += ["`model` is one of these; shapes and classes come from the data."]
+            kinds = {n: getattr(models, n) for n in schema.model_functions() if callable(getattr(models, n))}
+        out += [part(n, f) for n, f in kinds.items()]
+    for name, (text, f, only) in PLAIN.items():
+        seeds = "\n" + rows(compare, ("seeds",)).splitlines()[-1] if name == "run" else ""
+        out += [f"## [{name}]", text, rows(f, only) + seeds]
+    out += [
+        "## [[methods]]",
+        "`kind` is a [method](../methods/index.md), `lr` multiplies the clients' lr, further keys are the method's "
+        "settings. Two keys wrap it: `private` takes the arguments of `Private`, `fold` a kind.",
+        part("private", privacy.Private),
+        *(part(n, getattr(robust, n)) for n in schema.FOLDS),
+        "## Laws",
+        'In the place of a number in `[pace]` and `[devices]`: `lr = { kind = "Uniform", low = 0.01, high = 0.1 }`.',
+        *(part(n, getattr(scenarios, n)) for n in schema.LAWS),
+    ]
+    return "\n\n".join(x for x in out if x) + "\n"
+
+
+def said(steps: Mapping[str, type]) -> str:
+    """The keys of [data] that come after reading."""
+    words = ", ".join(f"`{k}` ({schema.in_words(t)})" for k, t in steps.items())
+    return f"These keys change the set once it is read: {words}."
+
+
+def part(name: str, f: Callable[..., Any]) -> str:
+    """One kind: its first sentence, and its keys."""
+    first = (inspect.getdoc(f) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+    return f"**`{name}`** {first}" + (f"\n\n{table}" if (table := rows(f)) else "")
+
+
+def rows(f: Callable[..., Any], only: tuple[str, ...] = ()) -> str:
+    """The table of the arguments of ``f``, or of some."""
+    hints, texts = schema.hints(f), described(f)
+    lines = []
+    for name, p in inspect.signature(f).parameters.items():
+        if name in HIDDEN or name.startswith("_") or (only and name not in only):
+            continue
+        plain = isinstance(p.default, bool | int | float | str | tuple | list)
+        default = "needed" if p.default is p.empty else f"`{inline(p.default)}`" if plain else ""
+        kind = schema.in_words(hints[name]) if name in hints else ""
+        lines.append(f"| `{name}` | {cell(kind)} | {cell(default)} | {cell(texts.get(name, ''))} |")
+    return "| key | value | default | |\n|---|---|---|---|\n" + "\n".join(lines) if lines else ""
+
+
+def described(f: Callable[..., Any]) -> dict[str, str]:
+    """The arguments that docstrings describe under "Args:" or "Attributes:", those of base classes too."""
+    out: dict[str, str] = {}
+    for thing in inspect.getmro(f) if inspect.isclass(f) else (f,):
+        if not thing.__module__.startswith("medley."):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+        assert isinstance(tree, ast.ClassDef | ast.FunctionDef)
+        for block in re.split(r"(?:Args|Attributes):\n", ast.get_docstring(tree) or "")[1:]:
+            found = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
+            for names, text in found:
+                for name in names.split(", "):
+                    out.setdefault(name, " ".join(text.split()))
+    return out
+
+
+def cell(text: str) -> str:
+    """A text that does not end a table's cell."""
+    return text.replace("|", "\\|").replace("``", "`").replace("text or a table with a kind", "text")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

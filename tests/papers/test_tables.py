@@ -1,0 +1,130 @@
+"""The papers' tables: tuning, runs that survive a kill, and the page by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import medley as md
+
+FOLDER = Path(__file__).parents[2] / "papers" / "tables"
+NAMES = ("experiments", "page", "run")
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in NAMES:
+        sys.modules.pop(name, None)
+    import page
+    import run
+
+    import experiments
+
+    yield {m.__name__: m for m in (experiments, page, run)}
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [
+        (1.0, {0.3, 1.0, 3.0}),
+        (3.0, {0.3, 1.0, 3.0, 10.0}),
+        (30.0, {0.3, 1.0, 3.0, 10.0, 30.0}),
+        (0.1, {0.03, 0.1, 0.3, 1.0, 3.0}),
+    ],
+)
+def test_tuning_goes_on_beyond_an_edge(tables: dict[str, Any], best: float, tried: set[float]) -> None:
+    asked = []
+
+    def score(lr: float) -> float:
+        asked.append(lr)
+        return -abs(lr - best)
+
+    assert tables["run"].tuned(score) == best
+    assert set(asked) == tried
+    assert len(asked) == len(tried)
+
+
+def digits(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One experiment of two methods on the digits."""
+    pace = md.scenarios.Pace(lr=0.3, batch=16)
+    usual = tables["experiments"].EXPERIMENTS["fedecado-1"]
+    small = dataclasses.replace(
+        usual,
+        build=lambda: md.Federation(
+            md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(5), pace=pace, validation=0.1
+        ),
+        rounds=4,
+        methods={"FedECADO": md.FedECADO(), "FedAvg": md.FedAvg()},
+    )
+    monkeypatch.setitem(tables["experiments"].EXPERIMENTS, "fedecado-1", small)
+
+
+def test_a_killed_run_goes_on(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    digits(tables, monkeypatch)
+    run, path = tables["run"], tables["run"].file_of(tmp_path, "fedecado-1", "FedAvg")
+    said = run.fill((tmp_path, "fedecado-1", "FedAvg"))
+    whole = path.read_text().splitlines()
+    made = len(whole)
+    assert said.endswith(f"{made} runs")
+    assert [json.loads(x)["kind"] for x in whole] == ["tuning"] * (made - 3) + ["final"] * 3
+    # Killed in the middle of the last line.
+    path.write_text("\n".join(whole[:-1]) + "\n" + whole[-1][:20])
+    assert run.fill((tmp_path, "fedecado-1", "FedAvg")).endswith("1 runs")
+    again = [json.loads(x) for x in path.read_text().splitlines()]
+    costs = ("cpu", "wall")
+    assert [{k: v for k, v in x.items() if k not in costs} for x in again] == [
+        {k: v for k, v in json.loads(x).items() if k not in costs} for x in whole
+    ]
+
+
+def test_the_page_pairs_seeds(tables: dict[str, Any], tmp_path: Path) -> None:
+    run, page = tables["run"], tables["page"]
+
+    def write(method: str, scores: list[float | None]) -> None:
+        path = run.file_of(tmp_path, "fedecado-1", method)
+        path.parent.mkdir(exist_ok=True)
+        common = {"kind": "final", "lr": 1.0, "rounds": 50, "cpu": 100.0, "fgt": None}
+        lines = [
+            {**common, "seed": s, "score": v, "status": "diverged" if v is None else "finished"}
+            for s, v in enumerate(scores)
+        ]
+        path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+    write("FedECADO", [0.5, 0.6, 0.7])
+    write("FedNova", [0.4, 0.5, 0.5])
+    write("FedProx", [0.9, None, None])
+    text = "\n".join(page.page(tmp_path))
+    # Differences 10, 10, 20: mean 13.33, deviation 5.774, 4.303 · 5.774/√3 = 14.34.
+    assert "| FedECADO | 57.8 (3.6) | 60.0 (10.0) | 1 |  | 3 | 2.00 |" in text
+    assert "| FedNova | 48.9 (2.9) | 46.7 (5.8) | 1 | +13.3 ± 14.3 | 3 | 2.00 |" in text
+    assert "| FedProx | 44.3 (3.2) | 90.0 | 1 | – | 1, 2 diverged | 2.00 |" in text
+    assert "The best rival is FedNova: FedECADO − FedNova = +13.3 ± 14.3." in text
+    assert "Not done yet: FedExP, FedDecorr, FedRS, FedAvg, SCAFFOLD." in text
+    assert "Not run: fedecado-2," in text
+
+
+def test_seeds_of_a_rate_that_was_beaten_are_left_out(tables: dict[str, Any]) -> None:
+    runs = [
+        {"kind": kind, "lr": lr, "seed": seed, "score": score, "status": "finished"}
+        for kind, lr, seed, score in (("tuning", 0.1, 9, 0.5), ("final", 0.1, 0, 0.5), ("tuning", 0.03, 9, 0.6))
+    ]
+    assert tables["page"].at_the_best(runs) == []
+    runs.append({"kind": "final", "lr": 0.03, "seed": 0, "score": 0.7, "status": "finished"})
+    assert [x["score"] for x in tables["page"].at_the_best(runs)] == [0.7]
+
+
+def test_each_method_has_a_file_of_its_own(tables: dict[str, Any], tmp_path: Path) -> None:
+    found = [
+        tables["run"].file_of(tmp_path, n, m) for n, e in tables["experiments"].EXPERIMENTS.items() for m in e.methods
+    ]
+    assert len(found) == len(set(found))
