@@ -54,11 +54,19 @@ def identity(name: str, entrant: Entrant) -> str:
     parts = [
         federation(name).identity()[f"{PREFIX}data"],
         inspect.getsource(entry.build),
-        [entry.rounds, entry.metric, entry.target, entry.replies],
+        [rounds_of(name, entrant), entry.metric, entry.target, entry.replies],
         [method.name, sorted((k, repr(v)) for k, v in method.settings().items() if v != usual.get(k))],
         [entrant.knob, tuple(entrant.ladder), entrant.start, entrant.asynchronous],
     ]
     return blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def rounds_of(name: str, entrant: Entrant) -> int:
+    """The rounds of a run. An asynchronous one has as many replies as the others: its rounds are shorter, and more."""
+    entry = FEDERATIONS[name]
+    if not entrant.asynchronous or entry.replies is None:
+        return entry.rounds
+    return entry.rounds * len(federation(name).draw(TUNING_SEED).tasks[0].sizes) // entry.replies
 
 
 def once(name: str, entrant: Entrant, point: Point, seed: int, on: str) -> Line:
@@ -75,7 +83,7 @@ def once(name: str, entrant: Entrant, point: Point, seed: int, on: str) -> Line:
         result = md.run(
             entrant.at(point),
             federation(name),
-            entry.rounds,
+            rounds_of(name, entrant),
             seed=seed,
             evaluate_on=on,
             eval_every=1 if clock else max(1, entry.rounds // 20),
