@@ -1,0 +1,161 @@
+"""The papers' tables: every method tuned over the same learning rates, then three seeds.
+
+    python papers/tables/run.py fedecado-1 fedecado-2 --jobs 2
+    python papers/tables/run.py --list
+
+A finished run is a line of results/; the same command goes on after Ctrl-C, a kill or a crash. Data sets are looked for
+in $MEDLEY_DATA. `page.py` makes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+import medley as md
+from experiments import BEYOND, EXPERIMENTS, LRS, SEEDS, TUNING_SEED
+
+HERE = Path(__file__).parent / "results"
+TAIL, EVERY = 3, 5
+"""A run's accuracy is the mean of its last three evaluations, one in five rounds; with tasks it is the last."""
+
+Line = dict[str, Any]
+
+
+def once(name: str, method: str, lr: float, seed: int, on: str) -> Line:
+    """One run, as a line of its file. An error of the method is a failed run."""
+    e, began, wall = EXPERIMENTS[name], time.process_time(), time.perf_counter()
+    line: Line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
+    try:
+        result = md.run(
+            md.Tuned(e.methods[method], lr),
+            e.build(),
+            e.rounds,
+            seed=seed,
+            evaluate_on=on,
+            eval_every=e.rounds if e.tasks else min(EVERY, max(1, e.rounds // 4)),
+            eval_rows=1000,
+            transport=md.transports.Local(),
+            throw=False,
+            progress=False,
+        )
+    except md.MedleyError as error:
+        line |= {"status": "failed", "message": str(error)}
+    else:
+        score = result.summary["acc"] if e.tasks else fmean(row["accuracy"] for row in result.history[-TAIL:])
+        line |= {
+            "status": result.status.outcome,
+            "score": score if math.isfinite(score) else None,
+            "fgt": result.summary["fgt"] if e.tasks else None,
+            "loss": result.history[-1]["loss"],
+            "rounds": result.history[-1]["round"],
+            "bytes_up": result.ledger.up,
+            "bytes_down": result.ledger.down,
+        }
+    return line | {"cpu": round(time.process_time() - began, 2), "wall": round(time.perf_counter() - wall, 2)}
+
+
+def merit(line: Line) -> float:
+    """The figure that tuning maximises; a run that diverged is behind all others."""
+    return -1.0 if line["status"] != "finished" or line["score"] is None else float(line["score"])
+
+
+def read(path: Path) -> list[Line]:
+    """Finished runs; a line that a killed process left unfinished is left out."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def fill(work: tuple[Path, str, str]) -> str:
+    """Make the runs that a method lacks: tuning, then the seeds of the table."""
+    out, name, method = work
+    torch.set_num_threads(1)
+    logging.getLogger("medley").setLevel(logging.ERROR)
+    path = file_of(out, name, method)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines, made = read(path), 0
+    path.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
+
+    def line(lr: float, seed: int, on: str) -> Line:
+        nonlocal made
+        kind = "tuning" if on == "validation" else "final"
+        found = next((x for x in lines if (x["kind"], x["lr"], x["seed"]) == (kind, lr, seed)), None)
+        if found is None:
+            if os.getppid() == 1:
+                raise KeyboardInterrupt
+            found, made = once(name, method, lr, seed, on), made + 1
+            lines.append(found)
+            with path.open("a", encoding="utf-8") as f:
+                f.write(json.dumps(found) + "\n")
+        return found
+
+    best = tuned(lambda lr: merit(line(lr, TUNING_SEED, "validation")))
+    scores = [merit(line(best, seed, "test")) for seed in SEEDS]
+    return f"{name} {method}: lr × {best:g}, {fmean(scores):.4f}, {made} runs"
+
+
+def tuned(score: Any) -> float:
+    """The best factor of LRS by ``score``, and beyond its ends for as long as that is better."""
+    known = {lr: score(lr) for lr in LRS}
+    while True:
+        best = max(known, key=lambda lr: known[lr])
+        ladder = sorted({*LRS, *BEYOND})
+        at = ladder.index(best)
+        beside = [lr for lr in ladder[max(0, at - 1) : at + 2] if lr not in known]
+        if not beside:
+            return best
+        known |= {lr: score(lr) for lr in beside}
+
+
+def file_of(out: Path, name: str, method: str) -> Path:
+    """The file of a method's runs."""
+    return out / name / (method.replace(" ", "_").replace(",", "").replace("δ_=_", "delta_") + ".jsonl")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiments", nargs="*", help="their names, or the beginnings of names")
+    parser.add_argument("--methods", default="", help="separated by ;, default all")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--list", action="store_true", help="the experiments, and how many runs each has")
+    given = parser.parse_args()
+    wanted = [n for start in given.experiments for n in EXPERIMENTS if n == start or n.startswith(f"{start}-")]
+    if given.list or not wanted:
+        for name, e in EXPERIMENTS.items():
+            done = sum(len(read(file_of(given.out, name, m))) for m in e.methods)
+            print(f"{name}: {e.title}. {len(e.methods)} methods, {done} runs so far")
+        return 0 if given.list else 2
+    only = given.methods.split(";") if given.methods else None
+    work = [(given.out, n, m) for n in wanted for m in EXPERIMENTS[n].methods if only is None or m in only]
+    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            FileLock(given.out / ".lock", timeout=0),
+            multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=4) as pool,
+        ):
+            for said in pool.imap_unordered(fill, work):
+                print(said, flush=True)
+    except Timeout:
+        print(f"{given.out} is in use by another process", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
