@@ -22,12 +22,12 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.algorithms.scaffold import Memory
-from medley.contract.algorithm import Algorithm, on_client
-from medley.contract.client import Client
-from medley.contract.messages import ModelAndVariate, StepAndVariate
+from medley.contract.algorithm import Algorithm
 
 HERE = Path(__file__).parent / "results"
+Work = tuple[Path, Path, str, str, int]
+"""Folders of results and checkpoints, cell, method, rounds."""
+
 ROUNDS, SEED = 50, 0
 
 CELLS = {
@@ -39,27 +39,12 @@ CELLS = {
 """Data and split: two labels or one a client, Dirichlet(0.5), three labels a client."""
 
 
-class Uncorrected(md.SCAFFOLD):
-    """SCAFFOLD with c_i⁺ = c_i − c + (x − y)/(K·lr), whatever the momentum, as NIID-Bench writes it.
-
-    Under momentum 0.9 a client moves by some ten times K·lr under a constant gradient. So c_i⁺ is ten times too long.
-    """
-
-    @on_client
-    def train(self, me: Client[Memory], got: ModelAndVariate) -> StepAndVariate:
-        c_i, c = me.memory.c, got.c
-        update = me.descend(got.x, shift=c - c_i)
-        me.memory.c = c_i - c - update.step / (float(update.steps) * me.pace.lr)
-        return StepAndVariate(update.step, me.memory.c - c_i)
-
-
 METHODS: dict[str, Algorithm[Any, Any]] = {
     "FedAvg": md.FedAvg(),
     "SCAFFOLD": md.SCAFFOLD(),
     "FedProx": md.FedProx(mu=0.01),
     "FedNova": md.FedNova(),
     "FedECADO": md.FedECADO(),
-    "SCAFFOLD over K·lr": Uncorrected(),
 }
 
 PUBLISHED = {
@@ -86,10 +71,10 @@ def federation(cell: str) -> md.Federation:
 
 
 def file_of(out: Path, cell: str, method: str) -> Path:
-    return out / f"{cell}_{method.replace(' ', '_').replace('·', '')}.jsonl"
+    return out / f"{cell}_{method}.jsonl"
 
 
-def fill(work: tuple[Path, Path, str, str, int]) -> str:
+def fill(work: Work) -> str:
     """A run from where it stands to the wanted round."""
     out, kept, cell, method, rounds = work
     torch.set_num_threads(1)
@@ -140,6 +125,13 @@ def table(out: Path) -> str:
     return "\n".join(lines)
 
 
+def runs(work: list[Work], jobs: int) -> None:
+    """The runs, each in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
+        for said in pool.imap_unordered(fill, work):
+            print(said, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", help=f"of {', '.join(CELLS)}")
@@ -160,9 +152,14 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     given.kept.mkdir(parents=True, exist_ok=True)
     work = [(given.out, given.kept, c, m, given.rounds) for c in given.cells for m in given.methods.split(";")]
-    with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
-        for said in pool.imap_unordered(fill, work):
-            print(said, flush=True)
+    try:
+        runs(work, given.jobs)
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
+        return 130
+    except md.MedleyError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
     print(table(given.out))
     return 0
 

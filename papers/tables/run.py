@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,10 +39,11 @@ def once(name: str, method: str, lr: float, seed: int, on: str) -> Line:
     """One run, as a line of its file. An error of the method is a failed run."""
     e, began, wall = EXPERIMENTS[name], time.process_time(), time.perf_counter()
     line: Line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
+    fed = e.build()
     try:
         result = md.run(
             md.Tuned(e.methods[method], lr),
-            e.build(),
+            fed,
             e.rounds,
             seed=seed,
             evaluate_on=on,
@@ -124,6 +126,19 @@ def file_of(out: Path, name: str, method: str) -> Path:
     return out / name / (method.replace(" ", "_").replace(",", "").replace("δ_=_", "delta_") + ".jsonl")
 
 
+def asked(experiments: Sequence[str], methods: str) -> list[tuple[str, str]]:
+    """Names of experiments and methods. Raises ValueError where one is unknown."""
+    found = [[n for n in EXPERIMENTS if n == start or n.startswith(f"{start}-")] for start in experiments]
+    names = list(dict.fromkeys(n for group in found for n in group))
+    only = methods.split(";") if methods else None
+    known = {m for n in names for m in EXPERIMENTS[n].methods}
+    unknown = [start for start, group in zip(experiments, found, strict=True) if not group]
+    unknown += [m for m in only or () if m not in known]
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(unknown)}; --list has the experiments, experiments.py the methods")
+    return [(n, m) for n in names for m in EXPERIMENTS[n].methods if only is None or m in only]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiments", nargs="*", help="their names, or the beginnings of names")
@@ -132,14 +147,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--list", action="store_true", help="the experiments, and how many runs each has")
     given = parser.parse_args()
-    wanted = [n for start in given.experiments for n in EXPERIMENTS if n == start or n.startswith(f"{start}-")]
-    if given.list or not wanted:
+    if given.list or not given.experiments:
         for name, e in EXPERIMENTS.items():
             done = sum(len(read(file_of(given.out, name, m))) for m in e.methods)
             print(f"{name}: {e.title}. {len(e.methods)} methods, {done} runs so far")
         return 0 if given.list else 2
-    only = given.methods.split(";") if given.methods else None
-    work = [(given.out, n, m) for n in wanted for m in EXPERIMENTS[n].methods if only is None or m in only]
+    try:
+        work = [(given.out, *names) for names in asked(given.experiments, given.methods)]
+    except ValueError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
     given.out.mkdir(parents=True, exist_ok=True)
     try:
         with (
@@ -150,6 +167,9 @@ def main() -> int:
                 print(said, flush=True)
     except Timeout:
         print(f"{given.out} is in use by another process", file=sys.stderr)
+        return 2
+    except md.MedleyError as error:
+        print(f"Error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)

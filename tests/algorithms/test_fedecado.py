@@ -20,16 +20,10 @@ from medley.numerics.circuit.norton import Branch, Reach, Sizes, advance, extens
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from medley.storage import pytree as tree
+from support.circuits import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE, N
 from support.oracles import error, federation, quadratic_parts, run, unchecked, walk
 from support.rig import Rig
 from support.toys import LossyTransport
-
-N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
-TOY = md.problems.quadratics(clients=N, d=3, seed=4)
-EIGHT = md.problems.quadratics(clients=8, d=6, seed=5)
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
-WHERE = ["server", "client"]
-COHORTS = [(0, 1, 2, 3, 4), (1, 3), (0, 2, 4), (4,), (0, 1, 3), (2, 3, 4), (0, 1, 2, 3, 4), (1, 2)]
 
 
 def method(flows: Any = "server", **settings: Any) -> md.FedECADO:

@@ -14,16 +14,11 @@ import medley as md
 from medley.algorithms.fedecado import Memory
 from medley.numerics.circuit.norton import Sizes, controlled, critical, extension
 from medley.problems import LeastSquares, Synthetic
+from support.circuits import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE
 from support.oracles import error, federation, run, unchecked
 from support.rig import Rig
 from support.toys import LossyTransport
 
-N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
-TOY = md.problems.quadratics(clients=N, d=3, seed=4)
-EIGHT = md.problems.quadratics(clients=8, d=6, seed=5)
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
-WHERE = ["server", "client"]
-COHORTS = [(0, 1, 2, 3, 4), (1, 3), (0, 2, 4), (4,), (0, 1, 3), (2, 3, 4), (0, 1, 2, 3, 4), (1, 2)]
 GOAL = {"grad_norm": 2e-9}
 
 

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 import medley as md
 from medley.algorithms.fedecado import Center, Memory
 from medley.problems import LeastSquares, Synthetic
+from support.circuits import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, N
 from support.oracles import digits, error, federation, quadratic_parts, run, unchecked, walk
 from support.rig import Rig
 from support.toys import LossyTransport
 
 inductive = partial(md.FedECADO, form="J")
 
-N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
-TOY = md.problems.quadratics(clients=N, d=3, seed=4)
-EIGHT = md.problems.quadratics(clients=8, d=6, seed=5)
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
 
 FORMS = {
     "J": inductive(),
@@ -109,9 +106,6 @@ def dense(
             J[i] += solved[k]
         xs.append(x)
     return xs
-
-
-COHORTS = [(0, 1, 2, 3, 4), (1, 3), (0, 2, 4), (4,), (0, 1, 3), (2, 3, 4), (0, 1, 2, 3, 4), (1, 2)]
 
 
 @pytest.mark.parametrize("where", ["server", "client"])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.scripts import loaded
+
 
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command with few runs."""
-    file = Path(__file__).parents[2] / "papers" / "robust" / "run.py"
-    spec = importlib.util.spec_from_file_location("papers_robust_run", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded("robust/run.py")
     for name, value in {"SEEDS": (0,), "FOLDS": ("mean", "Krum"), "SHARES": (0.4,), "ROUNDS": 5}.items():
         monkeypatch.setattr(module, name, value)
     return module

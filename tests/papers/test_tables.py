@@ -87,6 +87,23 @@ def test_a_killed_run_goes_on(tables: dict[str, Any], monkeypatch: pytest.Monkey
     ]
 
 
+def test_unknown_names_and_missing_data_end_with_2(
+    tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(*given: str) -> int:
+        monkeypatch.setattr("sys.argv", ["run.py", "--out", str(tmp_path / "out"), *given])
+        return int(tables["run"].main())
+
+    assert main("fedecado-9", "fedecado-1") == 2
+    assert "unknown: fedecado-9" in capsys.readouterr().err
+    assert main("fedecado-1", "--methods", "FedAvg;FedAvgg") == 2
+    assert "unknown: FedAvgg" in capsys.readouterr().err
+    monkeypatch.setenv("MEDLEY_DATA", str(tmp_path))
+    assert main("fedecado-1", "--methods", "FedAvg") == 2
+    assert "cifar" in capsys.readouterr().err
+    assert not tables["run"].read(tables["run"].file_of(tmp_path / "out", "fedecado-1", "FedAvg"))
+
+
 def test_the_page_pairs_seeds(tables: dict[str, Any], tmp_path: Path) -> None:
     run, page = tables["run"], tables["page"]
 

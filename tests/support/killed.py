@@ -69,7 +69,12 @@ class Ended:
 
 
 def ended(
-    there: Deployment, name: str, victim: str = "", after: float = 0.0, rng: random.Random | None = None
+    there: Deployment,
+    name: str,
+    victim: str = "",
+    after: float = 0.0,
+    rng: random.Random | None = None,
+    done: int = 0,
 ) -> Ended:
     """A run to its end.
 
@@ -77,8 +82,9 @@ def ended(
         there: the deployment
         name: of the run's folder
         victim: a key of `VICTIMS`; empty for a run that nothing happens to
-        after: seconds from the start of the server's app to the kill
+        after: seconds to the kill from the start of the server's app, or from the end of ``done`` rounds if later
         rng: chooses among several such processes; default the first
+        done: rounds that end before the kill
     """
     folder = there.folder / name
     command = [
@@ -95,6 +101,7 @@ def ended(
         until(lambda: _apps(folder), p, log)
         began, killed = time.monotonic(), 0
         if victim:
+            until(lambda: _rounds(folder) >= done, p, log)
             time.sleep(after)
             all_ = there.processes().items()
             found = sorted(i for i, line in all_ if VICTIMS[victim] in line and not line.startswith("bash"))
@@ -109,3 +116,8 @@ def ended(
 def _apps(folder: Path) -> int:
     """The number of starts of the server's app."""
     return sum(e.get("event") == "app" for e in events.read(folder))
+
+
+def _rounds(folder: Path) -> int:
+    """The number of rounds that have ended."""
+    return max((int(e["round"]) for e in events.read(folder) if e.get("event") == "round"), default=0)

@@ -140,9 +140,7 @@ class CFLAG(Algorithm[Server, Memory]):
             raise TooFewReplies(f"nobody with rows of the task answered in round {clients.round}")
         E = max(1, round(sum(present) / len(present)))
         if self.mode == "joint":
-            correct: Literal["full", "head"] | None = (
-                "head" if self.correct == "head" else "full" if self.correct else None
-            )
+            correct: Literal["full", "head"] | None = "full" if self.correct is True else self.correct or None
             joint.advance(s, clients, found, E, correct, self.descend)
         else:
             paper.advance(s, clients, found, E, self.L, self.learn)
