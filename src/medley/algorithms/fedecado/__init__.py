@@ -37,11 +37,15 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
+    T_h = E[√T]⁸/E[T]³,  (1 + e) Te ≤ max(Te, 2.5 T_h)      means by p_i over replies and rounds, decay .9
+
 The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
-last step, of 1 + e⁻ windows, and at most two windows. β v⁻ is the current of an inductor at the node, damped
-critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where no reply is
-late, m = 0. Where replies are d rounds under way,
+last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter: since descents saturate, a branch
+answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
+with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
+node, damped critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where
+no reply is late, m = 0. Where replies are d rounds under way,
 m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
 x with weight √f.
 
@@ -148,8 +152,7 @@ class FedECADO(Inductive):
             replies only.
         weights: the I form's w_i in w_i f_i: N·p_i, p_i, or 1, which has the optimum of the plain mean of f_i.
         probes: Hutchinson samples of a curvature.
-        reach: the longest extension of a window, in windows; default 1. 0, none, is safer where one of two or three
-            clients replies and their times T_i are very unequal.
+        reach: the longest extension of a window, in windows; default 1.
         inertia: whether the node has an inductor; default True.
         gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
             most 0.25; default None: the node's own rule, and clients at their pace.
@@ -189,6 +192,7 @@ class FedECADO(Inductive):
         s.late = 0.9 * s.late + 0.1 * age
         p = [clients.p[i] for i in got]
         reach = Reach.of(torch.tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
+        s.times = s.times.then(reach.share, reach.T, reach.trust)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w)
@@ -256,10 +260,11 @@ class FedECADO(Inductive):
         """
         f = replies / clients.population
         sizes = Sizes.of(*S, s.v if self.inertia else None)
+        most = min(float(self.reach), s.times.reach(float(self.q), Te))
         if self.gamma is None:
-            e, share = extension(f, sizes, s.extended, float(self.reach)), 1.0
+            e, share = extension(f, sizes, s.extended, most), 1.0
         else:
-            e, share = controlled(f, sizes, s.extended, self.gamma, float(self.reach))
+            e, share = controlled(f, sizes, s.extended, self.gamma, most)
         x = advance(s.x, Te, S, ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
@@ -322,6 +327,7 @@ class FedECADO(Inductive):
             return
         scale = (float(up.square) / float(up.T)) ** (1 - q) / replies.share  # T̄^(1−q)/Σ p_i
         S, s.S = s.S, s.S + up.flow
+        s.times = s.times.then(replies.share, float(up.T), float(up.trust))
         self.move(s, (S, s.S), scale * up.ahead, scale * float(up.trust), clients, replies.count)
 
     @on_client(vectorized=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...contract.message import Message
 from ...contract.types import Num, Vec
-from ...numerics.circuit.norton import Branch
+from ...numerics.circuit.norton import Branch, Times
 
 
 class Node(Message):
@@ -110,6 +110,7 @@ class Server:
         J: flows of the clients that took part, with flows at the server.
         read: the read-out of the node that is evaluated [d]; None for the node itself.
         extended: the extension of the last window, in windows.
+        times: moments of the clients' times.
         v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
         star: with gamma, the conductance of all branches together along the motion; None before the first round.
         late: rounds that a reply is under way, an average over rounds with decay .9; 0 until one was late.
@@ -126,6 +127,7 @@ class Server:
     J: dict[int, Vec] = field(default_factory=dict)
     read: Vec | None = None
     extended: float = 0.0
+    times: Times = field(default_factory=Times)
     v: Vec | None = None
     age: float = 0.0
     star: Branch | None = None
