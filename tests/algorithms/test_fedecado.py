@@ -62,7 +62,7 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True) 
         seen = 0.9 * seen + sum(p[i] * torch.tensor([1, t, t**0.5], dtype=x.dtype) for i, t in zip(A, T, strict=True))
         if q == 0.5:
             harmonic = float((seen[2] / seen[0]) ** 8 / (seen[1] / seen[0]) ** 3)
-            e = min(e, max(2.5 * harmonic / Te - 1, 0.0))
+            e = min(e, max(3 * harmonic / Te - 1, 0.0))
         cos = float(new @ v / (new.norm() * v.norm())) if t >= 0 else 0.0
         t = (t + 1) * (1 - max(0.0, cos))
         v = v * (f * t / (t + 3) if inertia else 0.0)
@@ -359,7 +359,7 @@ def test_the_harmonic_mean_of_times_is_exact_for_equal_ones_and_near_for_log_nor
     for _ in range(3):
         times = times.then(0.4, 0.4 * 0.3, 0.4 * math.sqrt(0.3))
     assert times.harmonic == pytest.approx(0.3)
-    assert times.reach(0.5, 0.3) == pytest.approx(1.5)
+    assert times.reach(0.5, 0.3) == pytest.approx(2.0)
     assert times.reach(0.5, 3.0) == 0.0
     assert times.reach(0.4, 3.0) == math.inf
     T = np.exp(np.random.default_rng(0).normal(-1.0, 0.7, 200_000))

@@ -37,7 +37,7 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
-    T_h = E[√T]⁸/E[T]³,  (1 + e) Te ≤ max(Te, 2.5 T_h)      means by p_i over replies and rounds, decay .9
+    T_h = E[√T]⁸/E[T]³,  (1 + e) Te ≤ max(Te, 3 T_h)      means by p_i over replies and rounds, decay .9
 
 The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
