@@ -37,7 +37,7 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
-    T_h = E[√T]⁸/E[T]³,  (1 + e) Te ≤ max(Te, 3 T_h)      means by p_i over replies and rounds, decay .9
+    T_h = E[T] (E[√T]²/E[T])⁴,  (1 + e) Te ≤ max(Te, 3 T_h)      means by p_i over replies and rounds, decay .9
 
 The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
@@ -45,9 +45,8 @@ last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it s
 answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
 with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
 node, damped critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where
-no reply is late, m = 0. Where replies are d rounds under way,
-m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
-x with weight √f.
+no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is measured by secants, and n_i
+belongs to the request. The evaluated model is a moving average of x with weight √f.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:

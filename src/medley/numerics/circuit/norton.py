@@ -72,8 +72,9 @@ class Times:
 
     @property
     def harmonic(self) -> float:
-        """The harmonic mean of the times by q = ½, as if they were log-normal: E[√T]⁸/E[T]³."""
-        return (self.trust / self.share) ** 8 / (self.T / self.share) ** 3
+        """The harmonic mean of the times by q = ½, as if they were log-normal: E[T] (E[√T]²/E[T])⁴."""
+        mean, root = self.T / self.share, self.trust / self.share
+        return mean * (root / mean * root) ** 4
 
     def reach(self, q: float, Te: float) -> float:
         """The longest extension of a window of length ``Te``, in windows: the whole is at most `LONGEST` T_h.
