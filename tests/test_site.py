@@ -15,6 +15,7 @@ import pytest
 
 import medley as md
 from medley import recipe
+from medley.contract.needs import Need
 from medley.testing import checks
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -83,6 +84,13 @@ def test_every_page_is_in_the_navigation():
     decisions = (DOCS / "decisions" / "README.md").read_text()
     for page in (DOCS / "decisions").glob("[a-z]*.md"):
         assert f"({page.name})" in decisions, page
+
+
+def test_every_need_is_in_the_reference():
+    page = (DOCS / "reference" / "contract.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("| `Need.")] == [
+        f"| `Need.{need.name}` | {need.wanted} |" for need in Need
+    ]
 
 
 def test_every_check_of_the_battery_is_explained():
