@@ -43,6 +43,29 @@ def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
     assert "2 passed" in own_tests(project)
 
 
+@pytest.mark.slow
+def test_a_new_method_passes_the_battery_and_its_own_tests(tmp_path: Path):
+    project = tmp_path / "half_step"
+    got = medley("new", project, "--method")
+    assert got.exit_code == 0, got.output
+    assert {p.name for p in project.iterdir()} == {
+        "half_step.py",
+        "recipe.toml",
+        "test_half_step.py",
+        "README.md",
+        ".gitignore",
+    }
+    assert not any("$" in p.read_text() for p in project.iterdir())
+    assert " failed" not in own_tests(project)
+    got = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
+    assert got.exit_code == 0, got.output
+    assert "HalfStep" in got.stdout
+    source = project / "half_step.py"
+    source.write_text(source.read_text().replace("self.server_lr * step", "step"))
+    with pytest.raises(AssertionError, match="test_half_the_server_lr"):
+        own_tests(project)
+
+
 def own_tests(project: Path) -> str:
     """The output of a project's own tests. Asserts that they pass."""
     call = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c"]

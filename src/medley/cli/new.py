@@ -25,12 +25,23 @@ FILES = {
 }
 """Names in the new folder, and the templates that they are made from."""
 
+METHOD = {
+    "$name.py": "method.py.txt",
+    "recipe.toml": "method.toml.txt",
+    "test_$name.py": "test_method.py.txt",
+    "README.md": "method.md.txt",
+}
+"""The same for a method of one's own."""
+
 CLIENTS = 12
 """Hospitals of the invented data."""
 
 
 def new(
     folder: Annotated[Path, typer.Argument(help="The project; a new or empty folder.", metavar="NAME")],
+    method: Annotated[
+        bool, typer.Option("--method", help="A method of your own in the place of data and model.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Begin a project: a recipe, a data reader and a model of your own, a test and a README, which run at once."""
@@ -45,12 +56,16 @@ def new(
         raise RecipeError(f"medley new {folder}: there is something already; give a new or empty folder", "NAME")
     folder.mkdir(parents=True, exist_ok=True)
     templates = resources.files(__package__) / "project"
-    words = {"name": name, "clients": CLIENTS}
+    kind = "".join(part.capitalize() for part in name.split("_"))
+    words = {"name": name, "kind": kind, "clients": CLIENTS}
     made = {
         Template(file).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
-        for file, source in FILES.items()
+        for file, source in (METHOD if method else FILES).items()
     }
-    for file, text in (made | {"data.csv": _patients(), ".gitignore": "runs/\n*.html\n__pycache__/\n"}).items():
+    made[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
+    if not method:
+        made["data.csv"] = _patients()
+    for file, text in made.items():
         (folder / file).write_text(text, encoding="utf-8")
         show(str(folder / file))
     show(f"next: cd {folder}, then medley compare recipe.toml")
