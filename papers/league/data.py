@@ -31,6 +31,11 @@ def cifar(rows: int) -> Dataset:
     return _images(md.datasets.cifar10(), rows).standardise()
 
 
+@cache
+def cifar100(rows: int) -> Dataset:
+    return _images(md.datasets.cifar100(), rows).standardise()
+
+
 def _images(data: Dataset, rows: int) -> Dataset:
     """Images of half the height and width: ``rows`` for training, 1,000 for validation, 2,000 for the test."""
     return data.take(rows + 1000, 2000).pool(2).split(0, 1000 / (rows + 1000))

@@ -21,7 +21,7 @@ class Entry:
     """A federation of the league.
 
     Attributes:
-        group: "development", "test", "clock-development" or "clock"
+        group: "development", "networks", "test", "clock-development" or "clock"
         build: makes the federation
         rounds: of every run
         text: data, model, clients and pace, for the page

@@ -1,10 +1,10 @@
-"""Federations of the groups ``development`` and ``test``. A run has a fixed number of rounds, a few seconds long."""
+"""Federations of the groups ``development``, ``networks`` and ``test``. A run has a fixed number of rounds, a few seconds long."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from data import adults, cifar, fashion, mnist, news, scaled, synthetic, tokens, tweets, years
+from data import adults, cifar, cifar100, fashion, mnist, news, scaled, synthetic, tokens, tweets, years
 from registry import entry, federation, network
 from torch import nn
 
@@ -105,6 +105,34 @@ def years_mlp_natural() -> md.Federation:
     model = network(nn.Sequential(nn.Linear(54, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0)), loss="mse")
     pace = Pace(lr=0.008, epochs=2, batch=16)
     return federation(model, years(), ByKey("year"), pace, participation=1 / 3)
+
+
+# Networks on clients that all take part, which the development group lacks.
+
+
+@entry("networks", 40, "Fashion-MNIST 14×14, CNN, 10 clients, Dirichlet 0.5, all take part")
+def fashion_cnn_everyone() -> md.Federation:
+    model = network(md.models.cnn((1, 14, 14), 10, (6, 12), 3, 24))
+    return federation(model, fashion(2500), Dirichlet(10, 0.5, minimum=20), Pace(lr=0.05, epochs=2, batch=25))
+
+
+@entry("networks", 40, "MNIST 14×14, MLP, 20 clients with 2 labels each, all take part")
+def mnist_mlp_everyone() -> md.Federation:
+    data, model = mnist(3000).flatten(), network(md.models.mlp(196, 10, (32,)))
+    return federation(model, data, Labels(20, 2), Pace(lr=0.1, epochs=2, batch=16))
+
+
+@entry("networks", 40, "Sentiment140 tokens, text CNN, 10 clients, Dirichlet 0.3, all take part")
+def tweets_cnn_everyone() -> md.Federation:
+    model = network(md.models.text_cnn(1000, 2, 16, (2, 3), 12, 0.0))
+    pace = Pace(lr=0.3, epochs=2, batch=20)
+    return federation(model, tokens(1000, 20).take(4000), Dirichlet(10, 0.3, minimum=20), pace)
+
+
+@entry("networks", 40, "CIFAR-100 16×16, CNN, 10 clients, Dirichlet 0.5, all take part")
+def cifar100_cnn_everyone() -> md.Federation:
+    model = network(md.models.cnn((3, 16, 16), 100, (8, 16), 3, 64))
+    return federation(model, cifar100(3000), Dirichlet(10, 0.5, minimum=20), Pace(lr=0.05, epochs=2, batch=25))
 
 
 # Test.
