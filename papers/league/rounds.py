@@ -1,4 +1,7 @@
-"""Federations of the groups ``development``, ``networks`` and ``test``. A run has a fixed number of rounds, a few seconds long."""
+"""Federations of the groups ``development``, ``networks`` and ``test``.
+
+A run has a fixed number of rounds, a few seconds long.
+"""
 
 from __future__ import annotations
 
