@@ -75,9 +75,10 @@ def merit(line: Line) -> float:
 
 
 def read(path: Path) -> list[Line]:
-    """Finished runs; a line that a killed process left unfinished is left out."""
+    """Finished runs, each once; a line that a killed process left unfinished is left out."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return list({(x["kind"], x["lr"], x["seed"]): x for x in lines}.values())
 
 
 def fill(work: tuple[Path, str, str]) -> str:
