@@ -62,9 +62,9 @@ def new(
         Template(file).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
         for file, source in (METHOD if method else FILES).items()
     }
-    made[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
     if not method:
         made["data.csv"] = _patients()
+    made[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
     for file, text in made.items():
         (folder / file).write_text(text, encoding="utf-8")
         show(str(folder / file))
