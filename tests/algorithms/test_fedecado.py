@@ -419,9 +419,12 @@ def test_the_read_out_is_a_moving_average_of_the_node():
     x1 = rig((0, 1)).x
     read = x0 + math.sqrt(0.4) * (x1 - x0)
     assert torch.allclose(rig.method.model(rig.s), read, rtol=0, atol=1e-14)
-    x2 = rig((2,)).x
-    assert torch.allclose(rig.method.model(rig.s), read + math.sqrt(0.2) * (x2 - read), rtol=0, atol=1e-14)
-    assert rig.method.model(rig()) is rig.s.x
+    for ids in ((2,), range(N)):  # f = 0.2 and 1; β by the motion's age
+        x, f = rig(ids).x, len(ids) / N
+        read = read + math.sqrt(f * (1 - f * rig.s.age / (rig.s.age + 3))) * (x - read)
+        assert torch.allclose(rig.method.model(rig.s), read, rtol=0, atol=1e-14)
+    plain = Rig(method(inertia=False), TOY, lr=LR, epochs=STEPS)
+    assert plain.method.model(plain()) is plain.s.x
 
 
 # Settings

@@ -46,7 +46,8 @@ answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer st
 with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
 node, damped critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where
 no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is measured by secants, and n_i
-belongs to the request. The evaluated model is a moving average of x with weight √f.
+belongs to the request. The evaluated model is a moving average of x with weight √(f(1 − β)): what noise pushes into the
+node goes on with its motion, for 1/(1 − β) rounds.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -164,7 +165,7 @@ class FedECADO(Inductive):
     sums_as = "FedECADO(flows='client')"
 
     def model(self, s: Server) -> Vec:
-        """The read-out of the node; the node itself where everybody takes part, and in the inductive forms."""
+        """The read-out of the node; the node itself before it moves, and in the inductive forms."""
         return s.x if s.read is None else s.read
 
     def round(self, s: Server, clients: Cohort) -> None:
@@ -267,13 +268,16 @@ class FedECADO(Inductive):
         x = advance(s.x, Te, S, ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
+        beta = 0.0
         if self.inertia:
             if s.v is not None:
                 beta, s.age = inertia(f, sizes, s.age)
-                x.add_(s.v, alpha=min(beta, self.damping(s, S, f, share * (1 + e) * Te)))
+                beta = min(beta, self.damping(s, S, f, share * (1 + e) * Te))
+                x.add_(s.v, alpha=beta)
             s.v = x - s.x
         read = s.x if s.read is None else s.read
-        s.x, s.read, s.extended = x, None if f == 1 else torch.lerp(read, x, math.sqrt(f)), share * (1 + e) - 1
+        w = math.sqrt(f * (1 - beta))
+        s.x, s.read, s.extended = x, None if w == 1 else torch.lerp(read, x, w), share * (1 + e) - 1
         clients.note(Te=Te, extended=s.extended, late=s.late)
 
     def damping(self, s: Server, S: tuple[Vec, Vec], f: float, tau: float) -> float:
