@@ -31,6 +31,9 @@ LINKS = (
 )
 """Places in links of README and its like, and their places here."""
 
+OUTSIDE = r"examples/|papers/|CONTRIBUTING\.md|CHANGELOG\.md"
+"""What the pages of docs/ link to outside of it, and what the site has in its root."""
+
 
 def main(folder: Path) -> None:
     """Make the folder anew."""
@@ -53,8 +56,12 @@ def main(folder: Path) -> None:
         (there / "README.md").write_text(moved(page, "../../"), encoding="utf-8")
     pages.main(folder / "methods")
     recipe_page.main(folder / "reference" / "recipes.md")
-    for page in folder.glob("*.md"):
-        page.write_text(page.read_text(encoding="utf-8").replace("](../examples/", "](examples/"), encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        here = folder / page.relative_to(ROOT / "docs")
+        if here.exists():
+            up = "../" * (len(here.relative_to(folder).parts) - 1)
+            text = here.read_text(encoding="utf-8")
+            here.write_text(re.sub(rf"\]\({up}../(?={OUTSIDE})", f"]({up}", text), encoding="utf-8")
     (folder / "gallery.md").write_text(gallery(folder / "examples"), encoding="utf-8")
     for picture in folder.rglob("*.svg"):
         picture.write_text(themed(picture.read_text(encoding="utf-8")), encoding="utf-8")

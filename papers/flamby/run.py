@@ -47,7 +47,7 @@ SETS = {
 
 ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "tau": 1e-8}
 METHODS: dict[str, dict[str, tuple[Any, float]]] = {
-    # Methods with the clients' lr, of FLamby's config_*.json; FedECADO with the lr of FedAvg.
+    # Methods with the clients' lr, of FLamby's config_*.json; FedECADO with that of FedAvg, or SCAFFOLD.
     "heart": {
         "FedAvg": (md.FedAvg(), 0.001),
         "FedProx": (md.FedProx(mu=0.01), 0.001),

@@ -75,7 +75,16 @@ def test_a_paired_difference_by_hand(league: dict[str, Any]) -> None:
     assert p == pytest.approx(0.013236, abs=1e-5)
     assert league["ranking"].paired([1.0, 1.0], [0.5, 0.5]) == (0.5, 0.0)
     assert league["ranking"].paired([1.0, 1.0], [1.0, 1.0]) == (0.0, 1.0)
-    assert league["ranking"].paired([1.0, -math.inf], [0.5, 0.5]) == (-math.inf, 0.0)
+
+
+def test_lost_seeds_are_counted_by_fishers_exact_test(league: dict[str, Any]) -> None:
+    # Of 5 and 5 seeds, k lost on one side alone: 2 C(5, k) / C(10, k) = 2·5/210 for four, 2·1/252 for five, 1 for one.
+    fine, lost = [1.0] * 5, [-math.inf] * 5
+    for k, p in ((1, 1.0), (4, 10 / 210), (5, 2 / 252)):
+        found = league["ranking"].paired(fine, lost[:k] + fine[k:])
+        assert found == (math.inf, pytest.approx(p))
+    assert league["ranking"].paired(lost, fine)[0] == -math.inf
+    assert league["ranking"].paired(lost, lost) == (0.0, 1.0)
 
 
 def test_duels_are_corrected_over_federations(league: dict[str, Any]) -> None:

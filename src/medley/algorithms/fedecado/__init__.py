@@ -44,10 +44,10 @@ one step of backward Euler. The step is as long as the time in which S changes b
 last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter: since descents saturate, a branch
 answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
 with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
-node, damped critically by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. Where
-no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is measured by secants, and n_i
-belongs to the request. The evaluated model is a moving average of x with weight √(f(1 − β)): what noise pushes into the
-node goes on with its motion, for 1/(1 − β) rounds.
+node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's
+sum. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is measured by secants,
+and n_i belongs to the request. The evaluated model is a moving average of x with weight √(f(1 − β)): what noise pushes
+into the node goes on with its motion, for 1/(1 − β) rounds.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -59,6 +59,7 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor. Its damping is that of Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue &
   Candès' restart (2015) made gradual. The share f keeps it from summing stale flows.
+- The evaluated model is an average of the node's way, not where the node stands.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
 2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already

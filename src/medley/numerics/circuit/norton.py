@@ -215,8 +215,8 @@ def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:
 
     t = (t⁻ + 1) (1 − max(0, cos(S, v)))        β = f t/(t + 3)
 
-    An inductor in the node's branch, with the resistor 3/t of critical damping. Motion against Kirchhoff's sum is older
-    than it ought to be: its age is set back by the cosine between the two.
+    An inductor in the node's branch, with the resistor 3/t of Nesterov's method. Motion against Kirchhoff's sum is
+    older than it ought to be: its age is set back by the cosine between the two.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
