@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from averaged import CONTROLS
+
 import medley as md
 from medley.contract.algorithm import Algorithm
 
@@ -34,7 +36,7 @@ class Entrant:
         ladder: values of the knob, ascending
         start: the position on the ladder where tuning begins; default 0
         asynchronous: whether it goes on after the first replies, in the clock groups
-        groups: the kinds of group that it takes part in, "rounds" and "clock"
+        groups: the kinds of group that it takes part in, "rounds" and "clock"; none for a control
     """
 
     method: Algorithm[Any, Any]
@@ -82,6 +84,10 @@ ENTRANTS: dict[str, Entrant] = {
     "ACED": Entrant(md.ACED(), "server_lr", STEPS, 4, True, CLOCK),
     "FedECADO": Entrant(md.FedECADO(), groups=BOTH),
     "FedECADO async": Entrant(md.FedECADO(), asynchronous=True, groups=CLOCK),
+}
+ENTRANTS |= {
+    f"{name} averaged": dataclasses.replace(ENTRANTS[name], method=control, groups=())
+    for name, control in CONTROLS.items()
 }
 
 

@@ -59,9 +59,16 @@ def merit(name: str, line: Line) -> float:
     return line["score"] if entry.metric == "accuracy" and entry.target is None else -line["score"]
 
 
-def gathered(folder: Path, group: str, only: Sequence[str] = ()) -> Group:
-    """The runs of a group, or of its federations in ``only``. Federations on which no method is done are left out."""
+def gathered(folder: Path, group: str, only: Sequence[str] = (), also: Path | None = None) -> Group:
+    """The runs of a group, or of its federations in ``only``. Federations on which no method is done are left out.
+
+    Methods of the folder ``also`` join those of ``folder``.
+    """
     lines = {name: runs for name, runs in all_lines(folder, group).items() if not only or name in only}
+    if also is not None:
+        for name, runs in all_lines(also, group).items():
+            if name in lines:
+                lines[name] = lines[name] | runs
     finals: dict[str, dict[str, list[float]]] = {}
     for name, by_method in lines.items():
         done = {m: [x for x in runs if x["kind"] == "final"] for m, runs in by_method.items()}
@@ -255,6 +262,7 @@ def main() -> int:
     parser.add_argument("group", choices=sorted({e.group for e in FEDERATIONS.values()}))
     parser.add_argument("--method", default="FedECADO", help="the method of the duels; default FedECADO")
     parser.add_argument("--results", type=Path, default=HERE, help=f"default {HERE}")
+    parser.add_argument("--also", type=Path, help="a further folder of results, of candidates or controls")
     parser.add_argument("--out", type=Path, help="an .html file; default: GROUP.html in the folder of results")
     parser.add_argument("--federations", default="", help="default: all of the group")
     given = parser.parse_args()
@@ -263,7 +271,7 @@ def main() -> int:
         if name not in FEDERATIONS or FEDERATIONS[name].group != given.group:
             print(f"Error: --federations: there is no {name} in the group {given.group}", file=sys.stderr)
             return 2
-    group = gathered(given.results, given.group, only)
+    group = gathered(given.results, given.group, only, given.also)
     if not group.methods:
         print(f"Error: no method is done on every federation of {given.results / given.group}", file=sys.stderr)
         return 2
