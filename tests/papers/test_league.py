@@ -12,11 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import medley as md
 
 FOLDER = Path(__file__).parents[2] / "papers" / "league"
-NAMES = ("clocks", "data", "entrants", "federations", "page", "ranking", "registry", "results", "rounds", "run")
+NAMES = (
+    "averaged",
+    "clocks",
+    "data",
+    "entrants",
+    "federations",
+    "page",
+    "ranking",
+    "registry",
+    "results",
+    "rounds",
+    "run",
+)
 
 
 @pytest.fixture
@@ -34,6 +47,18 @@ def league(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     yield {m.__name__: m for m in (entrants, federations, page, ranking, results, run)}
     for name in NAMES:
         sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "FedDyn"])
+def test_a_control_is_judged_by_the_average_of_its_methods_models(league: dict[str, Any], name: str) -> None:
+    toy = md.problems.quadratics(clients=4)
+    method, control = (league["entrants"].ENTRANTS[n].method for n in (name, f"{name} averaged"))
+    for share in (1.0, 0.25):
+        fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(lr=0.05), participation=share)
+        want, *models = (md.run(method, fed, rounds=k, progress=False).x for k in range(4))
+        for x in models:
+            want = want + share**0.5 * (x - want)
+        assert torch.allclose(md.run(control, fed, rounds=3, progress=False).x, want, rtol=1e-14, atol=1e-14)
 
 
 def test_ranks_share_ties_and_diverged_seeds_come_last(league: dict[str, Any]) -> None:
