@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import nn
 
 import medley as md
 from medley.contract.errors import BadData
-from medley.federation import rows
+from medley.federation import rows, simulation
 from medley.numerics.lazy import Held, Lazy, blocks
 
 G = torch.Generator().manual_seed(0)
@@ -138,6 +140,26 @@ def test_blocks_and_single_rows_read_no_more_than_they_are_asked_for(monkeypatch
     doubles = [part for _, part in blocks(lazy.double(), 170)]
     assert torch.equal(torch.cat(doubles), IMAGES.flip(0).double())
     assert asked == [1, 170, 170, 60]
+
+
+@pytest.mark.parametrize("engine", ["seq", "stacked", "fused"])
+def test_rows_go_with_their_run(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """A run that is over and has no name left holds no rows, though the collector of cycles has not come by."""
+    drawn: weakref.WeakSet[simulation.Simulation] = weakref.WeakSet()
+    init = simulation.Simulation.__init__
+
+    def seen(self: simulation.Simulation, *args: Any, **options: Any) -> None:
+        drawn.add(self)
+        init(self, *args, **options)
+
+    monkeypatch.setattr(simulation.Simulation, "__init__", seen)
+    gc.disable()
+    try:
+        result = md.run(md.FedECADO(), federation(IMAGES, NETS["convolutions"]), 2, engine=engine, progress=False)
+        assert not drawn
+    finally:
+        gc.enable()
+    assert len(result.history) == 3
 
 
 MEMORY = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -98,7 +98,7 @@ class Simulation:
             rows = attack.wanted(dealt[0].data.X, *held[0])
             triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
         self._members: dict[tuple[int, tuple[int, ...]], TaskData] = {}
-        self._evaluator = RowEvaluator(scenario, self.clients, self.tasks, tests, triggered, at=self.task)
+        self._held = tests, triggered
 
     def _task(
         self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None], classes: int | None
@@ -205,8 +205,12 @@ class Simulation:
             eval_rows: the number of training rows that the loss is estimated from; None for all
         """
         sampled = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows).loss
-        return replace(
-            self._evaluator,
+        return RowEvaluator(
+            self.scenario,
+            self.clients,
+            self.tasks,
+            *self._held,
+            at=self.task,
             metrics=metrics or {},
             grad_norm=grad_norm,
             minimiser=minimiser,
