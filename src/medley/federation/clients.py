@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -69,7 +69,8 @@ class ClientFactory:
             me.objective_of = lambda rows: self.rows.recall(problem, i, s, rows)
             if (policy := self.scenario.replay) is not None:
                 held = self.rows.recall(problem, i, s, self.held(i, s))
-                me.replay = Replay(held, first, policy.capacity, policy.sample, me.rng)
+                stream = partial(streams.generator, self.seed, i, round)  # not me.rng, which would hold the client
+                me.replay = Replay(held, first, policy.capacity, policy.sample, stream)
         return me
 
     def _pace(self, i: int, round: int, lr: float) -> Pace:
