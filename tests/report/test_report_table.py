@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from medley.report import aggregate, markdown, page, paired, rows, table
-from medley.report.table import told_apart
+from medley.report.table import caption, told_apart
 from medley.report.units import count, duration, nbytes, number, percent, plus_minus
 from medley.storage.result import Result
 from support.made_up_runs import board, run
@@ -186,3 +186,40 @@ def test_the_report_has_the_share_of_the_commonest_label() -> None:
     assert "commonest" not in page([run("A", s) for s in range(2)])
     scaled = [run("A", s, settings=with_rows(9, scaling={"mean": [[0.25]], "deviation": [[1.0]]})) for s in range(2)]
     assert "scaling.mean" not in page(scaled)
+
+
+def test_the_caption_says_what_brackets_are() -> None:
+    few = [run("A", s, top=top, noise=0.0) for s, top in enumerate((0.02, 0.95))]
+    assert "(" in markdown(few).splitlines()[2]
+    assert "In brackets: each seed's figure, where the interval of so few would leave the possible range." in caption(
+        few
+    )
+    assert "In brackets" not in caption([run("A", s) for s in range(5)])
+
+
+def federation(**settings: Any) -> dict[str, Any]:
+    return {"data": "digits [1438, 64] #5a08", "participation": "Fraction(fraction=0.25, weighted=False)", **settings}
+
+
+def test_the_caption_says_where_runs_are_of_different_federations_or_rounds() -> None:
+    a = [run("A", s, settings=federation()) for s in range(2)]
+    half = federation(participation="Fraction(fraction=0.5, weighted=False)", attack="Attack(kind='alie')")
+    b = [run("B", s, rounds=50, settings=half) for s in range(2)]
+    said = (
+        "Not one comparison: the runs are of different federations (participation: fraction=0.25 or fraction=0.5; "
+        "attack: none or Attack kind='alie') and of different numbers of rounds (30 and 50), so differences are not of "
+        "the methods alone."
+    )
+    assert said in markdown(a + b)
+    assert said in " ".join(printed(a + b).split())
+    mnist = [run("B", s, settings=federation(data="mnist [60000, 784] #a1")) for s in range(2)]
+    assert "(data: digits or mnist), so" in caption(a + mnist)
+    other = [run("B", s, settings=federation(data="digits [1438, 64] #ffff")) for s in range(2)]
+    assert "different federations (data), so" in caption(a + other)
+
+
+def test_runs_of_one_comparison_have_no_such_sentence() -> None:
+    split = [run(m, s, settings=federation(data=f"digits [1438, 64] #{s}")) for m in "AB" for s in range(2)]
+    early = run("C", 0, rounds=7, died=True, settings=federation(data="digits [1438, 64] #0"))
+    for alike in (split, [*split, early], board(3), []):
+        assert "Not one comparison" not in caption(alike)

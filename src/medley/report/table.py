@@ -26,8 +26,9 @@ from .numbers import (
     usable,
 )
 from .targets import COLUMNS
-from .text import difference, worths
+from .text import beyond, difference, impossible, worths
 from .units import DASH, duration, nbytes
+from .unlike import unlike
 
 NAMES = {
     "accuracy": "accuracy",
@@ -184,8 +185,19 @@ def html(results: Sequence[Result], base: str | None = None) -> str:
 
 
 def caption(results: Sequence[Result]) -> str:
-    """The caption of a table: the meaning of ±, the numbers of seeds and test rows, the accuracy that these tell."""
-    return f"{_spread(results)} {known_to(results)}".rstrip()
+    """The caption of a table: the meaning of ± and of brackets, the numbers of seeds and test rows, the accuracy that
+    these tell, and conditions that differ between the runs."""
+    return " ".join(filter(None, (_spread(results), _brackets(results), known_to(results), unlike(results))))
+
+
+def _brackets(results: Sequence[Result]) -> str:
+    """The meaning of figures in brackets; empty where the table has none."""
+    sums = aggregate(results)
+    columns = [(m, [s[m] for s in sums]) for m in headline(results)]
+    there = any(beyond(stats, m) and any(s.half > 0 for s in stats) for m, stats in columns)
+    if not there and not any(impossible(p) for p in paired(results, metric=primary(results))):
+        return ""
+    return "In brackets: each seed's figure, where the interval of so few would leave the possible range."
 
 
 def _spread(results: Sequence[Result]) -> str:
