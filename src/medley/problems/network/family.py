@@ -25,6 +25,7 @@ from ...numerics.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import class_labels
 from .names import trainable
+from .own_loss import check_loss, check_pairs
 from .problem import NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
@@ -166,7 +167,7 @@ class Network:
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
         p.seen = rows, self.targets(y[:2], classes).to(device)
-        self._tried(p, out)
+        self._tried(p, out, y)
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
@@ -189,15 +190,13 @@ class Network:
         if self.class_weights is not None and len(self.class_weights) < classes:
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
-    def _tried(self, p: NetworkProblem, out: Tensor) -> None:
-        """Note whether the user's own loss gives the loss of each row: it is tried on the outputs of two rows."""
+    def _tried(self, p: NetworkProblem, out: Tensor, y: Data) -> None:
+        """Try the user's own loss on the outputs of two rows, and note whether it gives the loss of each row."""
         if not callable(self.loss) or p.seen is None:
             return
-        try:
-            found = self.loss(out, p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1])
-            p.by_rows = found.ndim > 0 and len(found) == len(out)
-        except Exception:  # such as a loss that wants more than two rows; training will say so
-            p.by_rows = False
+        found = check_loss(self.loss, out, p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1])
+        check_pairs(self.loss, out, in_memory(y))
+        p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
         if p.by_rows:
             p.gives |= {Need.WEIGHTS}
 

@@ -1,0 +1,98 @@
+"""A user's own loss is tried on two rows before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import medley as md
+
+X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.tensor([1.0, -2.0, 3.0, 0.5])
+TIMES = Y.exp()
+
+
+def trained(net: nn.Module, loss: Callable[[Any, Any], Any], y: Tensor = Y) -> float:
+    data = md.datasets.Dataset(X, y)
+    fed = md.Federation(
+        md.problems.Network(net, loss=loss),
+        data=data,
+        partition=md.scenarios.IID(2),
+        pace=md.scenarios.Pace(lr=0.05, batch=10, epochs=5),
+    )
+    result = md.run(md.FedAvg(), fed, 4, progress=False)
+    return float(result.summary["loss"] / result.history[0]["loss"])
+
+
+def squares(z: Tensor, y: Tensor) -> Tensor:
+    return ((z - y) ** 2).mean()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        squares,
+        nn.HuberLoss(),
+        lambda z, y: (z - y) ** 2,
+        lambda z, y: torch.maximum(0.9 * (y - z), 0.1 * (z - y)).mean(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_outputs_and_targets_that_would_make_pairs_are_refused(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """[n, 1] − [n] is [n, n], and so is [n] − [n, 1]; the labels begin with equal ones."""
+    y = torch.where(torch.arange(40) < 30, Y[0], Y)
+    with pytest.raises(md.BadData, match=r"outputs are \[1\] a row and the targets \[\].*outputs.squeeze\(1\)"):
+        trained(nn.Linear(4, 1), loss, y)
+    with pytest.raises(md.BadData, match=r"outputs are \[\] a row and the targets \[1\].*y.squeeze\(1\)"):
+        trained(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), loss, Y[:, None])
+
+
+def cox(z: Tensor, times: Tensor) -> Tensor:
+    """Cox's partial likelihood by its matrix of who is at risk, which is [n, n] on purpose."""
+    at_risk = times[:, None] <= times
+    return (torch.where(at_risk, z.T, -torch.inf).logsumexp(1) - z[:, 0]).mean()
+
+
+def ranking(z: Tensor, y: Tensor) -> Tensor:
+    """A loss of pairs of rows."""
+    z = z.squeeze(1)
+    return F.softplus(-(z[:, None] - z) * (y[:, None] - y).sign()).mean()
+
+
+@pytest.mark.parametrize("loss", [lambda z, y: squares(z[:, 0], y), lambda z, y: squares(z.flatten(), y), ranking])
+def test_losses_that_reshape_or_pair_rows_themselves_train(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    assert trained(nn.Linear(4, 1), loss) < 0.9
+
+
+def test_a_loss_across_rows_trains_on_targets_of_either_shape() -> None:
+    assert trained(nn.Linear(4, 1), cox, TIMES) < 1.0
+    assert trained(nn.Linear(4, 1), lambda z, y: squares(z, y), Y[:, None]) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda z: z.mean(), "too many positional arguments; it is called with"),
+        (lambda z, y: squares(z[:, 0], y).item(), "returned float; return a tensor"),
+        (lambda z, y: squares(z[:, 0], y).detach().numpy(), "returned ndarray; return a tensor"),
+        (lambda z, y: None, "returned NoneType"),
+        (lambda z, y: squares(z[:, 0], y).detach(), "no gradient by the outputs"),
+    ],
+)
+def test_what_is_no_loss_is_refused_before_training(loss: Callable[..., Any], said: str) -> None:
+    with pytest.raises(md.RecipeError, match=said):
+        trained(nn.Linear(4, 1), loss)
+
+
+def test_a_loss_that_wants_more_than_two_rows_trains() -> None:
+    def wide(z: Tensor, y: Tensor) -> Tensor:
+        if len(z) < 5:
+            raise ValueError("few rows")
+        return squares(z[:, 0], y)
+
+    assert trained(nn.Linear(4, 1), wide) < 0.9
