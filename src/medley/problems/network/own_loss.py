@@ -68,13 +68,15 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
         return
     y = torch.stack([y[0], y[int(other[0])]]).to(out.device)
     y = y.to(out.dtype) if y.is_floating_point() else y
-    probe = torch.tensor(PROBE, dtype=out.dtype, device=out.device)
-    try:
-        as_it_is = loss(probe.reshape(2, *out.shape[1:]), y)
-        equal = loss(probe, y.reshape(2))
-    except Exception:
-        return
-    if as_it_is.shape != equal.shape or not torch.allclose(as_it_is, equal, rtol=1e-4, equal_nan=True):
+    own, exchanged = torch.tensor(PROBE, dtype=out.dtype, device=out.device), y.reshape(2).flip(0).to(out.dtype)
+    for probe in (own, exchanged):  # where a loss is linear on one, pairs have the rows' mean
+        try:
+            as_it_is = loss(probe.reshape(2, *out.shape[1:]), y)
+            equal = loss(probe, y.reshape(2))
+        except Exception:
+            return
+        if as_it_is.shape == equal.shape and torch.allclose(as_it_is, equal, rtol=1e-4, equal_nan=True):
+            continue
         remedy = "outputs.squeeze(1)" if out.ndim == 2 else "y.squeeze(1)"
         raise BadData(
             f"{called(loss)}: the network's outputs are {list(out.shape[1:])} a row and the targets "
