@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import medley as md
 from medley import cli, recipe
 from medley.cli.cards import bibtex, card
+from medley.contract.errors import MedleyError
 from medley.experiments import compare as comparison
 from medley.storage.environment import environment
 
@@ -266,6 +267,41 @@ def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monke
     got = medley("compare", file, "--save", "page.htm")
     assert got.exit_code == 2
     assert "page.htm: a board is saved as .html (report)" in got.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "says"),
+    [
+        ("compare", "taken/report.html", "cannot make the folder"),
+        ("compare", "folder.html", "medley compare --save: {} cannot be written: it is a folder"),
+        ("tune", "folder.html", "medley tune --save: {} cannot be written: it is a folder"),
+        ("tune", "taken/tuned.toml", "cannot make the folder"),
+        ("compare", "taken/runs", "cannot make the folder"),
+        ("run", "taken/run", "cannot make the folder"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(
+    file, tmp_path, monkeypatch, command, place, says
+):
+    (tmp_path / "taken").write_text("a file in the place of a folder")
+    (tmp_path / "folder.html").mkdir()
+    monkeypatch.setattr("medley.server.loop.Loop._run", lambda *a: pytest.fail("it ran"))
+    got = medley(command, file, "--save", tmp_path / place)
+    assert got.exit_code == 2, got.output
+    assert says.format(tmp_path / place) in " ".join(got.stderr.split())
+
+
+@pytest.mark.parametrize(("command", "place"), [("compare", "page.html"), ("run", "run")])
+def test_the_table_is_printed_where_saving_fails_at_the_end(file, tmp_path, monkeypatch, command, place):
+    def full(self, path, *_):
+        raise MedleyError(f"cannot write {path}: No space left on device")
+
+    saves = {"compare": "experiments.board.Board", "run": "storage.result.Result"}
+    monkeypatch.setattr(f"medley.{saves[command]}.save", full)
+    got = medley(command, file, "--save", tmp_path / place)
+    assert got.exit_code == 2
+    assert "FedAvg" in got.stdout
+    assert "No space left" in got.stderr
 
 
 def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):

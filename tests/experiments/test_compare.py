@@ -274,3 +274,19 @@ def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
     assert isinstance(first.results[0].settings["resolved.lam"], float)
     assert [torch.equal(a.x, b.x) for a, b in zip(first.results, again.results, strict=True)] == [True, True]
     assert again.results[0].history[-1]["wall"] == first.results[0].history[-1]["wall"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_run(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(md.RecipeError, match=r"compare\(save=\.\.\.\): .*page.html cannot be written: it is a folder"):
+        md.compare([Probe("fail", 0)], federation(), rounds=3, seeds=1, save=tmp_path / "page.html")
+
+
+def test_the_error_of_saving_has_the_board(tmp_path, monkeypatch):
+    def full(self, path):
+        raise md.MedleyError("No space left on device")
+
+    monkeypatch.setattr(Board, "save", full)
+    with pytest.raises(md.MedleyError, match="No space left") as caught:
+        md.compare([md.FedAvg()], federation(), rounds=1, seeds=1, jobs=1, save=tmp_path / "report.html")
+    assert [r.method for r in caught.value.result.results] == ["FedAvg"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from medley.contract.errors import MedleyError, WireError
+from medley.contract.errors import MedleyError, RecipeError, WireError
 from medley.storage import atomic
 
 
@@ -29,6 +29,31 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, error: Exceptio
         write_half(tmp_path / "a.txt", error)
     assert caught.value.__cause__ is error
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.txt": "old"}
+
+
+def test_the_error_of_clearing_up_does_not_hide_the_first(tmp_path: Path):
+    (tmp_path / "file").write_text("in the place of a folder")
+    with pytest.raises(MedleyError, match=r"cannot write .*report\.html: .*Not a directory"):
+        write_half(tmp_path / "file" / "report.html", RuntimeError("unreached"))
+
+
+def test_a_place_is_tried_before_there_is_something_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("in the place of a folder")
+    atomic.writable(tmp_path / "new" / "a.html", "compare")
+    (tmp_path / "new" / "a.html").write_text("old")
+    atomic.writable(tmp_path / "new" / "a.html", "compare")
+    assert [(p.name, p.read_text()) for p in (tmp_path / "new").iterdir()] == [("a.html", "old")]
+    with pytest.raises(MedleyError, match=r"cannot make the folder .*file: .*; choose another"):
+        atomic.writable(tmp_path / "file" / "a.html", "compare")
+    with pytest.raises(RecipeError, match="new cannot be written: it is a folder; give the name of a file"):
+        atomic.writable(tmp_path / "new", "compare")
+    monkeypatch.setattr(Path, "touch", refused)  # permissions do not stop root
+    with pytest.raises(RecipeError, match=r"compare: .*a\.html cannot be written: .*Permission denied"):
+        atomic.writable(tmp_path / "new" / "a.html", "compare")
+
+
+def refused(path: Path, *_: object) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
 
 
 def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path: Path):

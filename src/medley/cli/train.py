@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +16,12 @@ import typer
 from rich.text import Text
 
 from .. import logs, recipe
-from ..contract.errors import RecipeError
+from ..contract.errors import MedleyError, RecipeError
 from ..experiments import compare as comparison
 from ..experiments import tune as tuning
 from ..experiments.board import Board, kind_of
 from ..experiments.profile import profiled
+from ..storage import atomic
 from .arguments import Algorithms, Base, Debug, Jobs, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show
 
@@ -72,11 +74,12 @@ def run(
         logs.lines(log)
         options["progress"] = False
     fed = r.federation()
-    if profile:
-        result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
-        show(spent.text())
-    else:
-        result = fed.run(method, r.rounds, seed=r.seed, throw=False, **options)
+    with _unsaved_shown():
+        if profile:
+            result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
+            show(spent.text())
+        else:
+            result = fed.run(method, r.rounds, seed=r.seed, throw=False, **options)
     show(Board([result]))
     show(str(result.status))
     if folder is not None:
@@ -85,6 +88,17 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
+
+
+@contextmanager
+def _unsaved_shown() -> Iterator[None]:
+    """Print the table of a run that came to its end and could not be saved."""
+    try:
+        yield
+    except MedleyError as e:
+        if e.result is not None and e.result.status.outcome != "failed":
+            show(Board([e.result]))
+        raise
 
 
 def compare(
@@ -114,6 +128,8 @@ def compare(
     fed = r.federation()
     chosen = r.seeds if seeds is None else seeds_in(seeds)
     folder = save if save is not None and kind_of(save) == "folder" else None
+    if save is not None and folder is None:
+        atomic.writable(save, "medley compare --save")
     rounds = r.rounds if rounds is None else rounds
     board = comparison.compare(
         named, fed, rounds, chosen, jobs=jobs, save=folder, base=base, recipe=r.dumps(), **options
@@ -121,10 +137,9 @@ def compare(
     if not board.results:
         raise KeyboardInterrupt(str(board.status))
     board.command = shlex.join(["medley", *sys.argv[1:]])
-    if save is not None:
-        board.save(save if folder is None else folder / "report.html")
     show(board)
     if save is not None:
+        board.save(save if folder is None else folder / "report.html")
         show(f"saved in {save}")
     if not board.status.ok:
         say(str(board.status))
@@ -146,6 +161,8 @@ def tune(
     debug: Debug = False,
 ) -> None:
     """Choose each method's settings from the recipe's grid, by the validation split, and print all that was tried."""
+    if save is not None:
+        atomic.writable(save, "medley tune --save")
     r = recipe.load(recipe_file).with_settings(settings or [])
     methods = r.methods(names_in(algorithms))
     grids = [r.grid(m) for m in methods]

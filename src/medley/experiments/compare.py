@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError
+from ..contract.errors import MedleyError, RecipeError
 from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
+from ..storage import atomic
 from ..storage.values import plain
 from .board import Board, kind_of
 from .plan import Method, Runner, seeds_of, split
@@ -50,7 +51,8 @@ def compare(
             is called in this process, with rows that have ``method`` and ``seed`` too
 
     Every method is checked before the first run: one that the federation cannot serve is refused at once. A run that
-    diverges is a row of the board like any other. Raises RecipeError for methods that cannot be told apart, WireError
+    diverges is a row of the board like any other. ``save`` is tried before the first run; where it fails at the end all
+    the same, the error's ``result`` is the board. Raises RecipeError for methods that cannot be told apart, WireError
     for a folder of other settings, Unsupported for a method that needs more than there is.
     """
     if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
@@ -65,6 +67,8 @@ def compare(
         raise RecipeError.unknown(str(base), named, "compare(base=...)")
     path = None if save is None else Path(save)
     folder = path if path is not None and kind_of(path) == "folder" else None
+    if path is not None and folder is None:
+        atomic.writable(path, "compare(save=...)")
     chosen = seeds_of(seeds, "compare")
     recipe = options.pop("recipe", None)
     own = _own_options(named, options)
@@ -73,8 +77,17 @@ def compare(
     board = Board(results, base if base in present else None, status, fed.describe(chosen[0]), options.get("target"))
     board.target_over = options.get("target_over")
     if path is not None and folder is None and results:
-        board.save(path)
+        _save(board, path)
     return board
+
+
+def _save(board: Board, path: Path) -> None:
+    """Write the board; it is the ``result`` of an error."""
+    try:
+        board.save(path)
+    except MedleyError as e:
+        e.result = board
+        raise
 
 
 def _own_options(methods: Mapping[str, Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -48,7 +48,8 @@ def replacing(path: Path) -> Iterator[Path]:
             tmp.replace(path)
             sync(path.parent)
     finally:
-        tmp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it would take the place of the error that says why
+            tmp.unlink(missing_ok=True)
 
 
 def flush(fd: int) -> None:
@@ -80,6 +81,22 @@ def made(folder: Path) -> Path:
     except OSError as e:
         raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
     return folder
+
+
+def writable(path: Path, call: str) -> None:
+    """Raise MedleyError, naming ``call``, unless a file can be written at ``path``; its folder is made.
+
+    For a file that is written once hours of work are done.
+    """
+    remedy = f"{call}: {path} cannot be written"
+    if path.is_dir():
+        raise RecipeError(f"{remedy}: it is a folder; give the name of a file", "save")
+    probe = made(path.parent) / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise RecipeError(f"{remedy}: {e}; choose another place", "save") from e
 
 
 @contextmanager
