@@ -87,6 +87,48 @@ def test_settings_that_make_no_sense(grid, over, says):
         tune(md.FedAvg(), quadratic(), grid, rounds=1, jobs=1, **over)
 
 
+def test_the_default_metric_is_the_first_that_there_is():
+    best = tune(md.FedAvg(), quadratic(), {"lr": [1.0, 2.0, 3.0]}, rounds=2, jobs=1)
+    assert best.lr == 2.0
+    assert best.record[1]["score"] == pytest.approx(4.5 / 3)  # the test loss is 4.5, 0 and 0
+    own = tune(
+        md.FedAvg(),
+        quadratic(),
+        {"lr": [1.0, 2.0, 3.0]},
+        rounds=2,
+        jobs=1,
+        metric="error",
+        metrics={"error": lambda out, y: float((out.flatten() - y).abs().mean())},
+    )
+    assert own.record[1]["score"] == pytest.approx(1.0)  # 3, 0 and 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_metric_that_is_not_there_is_refused_after_one_round(jobs):
+    seen = []
+    with pytest.raises(md.RecipeError, match="Did you mean 'test_loss'") as caught:
+        tune(
+            md.FedAvg(),
+            quadratic(),
+            {"lr": [1.0, 2.0]},
+            rounds=1000,
+            jobs=jobs,
+            metric="testloss",
+            on_round=lambda row: seen.append(row["round"]),
+        )
+    assert set(seen) <= {0}
+    assert "loss, seconds, test_loss" in str(caught.value)
+
+
+def test_figures_that_come_late_are_awaited():
+    data = md.datasets.digits()
+    stream = md.scenarios.Split(2)
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2), validation=0.2, stream=stream)
+    best = tune(md.FedAvg(), fed, {"lr": [0.1, 1.0]}, rounds=4, metric="fgt", jobs=1)
+    assert all(row["status"] == "finished" for row in best.record)
+    assert tune(md.FedAvg(), fed, {"lr": [0.1]}, rounds=4, jobs=1).record[0]["score"] <= 1
+
+
 def test_no_validation_split_is_refused_with_what_to_do():
     with pytest.raises(md.RecipeError, match=r"validation=0\.1"):
         tune(md.FedAvg(), quadratic(validation=0.0), {"lr": [1.0]}, rounds=1, metric="loss", jobs=1)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..contract.wrapper import Wrapper
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
 from ..storage.directions import higher_is_better
-from ..storage.result import Result
+from ..storage.result import Result, Row
 from .plan import Method, Runner, seeds_of, split
 from .sweep import Sweep
 
@@ -25,6 +25,11 @@ log = logging.getLogger("medley")
 
 LAST = 10
 """A run's score is the mean over its last evaluations, so many of them."""
+
+DEFAULTS = ("acc", "accuracy", "test_loss", "loss")
+"""Figures to choose by; the first that the runs have counts."""
+
+UNKNOWN = "tune(metric=...): the history"
 
 Grid = Mapping[str, Sequence[Any]]
 """Values to try, by setting."""
@@ -52,7 +57,8 @@ def tune(
         fed: the federation; it needs a validation split
         grid: lists of values. The key "lr" is a factor on every client's lr; the other keys are the method's settings
         rounds, seeds: of every run, as in `compare`. Default 100 rounds and the seed 0
-        metric: the figure to choose by. Default accuracy, or acc for streams of tasks, the mean over tasks at the end
+        metric: the figure to choose by. Default the first that there is of acc, the mean over a stream's tasks at the
+            end, accuracy, test_loss and loss
         jobs: runs at a time, as in `compare`
         save: a folder that keeps finished runs, as in `compare`. Default None keeps none
         options: options of `medley.run`; ``progress`` shows or hides one bar over all runs
@@ -62,7 +68,8 @@ def tune(
     its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies at the
     edge of its grid, a note, which is a warning of the log too and stands in reports.
 
-    Raises RecipeError for an unknown key, an empty grid, or no validation split; Diverged if all points diverged.
+    Raises RecipeError for an unknown key, an empty grid, no validation split, and, after the first evaluated round, for
+    a metric that is not there; Diverged if all points diverged.
     """
     _check(method, grid, metric)
     algorithm, lr = split(method)
@@ -71,13 +78,14 @@ def tune(
     if len(candidates) < len(points):
         raise RecipeError(f"tune(grid={dict(grid)!r}): the same value comes twice", "grid")
     progress, folder = options.pop("progress", None), None if save is None else Path(save)
-    options = {"evaluate_on": "validation", **options}
+    options = {"evaluate_on": "validation", **options, "on_round": _checking(metric, options.get("on_round"))}
     sweep = Sweep(candidates, fed, rounds, seeds_of(seeds, "tune"), "tune", jobs, folder, progress, options)
     results, status = sweep.run()
     if not status.ok:
         raise KeyboardInterrupt(str(status))
     if metric is None:
-        metric = "acc" if any("acc" in r.summary for r in results) else "accuracy"
+        there = {m for r in results for row in (*r.history[:1], figures_of(r)) for m in row}
+        metric = next((m for m in DEFAULTS if m in there), DEFAULTS[-1])
     record = [
         {**p, **_judged([r for r in results if r.method == name], metric), "rounds": rounds}
         for name, p in zip(candidates, points, strict=True)
@@ -111,13 +119,31 @@ def _judged(runs: list[Result], metric: str) -> dict[str, Any]:
     return {"score": sum(scores) / len(scores), "scores": scores, "status": ends, "chosen": False}
 
 
+def _checking(metric: str | None, on_round: Callable[[Row], object] | None) -> Callable[[Row], object] | None:
+    """``on_round``, that first raises RecipeError for a metric that the runs' rows lack.
+
+    Row 0 lacks notes of a round. Figures of a stream and those of clients' own models may come with the last row.
+    """
+    if metric is None:
+        return on_round
+
+    def told(row: Row) -> None:
+        late = figures([[0.0]]) if "task" in row else {}
+        if row["round"] > 0 and not (metric in row or metric in late or metric.startswith("personal_")):
+            raise RecipeError.unknown(metric, {*row, *late} - {"method", "seed", "round"}, UNKNOWN)
+        if on_round is not None:
+            on_round(row)
+
+    return told
+
+
 def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Point], metric: str) -> int:
     """The index of the best point. Raises RecipeError for an unknown metric, Diverged if all points diverged."""
     ranked = [k for k, row in enumerate(record) if math.isfinite(row["score"])]
     if not ranked:
         there = sorted({m for r in results for row in (*r.history, figures_of(r)) for m in row})
         if metric not in there:
-            raise RecipeError.unknown(metric, there, "tune(metric=...): the history")
+            raise RecipeError.unknown(metric, there, UNKNOWN)
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
     sign = 1.0 if higher_is_better(metric, directions(results)) else -1.0
     return max(ranked, key=lambda k: sign * record[k]["score"])
