@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import medley as md
+from medley import cli
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.cohort import Cohort
@@ -290,3 +292,17 @@ def test_the_error_of_saving_has_the_board(tmp_path, monkeypatch):
     with pytest.raises(md.MedleyError, match="No space left") as caught:
         md.compare([md.FedAvg()], federation(), rounds=1, seeds=1, jobs=1, save=tmp_path / "report.html")
     assert [r.method for r in caught.value.result.results] == ["FedAvg"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_network_is_read_where_only_figures_are_wanted(tmp_path, monkeypatch, jobs):
+    one = federation().run(md.FedAvg(), rounds=1, checkpoint=tmp_path / "one", progress=False)
+    assert md.Result.load(tmp_path / "one").model is not None
+    monkeypatch.setattr("medley.storage.modules.brought_back", lambda *a: pytest.fail("a network is read"))
+    again = md.Result.load(tmp_path / "one", model=False)
+    assert (again.model, again.digest) == (None, one.digest)
+    for _ in range(2):  # the second call takes the runs from the folder
+        compare([md.FedAvg()], federation(), rounds=1, seeds=2, jobs=jobs, save=tmp_path / "two")
+    assert [r.model for r in Board.load(tmp_path / "two").results] == [None, None]
+    shown = CliRunner().invoke(cli.app, ["show", str(tmp_path / "two")])
+    assert shown.exit_code == 0, shown.output

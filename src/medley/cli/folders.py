@@ -28,7 +28,7 @@ def show_folder(
     debug: Debug = False,
 ) -> None:
     """Print what a folder holds: its runs, their settings and identity, and the versions that made them."""
-    results = [(path.parent, Result.load(path.parent)) for path in sorted(folder.glob("**/result.json"))]
+    results = [(path.parent, Result.load(path.parent, model=False)) for path in sorted(folder.glob("**/result.json"))]
     begun = described(folder)
     if not results and not begun:
         raise WireError(f"there is no run in {folder}: give a folder that medley run or medley compare wrote")

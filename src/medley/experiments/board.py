@@ -153,11 +153,11 @@ class Board:
 
     @classmethod
     def load(cls, folder: str | Path, base: str | None = None) -> Board:
-        """A board of all runs below ``folder``. Raises WireError if there is none."""
+        """A board of all runs below ``folder``, without their networks. Raises WireError if there is none."""
         found = sorted(Path(folder).glob("**/result.json"))
         if not found:
             raise WireError(f"there is no run in {folder}: give a folder that compare(save=...) or run wrote")
-        return cls([Result.load(f.parent) for f in found], base)
+        return cls([Result.load(f.parent, model=False) for f in found], base)
 
 
 def kind_of(path: Path) -> str:

@@ -92,7 +92,7 @@ class PlannedRun:
         """The final result from an earlier call, or None. Raises WireError for a result of other settings."""
         if self.folder is None or not self.done:
             return None
-        result = Result.load(self.folder)
+        result = Result.load(self.folder, model=False)
         theirs = {key: result.settings[key] for key in self.settings if key in result.settings}
         if why := difference(theirs, self.settings):
             raise WireError(f"{self.folder} holds another run: {why}; choose another folder, or remove that one")

@@ -59,7 +59,8 @@ def forked(runs: PlannedRuns, make: Make, workers: int, bar: Bar) -> Made:
         stopped = True
     finally:
         pool.end()
-    return {k: Result.load(run.folder) for k, run in runs.items() if run.folder is not None and run.done}, stopped
+    there = {k: run.folder for k, run in runs.items() if run.folder is not None and run.done}
+    return {k: Result.load(folder, model=False) for k, folder in there.items()}, stopped
 
 
 class Pool:

@@ -251,13 +251,14 @@ class Result:
         return h.hexdigest()
 
     @classmethod
-    def load(cls, folder: str | Path, module: nn.Module | None = None) -> Result:
+    def load(cls, folder: str | Path, module: nn.Module | None = None, *, model: bool = True) -> Result:
         """Inverse of `save`.
 
         Args:
             folder: the folder of `save`, or of a run
             module: a module of the same architecture, of which ``model`` is a copy; by default ``model`` is made from
                 the structure in the folder, whose classes must have been imported, or None, and the log says why
+            model: whether the network is read; False leaves ``model`` None, for the figures of many runs. Default True
 
         Raises WireError for a folder without a result, and for one that is damaged or of another format.
         """
@@ -296,7 +297,8 @@ class Result:
         )
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
-        result.model = modules.brought_back(folder, module, x, buffers)
+        if model:
+            result.model = modules.brought_back(folder, module, x, buffers)
         return result
 
 
