@@ -233,6 +233,34 @@ def test_csv_targets_of_a_regression_must_be_numbers(tmp_path: Path) -> None:
         datasets.csv(file, "y", regression=True)
 
 
+@pytest.mark.parametrize(
+    ("cells", "regression", "says", "row"),
+    [
+        (
+            ["no", "yes", "no"],
+            True,
+            "row 0, column 'y' holds 'no', and a regression takes numbers; for classes leave",
+            0,
+        ),
+        (["1.5", "high", "2"], True, "holds 'high', which is no finite number; fill it in or drop the row", 1),
+        (["1.5", "2.5", ""], True, "holds '', which is no finite number; fill it in or drop the row", 2),
+        (["yes", "", "no"], False, "row 1, column 'y' holds '', which is no class; fill it in or drop the row", 1),
+        (["1.5", "n/a", "2.5"], False, "holds 'n/a' among values such as 1.5; mend it .* pass regression=True", 1),
+    ],
+)
+def test_csv_targets_that_do_not_fit_the_task(
+    tmp_path: Path, cells: list[str], regression: bool, says: str, row: int
+) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)))
+    with pytest.raises(BadData, match=says) as caught:
+        datasets.csv(file, "y", regression=regression)
+    assert (caught.value.row, caught.value.column) == (row, 1)
+    assert "keys=" not in str(caught.value)
+    file.write_text("x,y\n1,1.5\n2,old\n3,2\n")  # numbers may name classes
+    assert datasets.csv(file, "y").labels == ("1.5", "2", "old")
+
+
 def test_csv_names_the_nearest_column(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("width,label\n1,0\n")

@@ -135,6 +135,37 @@ def test_a_misspelt_label_is_named_with_all_labels_and_their_rows() -> None:
     md.Federation(SOFTMAX, data=data, partition=md.scenarios.IID(2))
 
 
+def net(loss: str = "cross_entropy") -> md.problems.Network:
+    return md.problems.Network(torch.nn.Linear(2, 1 if loss == "mse" else 3), loss=loss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("problem", "y", "says"),
+    [
+        (SQUARES, ["no", "yes"], "LeastSquares fits values, and .* are the classes 'no', 'yes', numbered from 0; give"),
+        (SQUARES, [-1, 1], "are the classes '-1', '1', numbered from 0; .* or read numbers with regression=True"),
+        (SOFTMAX, [0.5, 1.5], r"Softmax wants classes, and .* are values such as 0\.5; give LeastSquares, or read"),
+        (LOGISTIC, [0.5, 1.5], "Logistic wants classes"),
+        (net(), [30.0, 31.0], r"Network wants classes, and .* are values such as 30; give Network\(loss='mse'\), or"),
+    ],
+)
+def test_targets_that_do_not_fit_the_problem(problem: Any, y: list[Any], says: str) -> None:
+    values = isinstance(y[0], float)
+    labels = () if values else tuple(map(str, y))
+    targets = torch.tensor(y * 4) if values else torch.tensor([0, 1] * 4)
+    data = md.datasets.Dataset(X, targets, classes=None if values else 2, name="t", labels=labels)
+    with pytest.raises(md.BadData, match=says):
+        md.Federation(problem, data=data, partition=md.scenarios.IID(2))
+
+
+def test_whole_numbers_are_classes_and_values() -> None:
+    signs = md.datasets.Dataset(X, torch.tensor([-1.0, 1.0] * 4), name="t")
+    for problem in (LOGISTIC, SQUARES):
+        md.Federation(problem, data=signs, partition=md.scenarios.IID(2)).draw(0)
+    ranks = md.datasets.Dataset(X, torch.tensor([0, 1] * 4), classes=2, name="t", labels=("0", "1"))
+    md.Federation(SQUARES, data=ranks, partition=md.scenarios.IID(2)).draw(0)
+
+
 def test_a_client_that_lost_its_training_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:
     lost = next(d for s in range(50) if "Turku" in (d := hospitals().split(0.5, seed=s)).test_keys["hospital"])
     md.Federation(LOGISTIC, clients=lost)

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
+from .cells import bad_cell, check_target, is_number, plain, refuse_nonfinite
 from .dataset import Dataset
 from .files import Place, called, check_delimiter, find, locate, read_npz
 
@@ -142,21 +143,17 @@ def csv(
                 try:
                     numbers.extend([float(cells[j]) for j in numeric])
                 except ValueError:
-                    bad = next(j for j in numeric if not _number(cells[j]))
-                    raise _bad_cell(call, cells[bad], row, bad, header) from None
+                    bad = next(j for j in numeric if not is_number(cells[j]))
+                    raise bad_cell(call, cells[bad], row, bad, header) from None
                 for values, j in zip(text, named.values(), strict=True):
                     values.append(cells[j])
                 rows += 1
     except (UnicodeDecodeError, csvfile.Error) as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}).") from None
     X = np.frombuffer(numbers, np.float64).reshape(rows, len(numeric))
-    _refuse_nonfinite(X, numeric, header, call)
-    columns = {name: _plain(values) for name, values in zip(named, text, strict=True)}
-    if regression:
-        if columns[target].dtype.kind not in "if":
-            row = next(i for i, cell in enumerate(columns[target]) if not _number(str(cell)))
-            raise _bad_cell(call, str(columns[target][row]), row, named[target], header)
-        _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
+    refuse_nonfinite(X, numeric, header, call)
+    columns = {name: plain(values) for name, values in zip(named, text, strict=True)}
+    check_target(columns[target], regression, call, named[target], header)
     of = tuple(header[j] for j in numeric)
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
@@ -222,17 +219,17 @@ def parquet(
         column = table.column(j)
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
-            raise _bad_cell(call, "null", row, j, header)
+            raise bad_cell(call, "null", row, j, header)
         kind = column.type
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         if not number and (j in numeric or (regression and header[j] == target)):
-            raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; name it in keys=.", column=j)
+            remedy = "for classes leave regression=True out" if header[j] == target else "name it in keys="
+            raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; {remedy}.", column=j)
     values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
-    _refuse_nonfinite(X, numeric, header, call)
-    columns = {name: _plain(table.column(j).to_pylist()) for name, j in named.items()}
-    if regression:
-        _refuse_nonfinite(columns[target][:, None].astype(float), [named[target]], header, call)
+    refuse_nonfinite(X, numeric, header, call)
+    columns = {name: plain(table.column(j).to_pylist()) for name, j in named.items()}
+    check_target(columns[target], regression, call, named[target], header)
     of = tuple(header[j] for j in numeric)
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
@@ -348,46 +345,6 @@ def _table(
     labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
     y_test = None if test is None else codes[1]
     return Dataset(_float(X), codes[0], X_test, y_test, len(kinds), keys or {}, name, labels, features=features)
-
-
-def _plain(values: Sequence[Any]) -> np.ndarray:
-    """A column as whole numbers where all entries are, else as numbers, else as text."""
-    for kind in (np.int64, np.float64):
-        try:
-            return np.array([_exact(v, kind) for v in values], kind)
-        except (ValueError, OverflowError):
-            continue
-    return np.array([str(v) for v in values])
-
-
-def _exact(value: Any, kind: type) -> Any:
-    if kind is np.int64 and isinstance(value, float):
-        raise ValueError
-    return int(value) if kind is np.int64 else float(value)
-
-
-def _number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
-def _bad_cell(call: str, cell: str, row: int, column: int, header: list[str]) -> BadData:
-    return BadData(
-        f"{call}: row {row}, column {header[column]!r} holds {cell!r}, which is no finite number; "
-        "fill it in, drop the row, or name the column in keys=.",
-        row=row,
-        column=column,
-    )
-
-
-def _refuse_nonfinite(X: np.ndarray, numeric: list[int], header: list[str], call: str) -> None:
-    # Checked here since Dataset knows no column names. A number beyond float32 would become infinite.
-    bad = ~(np.abs(X) <= np.finfo(np.float32).max)
-    if bad.any():
-        row, j = (int(i) for i in np.argwhere(bad)[0])
-        raise _bad_cell(call, str(X[row, j]), row, numeric[j], header)
 
 
 def _float(values: Any) -> Tensor:

@@ -11,7 +11,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError, Unsupported
 from ..contract.problem import Family, Problem
 from ..datasets import Dataset
-from ..problems import Logistic
+from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..scenarios import ByKey
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
@@ -37,7 +37,12 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
 
 
 def check_labels(problem: Family, data: Dataset) -> None:
-    """Raise BadData, with all labels and their rows, where a problem of two classes gets text labels of more."""
+    """Raise BadData, with the remedy, for targets that do not fit the problem.
+
+    Values for a problem of classes; classes, whose numbers mean nothing, for one of values; and, with all labels and
+    their rows, more than two text labels for a problem of two classes.
+    """
+    _check_task(problem, data)
     if not isinstance(problem, Logistic) or len(data.labels) <= 2:
         return
     counts = torch.bincount(data.y[data.y >= 0], minlength=len(data.labels)).tolist()
@@ -46,6 +51,26 @@ def check_labels(problem: Family, data: Dataset) -> None:
     raise BadData(
         f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; mend a label "
         "that is misspelt, or give problems.Softmax"
+    )
+
+
+def _check_task(problem: Family, data: Dataset) -> None:
+    name, y = type(problem).__name__, data.y
+    if isinstance(problem, LeastSquares) and any(label != str(k) for k, label in enumerate(data.labels)):
+        raise BadData(
+            f"{name} fits values, and the targets of {data.name} are the classes "
+            f"{', '.join(map(repr, data.labels[:4]))}{', …' if len(data.labels) > 4 else ''}, numbered from 0; give "
+            "Logistic or Softmax, or read numbers with regression=True"
+        )
+    classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
+    if not classes or data.classes is not None or not y.is_floating_point() or not len(y):
+        return
+    if isinstance(problem, Logistic) and not (y != y.round()).any():
+        return  # 0 and 1, or −1 and 1
+    remedy = "Network(loss='mse')" if isinstance(problem, Network) else "LeastSquares"
+    raise BadData(
+        f"{name} wants classes, and the targets of {data.name} are values such as {y.flatten()[0].item():g}; give "
+        f"{remedy}, or read classes without regression=True, as whole numbers or text"
     )
 
 
