@@ -164,3 +164,23 @@ def test_the_remedy_for_text_changes_that_column_alone() -> None:
     said = r"get_dummies\(frame, columns=\['hospital'\]\).*names each row's client, say client='hospital'"
     with pytest.raises(md.BadData, match=said):
         md.datasets.frame(patients(), target="died")
+
+
+@pytest.mark.parametrize("column", ["hospital", "died"])
+def test_blanks_are_no_name_and_make_no_other(column: str) -> None:
+    pd = pytest.importorskip("pandas")
+    columns = {"age": [1.0, 2, 3], "hospital": ["Bern", "Basel", " Bern "], "died": ["no", "yes", "no "]}
+    d = md.datasets.frame(pd.DataFrame(columns), "died", "hospital")
+    assert (d.keys["hospital"].tolist(), d.labels) == (["Bern", "Basel", "Bern"], ("no", "yes"))
+    with pytest.raises(md.BadData, match=f"'{column}' is missing in row 1"):
+        md.datasets.frame(pd.DataFrame(columns | {column: ["a", " ", "b"]}), "died", "hospital")
+
+
+def test_dates_are_no_numbers() -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=4), "age": [1.0, 2, 3, 4], "died": [0, 1, 0, 1]})
+    with pytest.raises(md.BadData, match=r"column 'when' is a date; give numbers, such as .*or leave it out"):
+        md.datasets.frame(table, "died")
+    both = {"a": (table[["when", "age"]], table["died"]), "b": (table[["when", "age"]], table["died"])}
+    with pytest.raises(md.BadData, match=r"client 'a''s X, row 0, column 0 \('when'\).*is a date; give numbers"):
+        md.Federation(md.problems.Softmax(), clients=both)

@@ -476,3 +476,22 @@ def test_a_file_that_is_nowhere_is_looked_for_by_name_in_the_working_directory_t
     (tmp_path / "patients.csv").write_text("age,died\n1,0\n2,1\n")
     with pytest.raises(BadData, match=f"It is not in {tmp_path}.*Did you mean 'patients.csv'"):
         datasets.csv("patient.csv", target="died")
+
+
+SITES = "age,site,died\n1,Bern,no\n2,Basel,yes\n3,Bern,no\n"
+
+
+@pytest.mark.parametrize("column", ["site", "died"])
+@pytest.mark.parametrize("cell", ["", "  "])
+def test_an_empty_cell_is_no_class_and_no_client(tmp_path: Path, column: str, cell: str) -> None:
+    text = SITES.replace("2,Basel,yes", f"2,{cell},yes" if column == "site" else f"2,Basel,{cell}")
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(BadData, match=f"row 1, column '{column}' holds '', which .*; fill it in or drop the row"):
+        datasets.csv(tmp_path / "x.csv", target="died", keys=["site"])
+
+
+def test_blanks_around_a_name_make_no_other_class_or_client(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(SITES.replace("3,Bern,no", "3, Bern , no "))
+    d = datasets.csv(tmp_path / "x.csv", target="died", keys=["site"])
+    assert d.labels == ("no", "yes")
+    assert d.keys["site"].tolist() == ["Bern", "Basel", "Bern"]

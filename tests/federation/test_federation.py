@@ -327,7 +327,7 @@ def test_a_bad_test_label_is_not_blamed_on_a_client():
 
 def test_labels_below_zero_where_nobody_said_how_many_classes_there_are():
     e = bad([(X, y - 1) for X, y in labelled()], md.problems.Softmax())
-    assert "wants labels 0, 1, ...; row 0 has -1" in str(e)
+    assert "client 0, row 0: Softmax wants labels 0, 1, ...; it has -1" in str(e)
 
 
 def test_bytes_for_a_network_of_floats_are_explained():
@@ -630,3 +630,51 @@ def test_virtual_seconds_without_devices_are_those_of_an_ordinary_phone() -> Non
     seconds = [md.run(md.FedAvg(), fed, 1, progress=False).summary["seconds"] for fed in feds]
     # 8 weights of 8 bytes each way and 4 rows: 0.05 + 64/2.5e6 + 4/1000 + 64/1e6.
     assert seconds == [pytest.approx(0.05 + 64 / 2.5e6 + 4 / 1000 + 64 / 1e6, rel=1e-9)] * 2
+
+
+def test_labels_that_begin_at_1_are_refused_unless_classes_say_so():
+    clients = [(X, y % 2 + 1) for X, y in labelled()]
+    assert "1 to 2. If they are labels, number them from 0" in str(bad(clients, md.problems.Softmax()))
+    fed = md.Federation(md.problems.Softmax(), clients=clients, classes=3, pace=full)
+    assert md.run(md.FedAvg(), fed, 1).status.outcome == "finished"
+
+
+def test_errors_found_when_clients_are_drawn_have_their_names_too():
+    X, y = labelled()[0]
+    wide = {"Bern": (X, y), "Basel": (X, torch.where(torch.arange(len(y)) == 3, 5, y))}
+    with pytest.raises(md.BadData, match="client 'Basel', row 3: the data has 6 classes"):
+        md.Federation(md.problems.Network(torch.nn.Linear(3, 3)), clients=wide, pace=full).draw(0)
+
+
+class Torn(torch.utils.data.Dataset[Any]):
+    """A data set whose row 7 cannot be read."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 7:
+            raise OSError("no such image")
+        return torch.ones(3), i % 2
+
+
+def test_a_data_set_that_fails_names_client_and_row():
+    with pytest.raises(md.BadData, match="client 'Basel', row 7 cannot be read, OSError: no such image") as e:
+        md.Federation(md.problems.Softmax(), clients={"Bern": (torch.ones(4, 3), torch.arange(4) % 2), "Basel": Torn()})
+    assert (e.value.client, e.value.row) == (1, 7)
+
+
+@pytest.mark.parametrize("goal", [90, 1.5, -0.1])
+def test_a_target_accuracy_is_a_share(goal: float):
+    fed = md.Federation(md.problems.Softmax(), clients=labelled(), test=labelled()[0], pace=full)
+    with pytest.raises(md.RecipeError, match=r"write 0\.9 for 90 %"):
+        md.run(md.FedAvg(), fed, 1, target={"accuracy": goal})
+
+
+@pytest.mark.parametrize(("replies", "warns"), [(None, True), (2, True), (7, True), (1, False), (0.5, False)])
+def test_a_method_for_late_replies_warns_where_none_can_be_late(
+    replies: float | None, warns: bool, caplog: pytest.LogCaptureFixture
+):
+    fed = md.Federation(md.problems.Softmax(), clients=labelled(), pace=full, devices=md.scenarios.Devices())
+    md.run(md.FedBuff(), fed, 1, reply_policy=md.ReplyPolicy(replies=replies))
+    assert ("waits for every reply: it is FedAvg" in caplog.text) == warns

@@ -64,7 +64,22 @@ def ranking(z: Tensor, y: Tensor) -> Tensor:
     return F.softplus(-(z[:, None] - z) * (y[:, None] - y).sign()).mean()
 
 
-@pytest.mark.parametrize("loss", [lambda z, y: squares(z[:, 0], y), lambda z, y: squares(z.flatten(), y), ranking])
+def moments(z: Tensor, y: Tensor) -> Tensor:
+    """A loss of two distributions, which does not ask which target is whose."""
+    return (z.mean() - y.mean()) ** 2 + (z.flatten().std() - y.std()) ** 2
+
+
+OWN_SHAPES = [
+    lambda z, y: squares(z[:, 0], y),
+    lambda z, y: squares(z.flatten(), y),
+    lambda z, y: squares(z, y[:, None]),
+    lambda z, y: z.square().mean(),
+    moments,
+    ranking,
+]
+
+
+@pytest.mark.parametrize("loss", OWN_SHAPES)
 def test_losses_that_reshape_or_pair_rows_themselves_train(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     assert trained(nn.Linear(4, 1), loss) < 0.9
 

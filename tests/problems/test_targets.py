@@ -119,6 +119,8 @@ def test_class_weights_are_factors_of_each_rows_loss() -> None:
             Network(nn.Linear(6, 3), class_weights=wrong)
     with pytest.raises(md.BadData, match="2 weights for 3 classes"):
         md.run(md.FedAvg(), federation(Network(nn.Linear(6, 3), class_weights=[1.0, 1.0]), y), 1)
+    with pytest.raises(md.BadData, match="4 weights for 3 classes"):
+        md.run(md.FedAvg(), federation(Network(nn.Linear(6, 3), class_weights=[1.0] * 4), y), 1)
 
 
 def by_row(outputs: Tensor, y: Tensor) -> Tensor:

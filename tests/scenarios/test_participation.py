@@ -11,6 +11,7 @@ from scipy import stats
 
 from medley.contract.errors import RecipeError
 from medley.scenarios import Availability, Bernoulli, Everyone, Fixed, Fraction, Participation, participation
+from support.oracles import unchecked
 
 SIZES = np.array([1, 2, 3, 4, 10])
 
@@ -117,3 +118,8 @@ def test_what_a_user_types():
 def test_settings_that_make_no_sense(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+def test_one_cohort_that_is_no_list_of_cohorts_is_refused():
+    with unchecked(), pytest.raises(RecipeError, match=r"want a list of ids for each round, such as \[\[0, 7\]\]"):
+        Fixed([0, 7])  # type: ignore[list-item]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,8 @@ def _objects(array: np.ndarray, what: str, client: int | None, labels: bool, col
                 _refuse(bad, array, what, client, "is no int64; give labels of a smaller size", columns)
         return array.astype(np.int64 if labels else np.float64)
     words = "is no whole number; give numbers" if labels else "is in an array of objects; give X.astype(float)"
+    if bad.any() and isinstance(array[tuple(np.argwhere(bad)[0])], date | np.datetime64):
+        words = REMEDIES["M"]
     return _refuse(bad, array, what, client, words, columns)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,14 @@ def refuse_nonfinite(X: np.ndarray, numeric: list[int], header: Sequence[str], c
     if bad.any():
         row, j = (int(i) for i in np.argwhere(bad)[0])
         raise bad_cell(call, str(X[row, j]), row, numeric[j], header, said)
+
+
+def check_keys(columns: Mapping[int, Sequence[str]], call: str, header: Sequence[str]) -> None:
+    """Raise BadData for a client without a name; ``columns`` are cells by their place in the header."""
+    for column, cells in columns.items():
+        if "" in cells:
+            said = ", which names no client; fill it in or drop the row"
+            raise bad_cell(call, "", cells.index(""), column, header, said)
 
 
 NUMBER = ", which is no finite number; fill it in or drop the row"

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from ..contract.errors import BadData, RecipeError
 from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, Mapped
-from .arrays import names_of
+from .arrays import REMEDIES, names_of
 from .dataset import Dataset
 
 Path = tuple[str | int, ...]
@@ -23,6 +23,14 @@ Path = tuple[str | int, ...]
 
 TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings."""
+
+
+def read_item(items: Any, i: int) -> Any:
+    """Item i of a data set. Raises BadData, naming the row, where the data set itself raises."""
+    try:
+        return items[i]
+    except Exception as e:
+        raise BadData(f"row {i} cannot be read, {type(e).__name__}: {e}", row=i) from e
 
 
 class Shelf:
@@ -35,7 +43,7 @@ class Shelf:
     def read(self, rows: list[int]) -> list[Any]:
         """These items."""
         if self._last[0] != rows:
-            self._last = rows, [self.items[i] for i in rows]
+            self._last = rows, [read_item(self.items, i) for i in rows]
         return self._last[1]
 
     def __reduce__(self) -> Any:
@@ -144,7 +152,7 @@ def column(items: Any, target: str | int) -> np.ndarray | Tensor:
     known = getattr(items, "targets", None)  # torchvision's, which spares the decoding of images
     if known is not None and target in (1, *TARGETS) and len(known) == len(items) and not _changed(items):
         return known if isinstance(known, Tensor) else np.asarray(known)
-    found = [items[i][target] for i in range(len(items))]
+    found = [read_item(items, i)[target] for i in range(len(items))]
     return torch.stack(found) if isinstance(found[0], Tensor) else np.asarray(found)
 
 
@@ -239,16 +247,13 @@ def frame(
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
     features, X = _inputs(table, [target, *([] if client is None else [client])], features)
-    keys = {} if client is None else {client: _clients(table, client)}
+    keys = {} if client is None else {client: _names(table, client)}
     given = _cells(table, target)
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
         return Dataset(X, _numbers(given, target), keys=keys, name=name, features=tuple(features))
-    missing = np.array([v is None or v != v for v in given.tolist()])
-    if missing.any():
-        row = int(missing.argmax())
-        raise BadData(f"datasets.frame(...): {target!r} is missing in row {row}; drop the row", row=row)
+    given = _names(table, target)
     labels, y = np.unique(given.astype(str) if given.dtype.kind in "OUS" else given, return_inverse=True)
     if len(labels) < 2:
         raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
@@ -300,15 +305,17 @@ def _cells(table: Any, name: str) -> np.ndarray:
     return np.asarray(found)
 
 
-def _clients(table: Any, client: str) -> np.ndarray:
-    """The column of clients. Raises BadData for a row that has none."""
-    found = _cells(table, client)
+def _names(table: Any, column: str) -> np.ndarray:
+    """A column of clients or labels, text without blanks around it. Raises BadData for a row that has none."""
+    found = _cells(table, column)
+    if found.dtype.kind in "OU":
+        found = np.array([v.strip() or None if isinstance(v, str) else v for v in found.tolist()], object)
     missing = np.array([v is None or v != v for v in found.tolist()], bool)
     if missing.any():
         row = int(missing.argmax())
         raise BadData(
-            f"datasets.frame(...): {client!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
-            f"all: fill it in, or frame.dropna(subset=[{client!r}])",
+            f"datasets.frame(...): {column!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
+            f"all: fill it in, or frame.dropna(subset=[{column!r}])",
             row=row,
         )
     return found
@@ -316,6 +323,8 @@ def _clients(table: Any, client: str) -> np.ndarray:
 
 def _numbers(column: np.ndarray, name: str) -> Tensor:
     """A column as float32."""
+    if (remedy := REMEDIES.get(column.dtype.kind)) and column.dtype.kind in "mM":
+        raise BadData(f"datasets.frame(...): column {name!r} {remedy}, or leave it out by features=")
     try:
         values = column.astype(np.float32)
     except (TypeError, ValueError):

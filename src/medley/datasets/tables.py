@@ -21,7 +21,7 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
-from .cells import bad_cell, check_target, is_number, plain, refuse_nonfinite
+from .cells import bad_cell, check_keys, check_target, is_number, plain, refuse_nonfinite
 from .dataset import Dataset
 from .files import Place, called, check_delimiter, find, locate, read_npz
 
@@ -136,17 +136,15 @@ def csv(
             rows = 0
             for row, cells in enumerate(line for line in lines if line):
                 if len(cells) != len(header):
-                    message = (
-                        f"{call}: row {row} has {len(cells)} cells, the header {len(header)} (line {lines.line_num})."
-                    )
-                    raise BadData(message, row=row)
+                    what = f"{call}: row {row} has {len(cells)} cells, the header {len(header)}"
+                    raise BadData(f"{what} (line {lines.line_num}).", row=row)
                 try:
                     numbers.extend([float(cells[j]) for j in numeric])
                 except ValueError:
                     bad = next(j for j in numeric if not is_number(cells[j]))
                     raise bad_cell(call, cells[bad], row, bad, header) from None
                 for values, j in zip(text, named.values(), strict=True):
-                    values.append(cells[j])
+                    values.append(cells[j].strip())
                 rows += 1
     except (UnicodeDecodeError, csvfile.Error) as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}).") from None
@@ -154,6 +152,7 @@ def csv(
     refuse_nonfinite(X, numeric, header, call)
     columns = {name: plain(values) for name, values in zip(named, text, strict=True)}
     check_target(columns[target], regression, call, named[target], header)
+    check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
     of = tuple(header[j] for j in numeric)
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 

@@ -31,7 +31,7 @@ from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from ..storage.values import without_addresses
 from .checks import check_labels, expect, tell_of_lost
-from .own_data import named_clients, pooled, whole_data, with_names
+from .own_data import named_clients, naming, pooled, whole_data
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import HeldOut, Simulation
@@ -122,11 +122,8 @@ class Federation:
         self._names: tuple[str, ...] = ()
         if clients is not None:
             clients, self._names = named_clients(clients)
-            try:
+            with naming(self._names):
                 data, self.sizes = pooled(problem, clients, test, classes)
-            except BadData as e:
-                e.args = (with_names(str(e), self._names),)
-                raise
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
         check_labels(problem, self.data)
@@ -191,6 +188,10 @@ class Federation:
 
         Raises BadData for a client without training rows, and what `Simulation` raises.
         """
+        with naming(self.client_names):
+            return self._draw(seed, on, dtype, device, rounds)
+
+    def _draw(self, seed: int, on: HeldOut, dtype: torch.dtype | None, device: str, rounds: int) -> Simulation:
         if self.stream is not None:
             return Simulation(self.scenario, self.tasks(seed), [], seed, on, dtype, device, rounds)
         whole, kept = self.whole(seed)

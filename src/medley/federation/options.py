@@ -124,6 +124,10 @@ class RunOptions:
         for name, goal in (self.target or {}).items():
             if not is_number(goal):
                 raise RecipeError(f"run(target={{{name!r}: {goal!r}}}): must be a finite number", "target")
+            if "accuracy" in name and not 0 <= goal <= 1:
+                raise RecipeError(
+                    f"run(target={{{name!r}: {goal!r}}}): accuracies are 0 to 1; write 0.9 for 90 %", "target"
+                )
             if name not in (known := (*GOALS, *(self.metrics or {}))):
                 raise RecipeError.unknown(name, known, "run(target=...)")
         if self.evaluate_on not in ("test", "validation"):

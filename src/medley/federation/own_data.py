@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ def pooled(
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
     features = _features(clients, test, aside)
-    clients = [pair_of(given, f"client {i}", aside) if is_items(given) else given for i, given in enumerate(clients)]
+    clients = [_pair_of(i, given, aside) if is_items(given) else given for i, given in enumerate(clients)]
     test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
     clients, test, names = numbered_labels(clients, test)
     rows = [_rows(i, given) for i, given in enumerate(clients)]
@@ -74,7 +75,7 @@ def pooled(
     y = _labels(problem, torch.cat([r.y for r in rows]), sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and numbered(y):
-        classes = max(2, *(int(t.max()) + 1 for t in (y, y_test) if t is not None))
+        classes = _counted([t for t in (y, y_test) if t is not None])
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
     return Dataset(
         X,
@@ -112,6 +113,16 @@ def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
     if not isinstance(clients, Mapping):
         return clients, ()
     return list(clients.values()), tuple(map(str, clients))
+
+
+@contextlib.contextmanager
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """A context in which errors about clients' data have their names in the place of their numbers."""
+    try:
+        yield
+    except BadData as e:
+        e.args = (with_names(str(e), names),)
+        raise
 
 
 def with_names(message: str, names: Sequence[str]) -> str:
@@ -232,6 +243,16 @@ def _rows(i: int, given: Any) -> OwnRows:
     return OwnRows(X, y, w, X_test, y_test)
 
 
+def _pair_of(i: int, given: Any, aside: str | None) -> tuple[Any, Any]:
+    """Inputs and targets of client i's data set of another library."""
+    try:
+        return pair_of(given, f"client {i}", aside)
+    except BadData as e:
+        if e.row is None:
+            raise
+        raise BadData(f"client {i}, {e}", client=i, row=e.row) from e.__cause__
+
+
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
     """Client i's inputs and targets as tensors, checked; ``part`` is the ending of their names."""
     X, y = as_tensor(X, f"client {i}'s X{part}", i), as_tensor(y, f"client {i}'s y{part}", i, labels=True)
@@ -261,8 +282,7 @@ def _own_tests(
         if e.row is None:
             raise
         client = int(owner[e.row])
-        row = e.row - int(np.argmax(owner == client))
-        raise BadData(f"client {client}, test row {row}: {e}", client=client, row=row) from None
+        raise _of_client(e, client, e.row - int(np.argmax(owner == client)), "test row") from None
 
 
 def _test(
@@ -290,8 +310,24 @@ def _labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -
         if e.row is None:
             raise
         client = int(np.searchsorted(np.cumsum(sizes), e.row, side="right"))
-        row = e.row - sum(sizes[:client])
-        raise BadData(f"client {client}, row {row}: {e}", client=client, row=row) from None
+        raise _of_client(e, client, e.row - sum(sizes[:client]), "row") from None
+
+
+def _counted(labels: Sequence[Tensor]) -> int:
+    """The number of classes of these labels. Raises BadData where none is 0."""
+    low, high = min(int(y.min()) for y in labels), max(int(y.max()) for y in labels)
+    if low > 0 and labels[0].ndim == 1:
+        raise BadData(
+            f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
+            "classes= if nobody here has 0; if they are values, give floats, y.astype('float32')"
+        )
+    return max(2, high + 1)
+
+
+def _of_client(e: BadData, client: int, row: int, part: str) -> BadData:
+    """The error of a row of all clients' rows together, with the client and the number that the row has there."""
+    said = str(e).replace(f"; row {e.row} has", "; it has")
+    return BadData(f"client {client}, {part} {row}: {said}", client=client, row=row)
 
 
 def check_finite(t: Tensor, client: int, what: str) -> None:

@@ -190,6 +190,10 @@ class Fixed:
     def __post_init__(self) -> None:
         if not len(self.cohorts):
             raise RecipeError("Fixed(cohorts=[]): give at least one cohort.", "cohorts")
+        if any(isinstance(cohort, int | np.integer) for cohort in self.cohorts):
+            raise RecipeError(
+                f"Fixed({list(self.cohorts)}): want a list of ids for each round, such as [[0, 7]].", "cohorts"
+            )
         for k, cohort in enumerate(self.cohorts):
             if any(i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
                 raise RecipeError(

@@ -187,7 +187,7 @@ class Network:
                 f"the labels are {list(y.shape[1:])} a row and the network's outputs {list(out.shape[1:])}; want "
                 f"{[classes, *y.shape[1:]]}, the classes first, as torch's cross_entropy does"
             )
-        if self.class_weights is not None and len(self.class_weights) < classes:
+        if self.class_weights is not None and len(self.class_weights) not in (classes, out.shape[1]):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
     def _tried(self, p: NetworkProblem, out: Tensor, y: Data) -> None:

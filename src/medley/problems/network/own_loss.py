@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import torch
 from torch import Tensor
@@ -52,15 +53,12 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
 def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
     """Raise BadData for outputs [n, 1] and targets [n], or the reverse, that the loss takes for all pairs [n, n].
 
-    It is so if the loss of the same numbers in equal shapes is another. A loss that reshapes them itself passes.
-
     Args:
         loss: the user's function
         out: outputs of two rows, for their shape and type
         y: the targets of all rows
     """
-    one, none = torch.Size([1]), torch.Size([])
-    if {out.shape[1:], y.shape[1:]} != {one, none}:
+    if {out.shape[1:], y.shape[1:]} != {torch.Size([1]), torch.Size([])}:
         return
     flat = y.reshape(-1)
     other = (flat != flat[0]).nonzero()
@@ -68,17 +66,21 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
         return
     y = torch.stack([y[0], y[int(other[0])]]).to(out.device)
     y = y.to(out.dtype) if y.is_floating_point() else y
-    own, exchanged = torch.tensor(PROBE, dtype=out.dtype, device=out.device), y.reshape(2).flip(0).to(out.dtype)
-    for probe in (own, exchanged):  # where a loss is linear on one, pairs have the rows' mean
-        try:
-            as_it_is = loss(probe.reshape(2, *out.shape[1:]), y)
-            equal = loss(probe, y.reshape(2))
-        except Exception:
-            return
-        if as_it_is.shape == equal.shape and torch.allclose(as_it_is, equal, rtol=1e-4, equal_nan=True):
-            continue
+    try:
+        # Two probes: where a loss is linear between two outputs, the rows' mean is that of pairs as well.
+        tried = [_tried(loss, out.shape, y, z) for z in (out.new_tensor(PROBE), y.reshape(2).flip(0).to(out.dtype))]
+    except Exception:
+        return
+    if all(exchangeable for exchangeable, _ in tried) and any(other for _, other in tried):
         remedy = "outputs.squeeze(1)" if out.ndim == 2 else "y.squeeze(1)"
         raise BadData(
             f"{called(loss)}: the network's outputs are {list(out.shape[1:])} a row and the targets "
             f"{list(y.shape[1:])}, of which it makes all pairs of rows; take {remedy} in the loss"
         )
+
+
+def _tried(loss: Loss, shape: torch.Size, y: Tensor, z: Tensor) -> tuple[bool, bool]:
+    """Whether the loss of z [2] in this shape stays where targets are exchanged, and changes where shapes are equal."""
+    found, exchanged = (float(loss(z.reshape(shape), t).mean()) for t in (y, y.flip(0)))
+    equal = float(loss(z, y.reshape(2)).mean())
+    return math.isclose(found, exchanged, rel_tol=1e-4), not math.isclose(found, equal, rel_tol=1e-4)
