@@ -111,3 +111,68 @@ def test_a_loss_that_wants_more_than_two_rows_trains() -> None:
         return squares(z[:, 0], y)
 
     assert trained(nn.Linear(4, 1), wide) < 0.9
+
+
+def of_five(z: Tensor, y: Tensor) -> Tensor:
+    """A loss that wants five rows, and makes pairs of them."""
+    assert len(z) >= 5
+    return squares(z, y)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1, 1)])
+def test_pairs_are_refused_in_any_shape_and_where_two_rows_are_too_few(shape: tuple[int, ...]) -> None:
+    net = nn.Sequential(nn.Linear(4, 1), nn.Unflatten(1, shape))
+    with pytest.raises(md.BadData, match=r"outputs are \[1, 1.*targets \[\].*outputs.reshape\(y.shape\)"):
+        trained(net, squares)
+    with pytest.raises(md.BadData, match=r"outputs are \[1\] a row and the targets \[\].*outputs.squeeze\(1\)"):
+        trained(nn.Linear(4, 1), of_five)
+
+
+def test_pairs_of_rows_with_several_outputs_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3)))
+    with pytest.raises(md.BadData, match=r"outputs are \[1, 3\] a row and the targets \[3\].*outputs.squeeze\(1\)"):
+        trained(net, squares, X[:, :3])
+    assert trained(net, lambda z, y: squares(z.squeeze(1), y), X[:, :3]) < 0.9
+
+
+def fails(z: Tensor, y: Tensor) -> Tensor:
+    raise ValueError("no such loss")
+
+
+def fails_in_training(z: Tensor, y: Tensor) -> Any:
+    """Two rows are tried, 20 evaluated, 10 trained on."""
+    return fails(z, y) if len(z) == 10 else squares(z[:, 0], y)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (fails, r"Network\(loss=fails\) failed on outputs \[\d+, 1\] and targets \[\d+\], ValueError: no such loss"),
+        (lambda z, y: (z @ y).mean(), r"failed on outputs \[20, 1\] and targets \[20\], RuntimeError"),
+        (
+            F.binary_cross_entropy_with_logits,
+            r"must be the same as input size.*; take outputs.squeeze\(1\) in the loss",
+        ),
+        (lambda z, y: squares(z[:, 0], y) if len(z) < 5 else 1.0, "returned float; return a tensor"),
+    ],
+)
+def test_a_loss_that_fails_is_refused_with_both_shapes(loss: Callable[..., Any], said: str) -> None:
+    with pytest.raises(md.RecipeError, match=said) as e:
+        trained(nn.Linear(4, 1), loss)
+    assert e.value.key == "loss"
+
+
+def test_a_loss_that_fails_in_training_is_its_clients_failure() -> None:
+    """So that ReplyPolicy(faulty="drop") goes on without the client."""
+    with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 .*failed on outputs \[10, 1\]") as e:
+        trained(nn.Linear(4, 1), fails_in_training)
+    assert "no such loss" in e.value.traceback
+
+
+def test_an_error_without_words_leaves_the_choice_of_an_engine_to_the_others() -> None:
+    def wordless(z: Tensor, y: Tensor) -> Tensor:
+        if torch._C._functorch.is_batchedtensor(z):
+            raise ValueError  # pytest gives an assert words
+        return squares(z[:, 0], y)
+
+    assert trained(nn.Linear(4, 1), wordless) < 0.9

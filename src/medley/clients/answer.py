@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..contract.client import Client
-from ..contract.errors import ClientFailed, MedleyError
+from ..contract.errors import ClientFailed, MedleyError, RecipeError
 from ..contract.message import Packed
 from ..contract.needs import Need
 from ..contract.own import OwnState, PartlyShared
@@ -58,7 +58,7 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
         problem: its buffers are set before the call, and read after it
         device: torch's name of the device that the client computes on
 
-    Raises ClientFailed, with the traceback, for an error that is not one of Medley's.
+    Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for one of the user's loss.
     """
     exchange, i = request.exchange, me.id
     if exchange.buffers is not None:
@@ -68,9 +68,10 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     try:
         with named_noise(me, exchange, problem, device):
             packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
-    except MedleyError:
-        raise
     except Exception as e:
+        # The user's own loss is client code: on these rows it failed, on others it may not.
+        if isinstance(e, MedleyError) and not (isinstance(e, RecipeError) and e.key == "loss"):
+            raise
         trace = traceback.format_exc()
         raise ClientFailed(client=i, round=exchange.round, method=exchange.method, traceback=trace) from e
     buffers = problem.buffers() if exchange.buffers is not None else None

@@ -19,6 +19,7 @@ from ...contract.types import Data, Vec, Weights
 from ...numerics.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
+from .own_loss import evaluated
 from .spec import NetworkSpec
 
 
@@ -162,7 +163,7 @@ class NetworkModel:
     def mean_loss(self, outputs: Tensor, y: Data, w: Weights = None) -> Tensor:
         """The mean loss of a batch, a 0-d tensor; (1/b) Σ_j w_j l_j where rows have weights w [b]."""
         if callable(self.family.loss) and w is None:
-            found = self.family.loss(outputs, y)
+            found = evaluated(self.family.loss, outputs, y)
             return found if found.ndim == 0 else found.mean()
         if w is not None or self.factors is not None or (y.ndim > 1 and self.family.loss == "cross_entropy"):
             rows = self.losses(outputs, y)
@@ -175,7 +176,7 @@ class NetworkModel:
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """Loss of each row [n]; None where the user's loss returns only a mean."""
         if callable(self.family.loss):
-            found = self.family.loss(outputs, y) if self.by_rows else None
+            found = evaluated(self.family.loss, outputs, y) if self.by_rows else None
             return None if found is None else found.reshape(len(y), -1).mean(1)
         if self.family.loss == "cross_entropy" and (y.ndim > 1 or self.factors is not None):
             return padded_cross_entropies(self.compared(outputs, y), y, self.family.ignore_index, self.factors)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ...contract.errors import BadData, RecipeError
+from ...contract.errors import BadData, MedleyError, RecipeError
 from .spec import Loss
 
 PROBE = (0.3, 0.6)
@@ -41,46 +42,80 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
         found: object = loss(out.detach().clone().requires_grad_(), y)
     except Exception:
         return None
-    if not isinstance(found, Tensor):
-        raise RecipeError(
-            f"{called(loss)} returned {type(found).__name__}; return a tensor, without .item() or .numpy()", "loss"
-        )
+    found = _tensor(loss, found)
     if not found.requires_grad:
         raise RecipeError(f"{called(loss)} has no gradient by the outputs; leave out .detach() and no_grad", "loss")
     return found.detach()
 
 
+def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
+    """The user's loss of a batch. Raises RecipeError, with both shapes, where it fails or returns no tensor."""
+    try:
+        found: object = loss(out, y)
+    except (MedleyError, torch.OutOfMemoryError):
+        raise
+    except Exception as e:
+        pairs = _remedy(out.shape[1:], y.shape[1:])
+        raise RecipeError(
+            f"{called(loss)} failed on outputs {list(out.shape)} and targets {list(y.shape)}, {type(e).__name__}: {e}"
+            f"{pairs and f'; take {pairs} in the loss'}",
+            "loss",
+        ) from e
+    return _tensor(loss, found)
+
+
+def _tensor(loss: Loss, found: object) -> Tensor:
+    if not isinstance(found, Tensor):
+        raise RecipeError(
+            f"{called(loss)} returned {type(found).__name__}; return a tensor, without .item() or .numpy()", "loss"
+        )
+    return found
+
+
+def _remedy(out: torch.Size, y: torch.Size) -> str:
+    """The change to a row's outputs or targets that makes their shapes equal; empty unless only a 1 sets them apart."""
+    if len(out) == len(y) or [k for k in out if k != 1] != [k for k in y if k != 1]:
+        return ""
+    longer, name = (out, "outputs") if len(out) > len(y) else (y, "y")
+    shape = "y.shape" if name == "outputs" else "outputs.shape"
+    return f"{name}.squeeze(1)" if longer[1:] == min(out, y, key=len) else f"{name}.reshape({shape})"
+
+
 def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
-    """Raise BadData for outputs [n, 1] and targets [n], or the reverse, that the loss takes for all pairs [n, n].
+    """Raise BadData for outputs such as [n, 1] and targets [n], or the reverse, that the loss takes for pairs [n, n].
 
     Args:
         loss: the user's function
         out: outputs of two rows, for their shape and type
         y: the targets of all rows
     """
-    if {out.shape[1:], y.shape[1:]} != {torch.Size([1]), torch.Size([])}:
+    if not (remedy := _remedy(out.shape[1:], y.shape[1:])):
         return
-    flat = y.reshape(-1)
-    other = (flat != flat[0]).nonzero()
+    other = (y != y[:1]).reshape(len(y), -1).any(1).nonzero()
     if not len(other):
         return
     y = torch.stack([y[0], y[int(other[0])]]).to(out.device)
     y = y.to(out.dtype) if y.is_floating_point() else y
-    try:
-        # Two probes: where a loss is linear between two outputs, the rows' mean is that of pairs as well.
-        tried = [_tried(loss, out.shape, y, z) for z in (out.new_tensor(PROBE), y.reshape(2).flip(0).to(out.dtype))]
-    except Exception:
+    shape = out.shape[1:]
+    # Two probes: where a loss is linear between two outputs, the rows' mean is that of pairs as well.
+    probes = (out.new_tensor(PROBE).reshape(2, *[1] * len(shape)).expand(out.shape), y.flip(0).to(out.dtype))
+    for copies in (1, 16):  # some losses want more than two rows
+        try:
+            tried = [_tried(loss, z.reshape(2, *shape), y, copies) for z in probes]
+        except Exception:
+            continue
+        if all(exchangeable for exchangeable, _ in tried) and any(other for _, other in tried):
+            raise BadData(
+                f"{called(loss)}: the network's outputs are {list(shape)} a row and the targets {list(y.shape[1:])}, "
+                f"of which it makes all pairs of rows; take {remedy} in the loss"
+            )
         return
-    if all(exchangeable for exchangeable, _ in tried) and any(other for _, other in tried):
-        remedy = "outputs.squeeze(1)" if out.ndim == 2 else "y.squeeze(1)"
-        raise BadData(
-            f"{called(loss)}: the network's outputs are {list(out.shape[1:])} a row and the targets "
-            f"{list(y.shape[1:])}, of which it makes all pairs of rows; take {remedy} in the loss"
-        )
 
 
-def _tried(loss: Loss, shape: torch.Size, y: Tensor, z: Tensor) -> tuple[bool, bool]:
-    """Whether the loss of z [2] in this shape stays where targets are exchanged, and changes where shapes are equal."""
-    found, exchanged = (float(loss(z.reshape(shape), t).mean()) for t in (y, y.flip(0)))
-    equal = float(loss(z, y.reshape(2)).mean())
+def _tried(loss: Loss, z: Tensor, y: Tensor, copies: int) -> tuple[bool, bool]:
+    """Whether the loss of z [2, ...] stays where targets are exchanged, and changes where shapes are equal."""
+    many: Callable[[Tensor], Tensor] = lambda t: t.repeat(copies, *[1] * (t.ndim - 1))
+    short = min(z.shape[1:], y.shape[1:], key=len)
+    found, exchanged = (float(loss(many(z), many(t)).mean()) for t in (y, y.flip(0)))
+    equal = float(loss(many(z.reshape(2, *short)), many(y.reshape(2, *short))).mean())
     return math.isclose(found, exchanged, rel_tol=1e-4), not math.isclose(found, equal, rel_tol=1e-4)
