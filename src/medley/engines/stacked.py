@@ -259,7 +259,8 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         slopes = found.gradients(at, h, labels, 1 / len(X))
         wanted = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
     except Exception as e:
-        return f"vmap cannot map the network or its loss ({type(e).__name__}: {str(e).strip().splitlines()[0]})"
+        said = next(iter(str(e).strip().splitlines()), "")
+        return f"vmap cannot map the network or its loss ({type(e).__name__}: {said})"
     finally:
         torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
         problem.load(kept)
