@@ -495,3 +495,18 @@ def test_blanks_around_a_name_make_no_other_class_or_client(tmp_path: Path) -> N
     d = datasets.csv(tmp_path / "x.csv", target="died", keys=["site"])
     assert d.labels == ("no", "yes")
     assert d.keys["site"].tolist() == ["Bern", "Basel", "Bern"]
+
+
+def test_parquet_takes_blank_names_as_csv_does(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"x": [1.0, 2.0, 3.0], "kind": ["a", " b", "a "], "site": ["S ", "S", " T"]}), file)
+    d = datasets.parquet(file, "kind", ["site"])
+    assert (d.labels, d.keys["site"].tolist()) == (("a", "b"), ["S", "S", "T"])
+    for name, said in (("kind", "is no class"), ("site", "names no client")):
+        columns = {"x": [1.0, 2.0, 3.0], "kind": ["a", "b", "a"], "site": ["S", "S", "T"], name: ["a", "b", " "]}
+        pq.write_table(pa.table(columns), file)
+        with pytest.raises(BadData, match=f"row 2, column '{name}' holds '', which {said}"):
+            datasets.parquet(file, "kind", ["site"])

@@ -215,3 +215,52 @@ def test_images_in_a_mapped_file_take_at_most_a_third_longer_than_in_memory(tmp_
     ratio = min(b[0] / a[0] for a, b in pairs)
     print(f"processor time of mapped images against arrays: {ratio:.2f}")
     assert ratio <= 1.3
+
+
+class Torn(TorchDataset[Any]):
+    """A data set whose targets are known, and whose row 7 cannot be read, or is wider than the others."""
+
+    targets = (0, 1) * 5
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 7 and self.fails:
+            raise OSError("no such image")
+        return torch.ones(4 if i == 7 else 3), i % 2
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"), [(True, "cannot be read, OSError: no such image"), (False, r"has shape \[4\], row 0 \[3\]")]
+)
+def test_a_row_that_fails_when_it_is_used_names_its_client(fails: bool, said: str) -> None:
+    """Inputs are read in the run, beside those of another client and alone."""
+    problem, whole = md.problems.Network(nn.Linear(3, 2)), (torch.ones(10, 3), torch.arange(10) % 2)
+    pace = md.scenarios.Pace(lr=0.1, batch=5, epochs=1)
+    for clients, name in (
+        ({"Bern": whole, "Basel": Torn(fails)}, "client 'Basel'"),
+        ([whole, Torn(fails)], "client 1"),
+        ({"Basel": Torn(fails)}, "client 'Basel'"),
+    ):
+        with pytest.raises(md.BadData, match=f"^{name}, row 7 {said}") as e:
+            md.run(md.FedAvg(), md.Federation(problem, clients=clients, pace=pace), 1, progress=False)
+        assert e.value.row == 7
+
+
+def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:
+    class Failing(Torn):
+        targets = ()
+
+    deal = md.scenarios.IID(2)
+    with pytest.raises(md.BadData, match=r"^Federation\(data=...\), row 7 cannot be read") as e:
+        md.Federation(md.problems.Softmax(), data=Failing(True), partition=deal)
+    assert (e.value.client, e.value.row) == (None, 7)
+    X = torch.ones(10, 3)
+    X[6, 1] = torch.nan
+    with pytest.raises(md.BadData, match=r"^Federation\(data=...\) has nan in row 6, column 1") as e:
+        md.Federation(md.problems.Softmax(), data=(X, torch.arange(10) % 2), partition=deal)
+    assert (e.value.client, e.value.row, e.value.column) == (None, 6, 1)

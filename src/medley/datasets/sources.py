@@ -25,29 +25,29 @@ TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings."""
 
 
-def read_item(items: Any, i: int) -> Any:
-    """Item i of a data set. Raises BadData, naming the row, where the data set itself raises."""
+def read_item(items: Any, i: int, where: str) -> Any:
+    """Item i of the data set ``where``. Raises BadData, naming both, where the data set itself raises."""
     try:
         return items[i]
     except Exception as e:
-        raise BadData(f"row {i} cannot be read, {type(e).__name__}: {e}", row=i) from e
+        raise BadData(f"{where}, row {i} cannot be read, {type(e).__name__}: {e}", row=i) from e
 
 
 class Shelf:
     """Items of a data set, read together; those of the last call are kept, so that each is read once for all inputs."""
 
-    def __init__(self, items: Any) -> None:
-        self.items = items
+    def __init__(self, items: Any, where: str) -> None:
+        self.items, self.where = items, where
         self._last: tuple[list[int], list[Any]] = ([], [])
 
     def read(self, rows: list[int]) -> list[Any]:
         """These items."""
         if self._last[0] != rows:
-            self._last = rows, [read_item(self.items, i) for i in rows]
+            self._last = rows, [read_item(self.items, i, self.where) for i in rows]
         return self._last[1]
 
     def __reduce__(self) -> Any:
-        return Shelf, (self.items,)
+        return Shelf, (self.items, self.where)
 
 
 class Items:
@@ -73,7 +73,8 @@ class Items:
         for i, item in zip(numbers, self.shelf.read(numbers), strict=True):
             row = as_row(_at(item, self.path), self.path)
             if row.shape != self.shape[1:]:
-                raise BadData(f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop", row=i)
+                said = f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop"
+                raise BadData(f"{self.shelf.where}, {said}", row=i)
             out.append(row)
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
@@ -136,23 +137,23 @@ def pair_of(value: Any, where: str, aside: str | None = None) -> tuple[Tensor, n
         raise BadData(f"{where}: an iterable data set has no numbered rows; give one with __len__ and __getitem__")
     if not len(items):
         raise BadData(f"{where} has no rows; leave it out")
-    paths, names, target = _places(items[0], where, aside)
+    paths, names, target = _places(read_item(items, 0, where), where, aside)
     if _is_hugging_face(items) and names and all(np.isscalar(items[0][name]) for name in names):
         return _of_frame(items, where, aside)  # a table
-    shelf = Shelf(items)
+    shelf = Shelf(items, where)
     inputs = [Lazy([Items(shelf, path)]) for path in paths]
-    return inputs[0] if len(inputs) == 1 else Fields(inputs, names), column(items, target)
+    return inputs[0] if len(inputs) == 1 else Fields(inputs, names), column(items, target, where)
 
 
-def column(items: Any, target: str | int) -> np.ndarray | Tensor:
-    """One column of a data set of another library, such as its targets, in memory."""
+def column(items: Any, target: str | int, where: str) -> np.ndarray | Tensor:
+    """One column of a data set of another library, such as its targets, in memory; ``where`` is its name in errors."""
     items = items.dataset if isinstance(items, DataLoader) else items
     if _is_hugging_face(items) or is_frame(items):
         return _cells(items, str(target))
     known = getattr(items, "targets", None)  # torchvision's, which spares the decoding of images
     if known is not None and target in (1, *TARGETS) and len(known) == len(items) and not _changed(items):
         return known if isinstance(known, Tensor) else np.asarray(known)
-    found = [read_item(items, i)[target] for i in range(len(items))]
+    found = [read_item(items, i, where)[target] for i in range(len(items))]
     return torch.stack(found) if isinstance(found[0], Tensor) else np.asarray(found)
 
 
@@ -161,7 +162,7 @@ def as_key(items: Any, key: str) -> np.ndarray:
     names = items.columns if is_frame(items) else getattr(items, "column_names", None)
     if names is not None and key not in list(names):
         raise RecipeError.unknown(key, [str(n) for n in names], "ByKey: the data")
-    return np.asarray(column(items, key))
+    return np.asarray(column(items, key, "ByKey: the data"))
 
 
 def _changed(items: Any) -> bool:

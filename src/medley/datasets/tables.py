@@ -227,8 +227,10 @@ def parquet(
     values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
     refuse_nonfinite(X, numeric, header, call)
-    columns = {name: plain(table.column(j).to_pylist()) for name, j in named.items()}
+    cells = {name: table.column(j).to_pylist() for name, j in named.items()}
+    columns = {name: plain([v.strip() if isinstance(v, str) else v for v in c]) for name, c in cells.items()}
     check_target(columns[target], regression, call, named[target], header)
+    check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
     of = tuple(header[j] for j in numeric)
     return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 

@@ -123,7 +123,9 @@ class Federation:
         if clients is not None:
             clients, self._names = named_clients(clients)
             with naming(self._names):
-                data, self.sizes = pooled(problem, clients, test, classes)
+                data, self.sizes = pooled(
+                    problem, clients, test, classes, called=[f"client {n!r}" for n in self._names]
+                )
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
         check_labels(problem, self.data)

@@ -21,6 +21,9 @@ from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
 
+WHOLE = "Federation(data=...)"
+"""The name of a user's data in errors, where it is not of clients of their own."""
+
 
 class OwnRows(NamedTuple):
     """One client's rows: X [n, ...], y [n, ...], weights [n] or None, and test rows or None."""
@@ -33,7 +36,12 @@ class OwnRows(NamedTuple):
 
 
 def pooled(
-    problem: Family, clients: Sequence[Any], test: Any, classes: int | None, aside: str | None = None
+    problem: Family,
+    clients: Sequence[Any],
+    test: Any,
+    classes: int | None,
+    aside: str | None = None,
+    called: Sequence[str] = (),
 ) -> tuple[Dataset, list[int]]:
     """One data set of the clients' rows in order, and the number of rows of each.
 
@@ -43,6 +51,7 @@ def pooled(
         test: test rows (X, y), or None
         classes: the number of classes; None counts the labels that occur
         aside: a column of other libraries' data sets that is no input; default none
+        called: words for each client in errors of its data set, which may come in the run; default "client 0", ...
 
     Test rows of the clients' own have the clients' ids in ``test_keys["client"]``. Raises BadData, naming client, row
     and column, for data that cannot be used.
@@ -52,16 +61,12 @@ def pooled(
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
     features = _features(clients, test, aside)
-    clients = [_pair_of(i, given, aside) if is_items(given) else given for i, given in enumerate(clients)]
+    said = called or [f"client {i}" for i in range(len(clients))]
+    clients = [_pair_of(i, given, aside, said[i]) if is_items(given) else given for i, given in enumerate(clients)]
     test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
     clients, test, names = numbered_labels(clients, test)
     rows = [_rows(i, given) for i, given in enumerate(clients)]
-    for i, (X, *_) in enumerate(rows):
-        if layout(X) != layout(rows[0].X):
-            raise BadData(
-                f"client {i} has rows of shape {described(X)}, client 0 of {described(rows[0].X)}: all must agree",
-                client=i,
-            )
+    _check_alike(rows)
     weights = [r.w for r in rows if r.w is not None]
     if weights and len(weights) < len(rows):
         raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
@@ -89,6 +94,16 @@ def pooled(
         labels=names,
         features=features if layout(X) == (len(features),) else (),
     ), sizes
+
+
+def _check_alike(rows: Sequence[OwnRows]) -> None:
+    """Raise BadData, naming the client, for rows of another shape than the first client's."""
+    for i, (X, *_) in enumerate(rows):
+        if layout(X) != layout(rows[0].X):
+            raise BadData(
+                f"client {i} has rows of shape {described(X)}, client 0 of {described(rows[0].X)}: all must agree",
+                client=i,
+            )
 
 
 def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[str, ...]:
@@ -149,7 +164,11 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
             "data",
         )
     if is_items(data) or (isinstance(data, tuple) and len(data) in (2, 3)):
-        made, _ = pooled(problem, [data], test, classes, key)
+        try:
+            made, _ = pooled(problem, [data], test, classes, key, (WHOLE,))
+        except BadData as e:  # there are no clients yet
+            e.args, e.client = (re.sub(r"\bclient 0\b", lambda _: WHOLE, str(e)),), None
+            raise
         return made if key is None or isinstance(data, tuple) else replace(made, keys={key: as_key(data, key)})
     if test is None or not isinstance(data, Dataset):
         return data
@@ -243,14 +262,13 @@ def _rows(i: int, given: Any) -> OwnRows:
     return OwnRows(X, y, w, X_test, y_test)
 
 
-def _pair_of(i: int, given: Any, aside: str | None) -> tuple[Any, Any]:
+def _pair_of(i: int, given: Any, aside: str | None, called: str) -> tuple[Any, Any]:
     """Inputs and targets of client i's data set of another library."""
     try:
-        return pair_of(given, f"client {i}", aside)
+        return pair_of(given, called, aside)
     except BadData as e:
-        if e.row is None:
-            raise
-        raise BadData(f"client {i}, {e}", client=i, row=e.row) from e.__cause__
+        e.client = i
+        raise
 
 
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
