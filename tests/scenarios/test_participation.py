@@ -90,6 +90,8 @@ def test_fixed_cohorts_cycle():
     assert [rule.draw(r, SIZES, 0).tolist() for r in range(1, 6)] == [[0, 2], [], [1], [0, 2], []]
     with pytest.raises(RecipeError, match="the cohort of round 4 names client 2, and ids end at 1"):
         rule.draw(4, SIZES[:2], 0)
+    with pytest.raises(RecipeError, match="the cohort of round 3 names client 7, and ids end at 4"):
+        Fixed([[0], [1], [7]]).draw(1, SIZES, 0)
 
 
 def test_what_a_user_types():

@@ -202,14 +202,15 @@ class Fixed:
         object.__setattr__(self, "cohorts", tuple(tuple(sorted(int(i) for i in cohort)) for cohort in self.cohorts))
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
-        """The cohort of ``round``. Raises RecipeError where it names a client that is not there."""
-        cohort = self.cohorts[(round - 1) % len(self.cohorts)]
-        if cohort and cohort[-1] >= len(sizes):
-            raise RecipeError(
-                f"Fixed: the cohort of round {round} names client {cohort[-1]}, and ids end at {len(sizes) - 1}.",
-                "cohorts",
-            )
-        return np.array(cohort, dtype=np.int64)
+        """The cohort of ``round``. Raises RecipeError where it or a later one names a client that is not there."""
+        coming = [(t, self.cohorts[(t - 1) % len(self.cohorts)]) for t in range(round, round + len(self.cohorts))]
+        for t, cohort in coming:
+            if cohort and cohort[-1] >= len(sizes):
+                raise RecipeError(
+                    f"Fixed: the cohort of round {t} names client {cohort[-1]}, and ids end at {len(sizes) - 1}.",
+                    "cohorts",
+                )
+        return np.array(coming[0][1], dtype=np.int64)
 
     def sampling(self, clients: int) -> Sampling:
         """The law of the cohorts: nothing is drawn, and every round counts as a turn of every client."""
