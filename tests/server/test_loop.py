@@ -384,3 +384,22 @@ def test_lost_and_late_replies_of_rounds_without_a_row_are_counted_in_the_next(t
     assert [row["loss"] for row in thirds.history] == [each["loss"][t] for t in (0, 3, 6, 9)]
     parts = [go(t, 9, checkpoint=tmp_path / "a") if t == 4 else go(t, 9, resume=tmp_path / "a") for t in (4, 9)]
     assert parts[1]["lost"][-1] == sum(each["lost"][5:])
+
+
+@pytest.mark.parametrize(
+    ("replies", "cohorts", "warns"),
+    [
+        (3, [[0, 1, 2]], True),
+        (5, [[0, 1, 2]], True),
+        (2, [[0, 1, 2]], False),
+        (0.9, [[0, 1, 2]], True),
+        (2, [[0, 1], [0, 1, 2]], False),
+    ],
+)
+def test_late_replies_are_told_by_the_clients_that_a_round_asks(
+    replies: float, cohorts: list[list[int]], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of five clients; 0.9 of three are all three."""
+    fed = federation(participation=md.scenarios.Fixed(cohorts), devices=md.scenarios.Devices())
+    r = md.run(md.FedBuff(), fed, 2, reply_policy=md.ReplyPolicy(replies=replies), progress=False)
+    assert ("waits for every reply" in caplog.text) == warns == ("waits as" in r.settings)

@@ -110,16 +110,16 @@ class Loop:
     @property
     def _waits_as(self) -> str:
         """The method that this one is, where it is made for late replies and the run waits for all; else empty."""
-        policy, n = self.reply_policy, len(self.clients.view(1).p)
-        late = policy.deadline is not None or (policy.replies or n) < n
-        return "" if late else self.algorithm.waits_as
+        asked = (len(self.clients.cohort(t)) for t in range(1, self.rounds + 1))
+        name = self.algorithm.waits_as
+        return name if name and self.reply_policy.waits(asked) else ""
 
     def start(self) -> RunState:
         """The run before its first round. Warns if the method is made for late replies and this run has none."""
         if self._waits_as:
             log.warning(
                 "%s is made for replies that come late, and this run waits for every reply: it is %s. Give "
-                "run(reply_policy=ReplyPolicy(replies=K)), K below the number of clients",
+                "run(reply_policy=ReplyPolicy(replies=K)), K below the number of clients that a round asks",
                 *(self.algorithm.name, self.algorithm.waits_as),
             )
         return RunState(0, started(self.algorithm, self.x0), Bookkeeping(buffers=self.buffers), [])

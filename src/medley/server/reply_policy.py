@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +64,12 @@ class ReplyPolicy:
     def gives(self) -> frozenset[Need]:
         """INDEPENDENT where a client's reply counts whatever the others do."""
         return frozenset({Need.INDEPENDENT} if self.replies is None and not self.quorum else ())
+
+    def waits(self, asked: Iterable[int]) -> bool:
+        """True if exchanges with these numbers of clients end with their last reply, so that none is late."""
+        if self.deadline is not None or self.replies is None:
+            return self.deadline is None
+        return all((self.enough(n) or n) >= n for n in asked)
 
     def enough(self, asked: int) -> int | None:
         """The number of replies that ends an exchange with ``asked`` clients; None waits for all."""
