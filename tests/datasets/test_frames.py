@@ -184,3 +184,10 @@ def test_dates_are_no_numbers() -> None:
     both = {"a": (table[["when", "age"]], table["died"]), "b": (table[["when", "age"]], table["died"])}
     with pytest.raises(md.BadData, match=r"client 'a''s X, row 0, column 0 \('when'\).*is a date; give numbers"):
         md.Federation(md.problems.Softmax(), clients=both)
+
+
+@pytest.mark.parametrize("when", [pd.Timestamp("2020-01-01", tz="UTC"), pd.Timestamp("2020-01-01").date()])
+def test_dates_that_pandas_has_as_objects_are_called_dates(when: Any) -> None:
+    table = pd.DataFrame({"age": [1.0, 2.0], "died": ["no", "yes"]}).assign(when=[when] * 2)
+    with pytest.raises(md.BadData, match=r"column 'when' is a date; give numbers, .*, or leave it out by features="):
+        md.datasets.frame(table, "died")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -324,7 +325,9 @@ def _names(table: Any, column: str) -> np.ndarray:
 
 def _numbers(column: np.ndarray, name: str) -> Tensor:
     """A column as float32."""
-    if (remedy := REMEDIES.get(column.dtype.kind)) and column.dtype.kind in "mM":
+    # pandas gives dates with a time zone, and Python's own, as objects.
+    dates = column.dtype.kind == "O" and any(isinstance(v, date) for v in column.tolist())
+    if (remedy := REMEDIES.get(kind := "M" if dates else column.dtype.kind)) and kind in "mM":
         raise BadData(f"datasets.frame(...): column {name!r} {remedy}, or leave it out by features=")
     try:
         values = column.astype(np.float32)
