@@ -55,10 +55,10 @@ def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
     except (MedleyError, torch.OutOfMemoryError):
         raise
     except Exception as e:
-        pairs = _remedy(out.shape[1:], y.shape[1:])
+        pairs = _remedy(out.shape[1:], y.shape[1:]) if isinstance(e, ValueError | RuntimeError) else ""
         raise RecipeError(
             f"{called(loss)} failed on outputs {list(out.shape)} and targets {list(y.shape)}, {type(e).__name__}: {e}"
-            f"{pairs and f'; take {pairs} in the loss'}",
+            f"{pairs and f'; for equal shapes take {pairs} in the loss'}",
             "loss",
         ) from e
     return _tensor(loss, found)
