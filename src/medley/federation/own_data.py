@@ -332,9 +332,9 @@ def _labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -
 
 
 def _counted(labels: Sequence[Tensor]) -> int:
-    """The number of classes of these labels. Raises BadData where none is 0."""
+    """The number of classes of these labels. Raises BadData where none is 0, unless all are 1: one class of two."""
     low, high = min(int(y.min()) for y in labels), max(int(y.max()) for y in labels)
-    if low > 0 and labels[0].ndim == 1:
+    if low > 0 and high > 1 and labels[0].ndim == 1:
         raise BadData(
             f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
             "classes= if nobody here has 0; if they are values, give floats, y.astype('float32')"
