@@ -33,7 +33,8 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 )
-    t = (t⁻ + 1) (1 − max(0, cos(S⁺, v⁻))),  β = f t/(t + 3)
+    t = (t⁻ + 1) (1 − max(0, cos(S⁺, v⁻))),  b = f t/(t + 3)
+    β = min( b, 1 − ½ min( 1, N/|S⁺|² ) ),   N = |S⁺ − S|²/2f
     v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
@@ -45,9 +46,10 @@ last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it s
 answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
 with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
 node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's
-sum. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i is measured by secants,
-and n_i belongs to the request. The evaluated model is a moving average of x with weight √(f(1 − β)): what noise pushes
-into the node goes on with its motion, for 1/(1 − β) rounds.
+sum. N is the power of the noise in S⁺, as if S changed by noise alone: the motion sums it up over no more than
+2|S⁺|²/N rounds, and over two where S is all noise. Where no reply is late, m = 0. Where replies are d rounds under way,
+m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
+x with weight √(f(1 − b)).
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -123,6 +125,7 @@ from ...numerics.circuit.norton import (
     Refreshed,
     Sizes,
     advance,
+    audible,
     controlled,
     critical,
     extension,
@@ -269,15 +272,15 @@ class FedECADO(Inductive):
         x = advance(s.x, Te, S, ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
-        beta = 0.0
+        b = 0.0
         if self.inertia:
             if s.v is not None:
-                beta, s.age = inertia(f, sizes, s.age)
-                beta = min(beta, self.damping(s, S, f, share * (1 + e) * Te))
-                x.add_(s.v, alpha=beta)
+                b, s.age = inertia(f, sizes, s.age)
+                b = min(b, self.damping(s, S, f, share * (1 + e) * Te))
+                x.add_(s.v, alpha=min(b, audible(f, sizes)))
             s.v = x - s.x
         read = s.x if s.read is None else s.read
-        w = math.sqrt(f * (1 - beta))
+        w = math.sqrt(f * (1 - b))
         s.x, s.read, s.extended = x, None if w == 1 else torch.lerp(read, x, w), share * (1 + e) - 1
         clients.note(Te=Te, extended=s.extended, late=s.late)
 

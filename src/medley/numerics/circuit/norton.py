@@ -211,9 +211,9 @@ def critical(f: float, tau: float, h: float) -> float:
 
 
 def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:
-    """β, the share of the node's last move that goes on, and the age t of the motion.
+    """b, the share of the node's last move that goes on where S has no noise, and the age t of the motion.
 
-    t = (t⁻ + 1) (1 − max(0, cos(S, v)))        β = f t/(t + 3)
+    t = (t⁻ + 1) (1 − max(0, cos(S, v)))        b = f t/(t + 3)
 
     An inductor in the node's branch, with the resistor 3/t of Nesterov's method. Motion against Kirchhoff's sum is
     older than it ought to be: its age is set back by the cosine between the two.
@@ -227,6 +227,21 @@ def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:
     against = min(max(sizes.along / size, 0.0), 1.0) if size > 0 else 0.0
     age = (age + 1) * (1 - against)
     return f * age / (age + 3), age
+
+
+def audible(f: float, sizes: Sizes) -> float:
+    """1 − ½ min(1, N/|S⁺|²): the largest share of the node's last move that goes on through noise of power N.
+
+    What mini-batches put into the flows of the share f that replied is new in each round, so that it makes up
+    |S⁺ − S|² = 2fN of the sum's change. The motion sums S up over 1/(1 − β) rounds: at most 2|S⁺|²/N, and two where S
+    is all noise.
+
+    Args:
+        f: the share of the clients that replied, in (0, 1].
+        sizes: of S and S⁺.
+    """
+    noise = sizes.change**2 / (2 * f)
+    return 1 - 0.5 * min(1.0, noise / sizes.after**2) if sizes.after > 0 else 0.5
 
 
 def advance(x: Vec, Te: float, S: tuple[Vec, Vec], ahead: Vec, e: float, h: float = 0.0) -> Vec:
