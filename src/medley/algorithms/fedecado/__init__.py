@@ -60,7 +60,7 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor. Its damping is that of Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue &
-  Candès' restart (2015) made gradual. The share f keeps it from summing stale flows.
+  Candès' restart (2015) made gradual. The share f keeps it from summing stale flows, and N from summing noise.
 - The evaluated model is an average of the node's way, not where the node stands.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
