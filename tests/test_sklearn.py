@@ -83,6 +83,7 @@ def test_many_classes_by_softmax(weighted):
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_classes_one_against_the_rest():
     X, y = digits(300)
     X = X[:, ::4]

@@ -42,6 +42,7 @@ def script(path: Path) -> ModuleType:
 
 
 flamby = script(HERE / "run.py")
+sys.path.append(str(HERE.parent / "league"))  # of what the entrants import
 league = script(HERE.parent / "league" / "entrants.py")
 
 
@@ -129,14 +130,23 @@ def main() -> int:
     parser.add_argument("--methods", default="", help="default: all of the league's groups with rounds")
     parser.add_argument("--out", type=Path, default=HERE / "tuned.jsonl")
     given = parser.parse_args()
+    every = [label for label, e in league.ENTRANTS.items() if "rounds" in e.groups]
+    methods = given.methods.split(",") if given.methods else every
+    try:
+        for known, asked, option in ((every, methods, "--methods"), (list(LRS), given.sets.split(","), "--sets")):
+            for name in asked:
+                if name not in known:
+                    raise md.RecipeError.unknown(name, known, f"papers/flamby/tuned.py {option}")
+    except md.MedleyError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
     given.out.parent.mkdir(parents=True, exist_ok=True)
     text = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
     found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     given.out.write_text("".join(json.dumps(r) + "\n" for r in found), encoding="utf-8")
-    every = [label for label, e in league.ENTRANTS.items() if "rounds" in e.groups]
     try:
         for name in given.sets.split(","):
-            for label in given.methods.split(",") if given.methods else every:
+            for label in methods:
                 fill(given.out, found, name, label)
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)

@@ -556,6 +556,7 @@ def network(steps: int = 1, batch: int | None = None, seed: int = 0, module=None
     return problem, me, torch.randn(problem.d, generator=r).double() / 2
 
 
+@pytest.mark.slow
 def test_on_a_linear_model_the_last_layers_correction_is_the_whole_one():
     """The model is its own last layer: the same steps from a table look-up as from a second gradient."""
     fed = stream(batch=4, lr=0.3)

@@ -11,6 +11,7 @@ from support.oracles import federation, run
 FED = federation(md.problems.quadratics(clients=5, d=20, rows=(20, 30)), lr=0.05, epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [Quantise(feedback=True), TopK(0.25)], ids=str)
 def test_scaffold_finds_the_optimum_through_a_codec(codec):
     """Whose error goes to 0 as replies do."""

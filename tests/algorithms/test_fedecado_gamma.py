@@ -114,6 +114,7 @@ def test_at_rest_nothing_moves(where: str, gamma: float):
     assert float((rig.s.x - TOY.x_star).norm()) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [None, 0.4])
 @pytest.mark.parametrize(("gamma", "rates"), [(0.05, (0.01, 0.1)), (0.05, (0.1, 1.0)), (0.2, (0.002, 0.02))])
 def test_unequal_quadratics_are_solved_at_learning_rates_of_two_decades(gamma, rates, participation):

@@ -30,6 +30,7 @@ def weights(tau, rho, lr, mu):
     return float(moved.sum())
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 30), st.sampled_from([0.0, 0.5, 0.9]), st.sampled_from([0.0, 0.1, 2.0]), st.sampled_from([0.01, 0.1])
 )

@@ -156,6 +156,7 @@ def test_a_gram_matrix_that_is_too_large_is_not_made(spans: list[list[int]], mon
     assert sorted({n for group in spans for n in group}) == [4, 5, 6, 7, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_weak_pull_is_not_rounded_away_in_float32(wide: bool, spans: list[list[int]]):
     """1 − lr·mu is 1 − 10⁻⁶ here, whose rounding is a twentieth of the pull."""

@@ -62,6 +62,7 @@ def test_a_client_takes_the_steps_of_pytorchs_own_loop(make: Any, kept: bool) ->
     assert r.settings["engine"] == "seq"
 
 
+@pytest.mark.slow
 def test_kept_states_survive_a_stop_workers_and_stacks(tmp_path: Path) -> None:
     pace = Pace(lr=0.05, batch=8, optimizer=torch.optim.AdamW, optimizer_state="kept")
     fed = federation(pace, clients=6)
@@ -122,6 +123,7 @@ def test_engines_agree_on_drop_last(engine: str) -> None:
     assert md.run(md.FedAvg(), even, 1).settings["engine"] != "seq"  # nothing is dropped: the fast engine runs
 
 
+@pytest.mark.slow
 def test_batchnorm_survives_a_batch_of_one_row_in_every_seed() -> None:
     norm = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     X, y = rows(33 * 5)

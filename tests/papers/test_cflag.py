@@ -54,6 +54,7 @@ def test_every_method_is_tuned_over_six_points(cflag: dict[str, Any]) -> None:
         assert len(points) == len({json.dumps(p) for p in points}) == 6
 
 
+@pytest.mark.slow
 def test_a_run_is_a_line_and_what_is_there_is_not_made_again(cflag: dict[str, Any], tmp_path: Path) -> None:
     run, lines, names = cflag["run"], cflag["lines"], ["CFLAG last layer", "ERring"]
     run.fill(tmp_path, "ci_dir", names, [0, 1], jobs=2)

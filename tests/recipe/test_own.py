@@ -143,6 +143,7 @@ def test_a_method_of_ones_own_keeps_the_recipes_settings_by_whatever_name(tmp_pa
     assert own.settings() != type(own)().settings()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_ones_own_method_from_beside_the_recipe(tmp_path: Path) -> None:
     written(tmp_path, "mine")
     (tmp_path / "else").mkdir()

@@ -178,6 +178,7 @@ md.run(Toy(trouble=Kill()), federation(), 6, checkpoint=sys.argv[1], checkpoint_
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(whole: Result, tmp_path: Path):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "KILL": "1"}
     killed = subprocess.run([sys.executable, "-c", SCRIPT.format(here=str(HERE)), str(tmp_path)], env=env, timeout=120)

@@ -90,6 +90,7 @@ def test_a_run_that_is_resumed_between_changes_has_the_same_bits(method: Any, tm
         federation(participation=0.6, membership=None)[0].run(method, 12, resume=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedECADO(), md.FedECADO(flows="client")], ids=IDS[1:4])
 @pytest.mark.parametrize("participation", [None, 0.6])
 def test_the_optimum_is_that_of_the_members_that_are_left(method: Any, participation: float | None) -> None:

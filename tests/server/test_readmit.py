@@ -28,6 +28,7 @@ def federation(participation: float | None = None) -> tuple[md.Federation, Any]:
     return md.Federation(q.problem, clients=q.clients, pace=pace, participation=participation), q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [None, 0.6])
 def test_scaffolds_c_is_the_mean_of_the_c_i(participation: float | None, tmp_path: Path) -> None:
     fed, q = federation(participation)

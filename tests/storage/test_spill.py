@@ -53,6 +53,7 @@ def test_places_on_disk_are_used_again():
     assert (len(kept), kept.size) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
 @pytest.mark.parametrize("codec", [None, md.wire.codecs.Delta()])
 def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, tmp_path: Path, monkeypatch: Any):

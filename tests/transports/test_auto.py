@@ -43,6 +43,7 @@ def test_bits_are_the_same_here_and_there(
     assert "place" not in here.environment
 
 
+@pytest.mark.slow
 def test_workers_take_over_in_the_middle_of_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = digits(40, buffers=True)
     monkeypatch.setattr(auto, "LEAST", 0.0)
