@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import medley as md
 from medley.algorithms.fedecado import Memory
-from medley.numerics.circuit.norton import Branch, Reach, Sizes, Times, advance, audible, extension, inertia
+from medley.numerics.circuit.norton import Branch, Reach, Sizes, Times, advance, extension, inertia, noise_bound
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from medley.storage import pytree as tree
@@ -336,12 +336,43 @@ def test_the_age_of_the_motion_is_set_back_where_it_runs_against_kirchhoffs_sum(
 
 def test_noise_shortens_the_motion_and_half_of_it_always_goes_on():
     S, v = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    assert audible(1.0, Sizes.of(S, S)) == 1.0  # no change: no noise
-    assert audible(1.0, Sizes.of(S, v)) == pytest.approx(0.5)  # S drawn anew
-    assert audible(1.0, Sizes.of(S, S + v / 2)) == pytest.approx(1 - 0.5 * 0.125 / 1.25)
-    assert audible(0.8, Sizes.of(S, S + v / 2)) == pytest.approx(1 - 0.5 * 0.25 / 1.6 / 1.25)
-    assert audible(0.5, Sizes.of(S, -3 * S)) >= 0.5  # never below the largest share of half of the clients
-    assert audible(1.0, Sizes.of(S, 0 * S)) == audible(1.0, Sizes.of(0 * S, 0 * S)) == 0.5
+    assert noise_bound(1.0, Sizes.of(S, S)) == 1.0  # no change: no noise
+    assert noise_bound(1.0, Sizes.of(S, v)) == pytest.approx(0.5)  # S drawn anew
+    assert noise_bound(1.0, Sizes.of(S, S + v / 2)) == pytest.approx(1 - 0.5 * 0.125 / 1.25)
+    assert noise_bound(0.8, Sizes.of(S, S + v / 2)) == pytest.approx(1 - 0.5 * 0.25 / 1.6 / 1.25)
+    assert noise_bound(0.5, Sizes.of(S, -3 * S)) >= 0.5  # never below the largest share of half of the clients
+    assert noise_bound(1.0, Sizes.of(S, 0 * S)) == noise_bound(1.0, Sizes.of(0 * S, 0 * S)) == 0.5
+    assert noise_bound(1.0, Sizes(1e200, 1e200)) == noise_bound(1.0, Sizes(1e-200, 1e-200)) == 0.5  # beyond floats
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("ids", [range(N), range(N - 1)], ids=["all", "four of five"])
+def test_the_bound_holds_for_the_motion_and_not_for_the_read_out(where, ids):
+    """Two nodes in one circuit with one last move, an old one and one at rest: x differs by β v, the read-out by b."""
+    old, rest = (Rig(method(where), TOY, lr=LR, epochs=STEPS) for _ in range(2))
+    for rig, age in ((old, 400.0), (rest, -1.0)):
+        for _ in range(2):
+            rig(ids)
+        rig.s.v, rig.s.age = torch.linspace(-0.01, 0.02, len(rig.s.x), dtype=torch.float64), age
+    v, S, read, f = old.s.v, old.s.S, old.method.model(old.s), len(ids) / N
+    x, at_rest = old(ids).x, rest(ids).x
+    assert torch.equal(old.s.S, rest.s.S)
+    b = f * old.s.age / (old.s.age + 3)
+    noise = float((old.s.S - S).square().sum() / old.s.S.square().sum()) / (2 * f)
+    beta = 1 - min(1.0, noise) / 2
+    assert beta < b - 0.01
+    assert float((x - at_rest - beta * v).norm()) < 1e-12 * float(v.norm() + x.norm())
+    assert torch.allclose(old.method.model(old.s), read + math.sqrt(f * (1 - b)) * (x - read), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("participation", [None, 0.5])
+def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participation):
+    toy = md.problems.quadratics(clients=4, d=1, seed=1)
+    pace = md.scenarios.Pace(lr=30, epochs=5, batch=None)
+    fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=participation)
+    ended = md.run(method(where), fed, 200, eval_every=200, throw=False, progress=False)
+    assert ended.status.outcome == "diverged"
 
 
 def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
@@ -357,7 +388,7 @@ def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
         return sum(float((rig().x - best).square().sum()) for _ in range(40))
 
     damped = distance()
-    monkeypatch.setattr("medley.algorithms.fedecado.audible", lambda f, sizes: 1.0)
+    monkeypatch.setattr("medley.algorithms.fedecado.noise_bound", lambda f, sizes: 1.0)
     assert damped < 0.65 * distance()
 
 

@@ -46,10 +46,11 @@ last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it s
 answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
 with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
 node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's
-sum. N is the power of the noise in S⁺, as if S changed by noise alone: the motion sums it up over no more than
-2|S⁺|²/N rounds, and over two where S is all noise. Where no reply is late, m = 0. Where replies are d rounds under way,
-m = 2 min(1, d), h_i is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of
-x with weight √(f(1 − b)).
+sum. N is the power of the noise in S⁺, as if S changed by noise alone, and too large where S really moves: the motion
+sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all noise. Where half of the clients or fewer
+reply, b is below that anyway. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i
+is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of x with weight
+√(f(1 − b)).
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -71,7 +72,7 @@ that is critical for the motion's age. With ``gamma``
 - the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
   which takes three gradients more, and 0.1 ≤ a_i ≤ 10;
-- β is at most f (1 − √(τh))², critical for the step τ and the conductance h of the star along the motion.
+- b is at most f (1 − √(τh))², critical for the step τ and the conductance h of the star along the motion.
 
 ``docs/decisions/measured-flows.md`` has the measurements.
 
@@ -125,11 +126,11 @@ from ...numerics.circuit.norton import (
     Refreshed,
     Sizes,
     advance,
-    audible,
     controlled,
     critical,
     extension,
     inertia,
+    noise_bound,
     refresh,
 )
 from .inductive import Inductive
@@ -277,7 +278,7 @@ class FedECADO(Inductive):
             if s.v is not None:
                 b, s.age = inertia(f, sizes, s.age)
                 b = min(b, self.damping(s, S, f, share * (1 + e) * Te))
-                x.add_(s.v, alpha=min(b, audible(f, sizes)))
+                x.add_(s.v, alpha=min(b, noise_bound(f, sizes)))
             s.v = x - s.x
         read = s.x if s.read is None else s.read
         w = math.sqrt(f * (1 - b))

@@ -229,19 +229,20 @@ def inertia(f: float, sizes: Sizes, age: float) -> tuple[float, float]:
     return f * age / (age + 3), age
 
 
-def audible(f: float, sizes: Sizes) -> float:
-    """1 − ½ min(1, N/|S⁺|²): the largest share of the node's last move that goes on through noise of power N.
+def noise_bound(f: float, sizes: Sizes) -> float:
+    """1 − ½ min(1, N/|S⁺|²), N = |S⁺ − S|²/2f: the largest share of the node's last move that goes on.
 
-    What mini-batches put into the flows of the share f that replied is new in each round, so that it makes up
-    |S⁺ − S|² = 2fN of the sum's change. The motion sums S up over 1/(1 − β) rounds: at most 2|S⁺|²/N, and two where S
-    is all noise.
+    N is the power of the noise in S⁺, as if S changed by noise alone: what mini-batches put into the flows of the share
+    f that replied is new in each round, and makes up |S⁺ − S|² = 2fN. The motion sums S up over 1/(1 − β) rounds: at
+    most 2|S⁺|²/N, and two where S is all noise. A sum that really changes so fast wants a short motion too.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
         sizes: of S and S⁺.
     """
-    noise = sizes.change**2 / (2 * f)
-    return 1 - 0.5 * min(1.0, noise / sizes.after**2) if sizes.after > 0 else 0.5
+    power = sizes.after * sizes.after  # by products: a float's power raises where it overflows
+    noise = sizes.change * sizes.change / (2 * f)
+    return 1 - 0.5 * min(1.0, noise / power) if power > 0 else 0.5
 
 
 def advance(x: Vec, Te: float, S: tuple[Vec, Vec], ahead: Vec, e: float, h: float = 0.0) -> Vec:
