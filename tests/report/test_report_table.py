@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from medley.experiments.board import Board
 from medley.report import aggregate, markdown, page, paired, rows, table
 from medley.report.table import caption, told_apart
 from medley.report.units import count, duration, nbytes, number, percent, plus_minus
@@ -195,6 +196,20 @@ def test_the_caption_says_what_brackets_are() -> None:
         few
     )
     assert "In brackets" not in caption([run("A", s) for s in range(5)])
+    assert "In brackets" not in caption(few, ["method", "up"])
+
+
+def test_a_narrow_console_says_nothing_of_brackets_that_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [run(m, s) for m in "AB" for s in range(3)]
+    for r, worst in zip(runs, (0.0, 0.9, 0.1) * 2, strict=True):
+        r.history = [row | {"client_accuracy_worst": worst} for row in r.history]
+    shown = Board(runs)
+    for width, there in (("200", True), ("60", False)):
+        monkeypatch.setenv("COLUMNS", width)
+        text = " ".join(str(shown).split())
+        assert ("worst tenth" in text, "In brackets" in text) == (there, there), text
 
 
 def federation(**settings: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .. import report
 from ..contract.errors import RecipeError, WireError
-from ..report.table import NAMES
+from ..report.table import NAMES, caption
 from ..storage import atomic
 from ..storage.result import Result, Status
 from ..storage.values import plain
@@ -67,6 +67,7 @@ class Board:
         least += any(str(column.header) == NAMES["epsilon"] for column in table.columns)
         while len(table.columns) > least and Measurement.get(console, free, table).maximum > options.max_width:
             del table.columns[drop]
+        table.caption = caption(self._told, [str(column.header) for column in table.columns])
         yield table
 
     def __repr__(self) -> str:

@@ -184,16 +184,16 @@ def html(results: Sequence[Result], base: str | None = None) -> str:
     return html_table(*_cells(results, base), caption(results))
 
 
-def caption(results: Sequence[Result]) -> str:
+def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> str:
     """The caption of a table: the meaning of ± and of brackets, the numbers of seeds and test rows, the accuracy that
-    these tell, and conditions that differ between the runs."""
-    return " ".join(filter(None, (_spread(results), _brackets(results), known_to(results), unlike(results))))
+    these tell, and conditions that differ between the runs. ``heads`` are the columns that are shown, default all."""
+    return " ".join(filter(None, (_spread(results), _brackets(results, heads), known_to(results), unlike(results))))
 
 
-def _brackets(results: Sequence[Result]) -> str:
-    """The meaning of figures in brackets; empty where the table has none."""
+def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:
+    """The meaning of figures in brackets; empty where the columns ``heads`` have none."""
     sums = aggregate(results)
-    columns = [(m, [s[m] for s in sums]) for m in headline(results)]
+    columns = [(m, [s[m] for s in sums]) for m in headline(results) if heads is None or named(m, results) in heads]
     there = any(beyond(stats, m) and any(s.half > 0 for s in stats) for m, stats in columns)
     if not there and not any(impossible(p) for p in paired(results, metric=primary(results))):
         return ""
