@@ -133,6 +133,12 @@ def test_a_node_that_comes_back_as_another_is_the_same_client(tmp_path: Path) ->
     assert_same(fed.run(md.SCAFFOLD(), 4), fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved))
 
 
+def caused(error: Exception) -> Exception:
+    """The error as `raise ... from ValueError()` makes it."""
+    error.__cause__ = ValueError("Ada")
+    return error
+
+
 def boom(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if outputs.requires_grad:
         raise ZeroDivisionError("no loss today")
@@ -142,7 +148,7 @@ def boom(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
     data = md.datasets.gaussian_classes(n=60, features=4, classes=3)
     fed = md.Federation(md.problems.Network(nn.Linear(4, 3), loss=boom), data=data, partition=md.scenarios.IID(5))
-    with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 in train\(\): ZeroDivisionError") as e:
+    with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 in train\(\): .*, ZeroDivisionError") as e:
         fed.run(md.FedAvg(), 1, transport=InProcess(tmp_path))
     assert "in boom" in e.value.traceback
 
@@ -390,6 +396,10 @@ def test_errors_of_clients_quote_none_of_their_rows(app: Path, caplog: pytest.Lo
         (md.ClientFailed(client=2, round=1, method="train", traceback=trace), r"in train\(\): KeyError"),
         (KeyError("Ada"), "client 2 failed: KeyError"),
         (md.WireError("a message is damaged"), "a message is damaged"),
+        (
+            caused(md.RecipeError("Network(loss=own) failed, ValueError: 'Ada'")),
+            "client 2 failed: RecipeError by ValueError",
+        ),
     ):
 
         def fails(letter: Any, context: Context, error: Exception = error) -> bytes:

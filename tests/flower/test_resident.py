@@ -250,3 +250,25 @@ def test_a_data_file_that_does_not_fit_is_named(text: str | None, said: str, tmp
 def _quiet() -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_a_sign_of_life_under_way_ends_before_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is in gRPC while the interpreter ends aborts the process."""
+    monkeypatch.setattr(resident, "HEARTBEAT", 0.03)
+    began, ended = threading.Event(), threading.Event()
+
+    class Slow(Scripted):
+        def heartbeat(self) -> bool:
+            began.set()
+            assert self.node is not None
+            self.node._stop.wait(10)
+            ended.wait(0.3)
+            ended.set()
+            return True
+
+        def pull(self) -> Parcel | None:
+            assert began.wait(10)
+            return super().pull()
+
+    served(Slow(), echo, tmp_path)
+    assert ended.is_set()

@@ -63,7 +63,8 @@ def client_app(
 def discreet(handler: Handler) -> Handler:
     """The handler, with errors that quote nothing of the client's data: the whole of them stays in its own log.
 
-    Errors about settings, messages and shapes pass. Of others the server gets the class.
+    Errors about settings, messages and shapes pass. Of others, and of code of the client's own, such as its loss, the
+    server gets the class.
     """
 
     def reply(letter: Letter, context: Context) -> bytes:
@@ -76,6 +77,11 @@ def discreet(handler: Handler) -> Handler:
                 client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
             ) from None
         except MedleyError as e:
+            cause = e.__cause__
+            if cause is not None and not isinstance(cause, MedleyError | ImportError):  # its text stands in the error
+                log.error("%s", e)
+                kinds = f"{type(e).__name__} by {type(cause).__name__}"
+                raise MedleyError(f"client {_id(context)} failed: {kinds}; {OWN_LOG}") from None
             if not (isinstance(e, BadData) and e.row is not None):
                 raise
             log.error("%s", e)

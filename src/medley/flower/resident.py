@@ -37,6 +37,8 @@ ABSENCE = 2.0
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
 
+LAST_BEAT = 5.0
+"""Seconds for which a node that ends waits for the answer to its last sign of life."""
 
 LINGER = 15.0
 """Seconds that the node of a client that leaves stays after its last answer, since a SuperLink drops answers of nodes
@@ -94,7 +96,8 @@ class Resident:
         """
         with locked(self.folder), self._signals():
             self.tidy()
-            threading.Thread(target=self._beat, daemon=True).start()
+            beat = threading.Thread(target=self._beat, daemon=True)
+            beat.start()
             try:
                 self._serve()
             except Stopped:
@@ -107,6 +110,7 @@ class Resident:
                 except MedleyError as e:
                     log.debug("could not say goodbye: %s", e)
                 self.fleet.close()
+                beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
         log.info("ended")
 
     def stop(self) -> None:
