@@ -393,6 +393,7 @@ def test_errors_of_clients_quote_none_of_their_rows(app: Path, caplog: pytest.Lo
     context, trace = Context(7, 0, {"partition-id": 2}, RecordDict(), {}), "File \"/own.py\"\nKeyError: 'Ada'"
     for error, left in (
         (md.BadData("row 3 holds 'Ada'", row=3), "client 2: a row of its data cannot be used"),
+        (caused(md.BadData("row 3 cannot be read: 'Ada'", row=3)), "client 2: a row of its data cannot be used"),
         (md.ClientFailed(client=2, round=1, method="train", traceback=trace), r"in train\(\): KeyError"),
         (KeyError("Ada"), "client 2 failed: KeyError"),
         (md.WireError("a message is damaged"), "a message is damaged"),

@@ -66,7 +66,7 @@ class Fatal:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, 1])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_killed_before_any_write_it_resumes_to_the_same_bits(whole: Result, tmp_path: Path, step: int):
     """One child for each write, sync and renaming of a whole run, which dies in its place."""

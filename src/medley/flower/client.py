@@ -77,17 +77,17 @@ def discreet(handler: Handler) -> Handler:
                 client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
             ) from None
         except MedleyError as e:
-            cause = e.__cause__
-            if cause is not None and not isinstance(cause, MedleyError | ImportError):  # its text stands in the error
-                log.error("%s", e)
-                kinds = f"{type(e).__name__} by {type(cause).__name__}"
-                raise MedleyError(f"client {_id(context)} failed: {kinds}; {OWN_LOG}") from None
-            if not (isinstance(e, BadData) and e.row is not None):
+            if isinstance(e, BadData) and e.row is not None:
+                left: MedleyError = BadData(
+                    f"client {_id(context)}: a row of its data cannot be used; {OWN_LOG}", client=_id(context)
+                )
+            elif e.__cause__ is None or isinstance(e.__cause__, MedleyError | ImportError):
                 raise
+            else:  # the text of another error stands in this one's
+                kinds = f"{type(e).__name__} by {type(e.__cause__).__name__}"
+                left = MedleyError(f"client {_id(context)} failed: {kinds}; {OWN_LOG}")
             log.error("%s", e)
-            raise BadData(
-                f"client {_id(context)}: a row of its data cannot be used; {OWN_LOG}", client=_id(context)
-            ) from None
+            raise left from None
         except Exception as e:
             log.exception("a request failed")
             raise MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}") from None
