@@ -108,7 +108,7 @@ FORGET = 2.0
 
 
 class Belief(NamedTuple):
-    """What the innovation of a flow counts for: θ = min(1, B²/|ε|²), and 0 beyond `FORGET` B; B = |J| + |S| Te/T.
+    """The share of an innovation that counts: θ = min(1, B²/|ε|²), and 0 beyond `FORGET` B; B = |J| + |S| Te/T.
 
     The branch held J, and the node moves by Te S in a window. A descent's mean gradient answers to that by 1/T at most,
     since the descent saturates. So a passive branch, in which nothing runs away, changes its flow by about B at most.
@@ -137,13 +137,21 @@ class Belief(NamedTuple):
         return torch.lerp(J, met, self.theta).mul_(self.kept)
 
 
-def held_and_changed(J: Vec, n: Vec, D: Vec, T: float) -> tuple[Tensor, Tensor]:
-    """|J_i| and |ε_i|, ε_i = n_i − D_i/T_i − J_i, a piece of the coordinates at a time."""
+def meet(n: Vec, D: Vec, T: float, J: Vec | None, out: Vec, answer: Tensor) -> Belief | None:
+    """Write g_i = n_i − D_i/T_i, the mean gradient met, a piece of the coordinates at a time; how far it is believed.
+
+    The answer is None where there is nothing to change, which is known without a wait on a processor only.
+    """
     held, changed = [], []
-    for c in spans(J.numel(), J.device):
-        held.append(J[c].norm())
-        changed.append(torch.add(n[c], D[c], alpha=-1 / T).sub_(J[c]).norm())
-    return torch.stack(held).norm(), torch.stack(changed).norm()
+    for c in spans(out.numel(), out.device):
+        torch.add(n[c], D[c], alpha=-1 / T, out=out[c])
+        if J is not None:
+            held.append(J[c].norm())
+            changed.append((out[c] - J[c]).norm())
+    if J is None:
+        return None
+    belief = Belief.of(torch.stack(held).norm(), torch.stack(changed).norm(), answer)
+    return None if out.device.type == "cpu" and belief.theta == 1 else belief
 
 
 def refresh(
@@ -167,24 +175,20 @@ def refresh(
         p, w: p_i, and the times for which the replies count.
         Te: length of the last window, see `Belief`.
     """
-    sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
-    size = S.norm()
+    sums, ahead, after, size = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets], S.norm()
     beliefs = [
-        None if J_i is None else Belief.of(*held_and_changed(J_i, n, D_i, T_i), size * (Te / T_i))
-        for n, D_i, J_i, T_i in zip(nets, D, J, T, strict=True)
+        meet(n, D_i, T_i, J_i, J1, size * (Te / T_i)) for n, D_i, T_i, J_i, J1 in zip(nets, D, T, J, after, strict=True)
     ]
     for c in spans(S.numel(), S.device):
-        s, v = sums[c], ahead[c]
-        for n, D_i, J_i, J1, T_i, p_i, w_i, known in zip(nets, D, J, after, T, p, w, beliefs, strict=True):
-            met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
-            if known is None or J_i is None:
-                s.add_(met, alpha=p_i)
-                v.add_(met, alpha=p_i * w_i)
-                continue
-            met.copy_(known.flow(J_i[c], met))
-            innovation = met - J_i[c]
-            s.add_(innovation, alpha=p_i)
-            v.add_(innovation.mul_(known.kept), alpha=p_i * w_i)
+        for J_i, J1, p_i, w_i, belief in zip(J, after, p, w, beliefs, strict=True):
+            flow = J1[c]
+            if belief is not None and J_i is not None:
+                flow.copy_(belief.flow(J_i[c], flow))
+            innovation = flow if J_i is None else flow - J_i[c]
+            sums[c].add_(innovation, alpha=p_i)
+            if belief is not None:
+                innovation = innovation * belief.kept
+            ahead[c].add_(innovation, alpha=p_i * w_i)
     return Refreshed(after, sums, ahead)
 
 
