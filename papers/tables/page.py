@@ -125,9 +125,9 @@ def against(ours: list[Line], theirs: list[Line]) -> str:
 
 
 def summary(e: Experiment, finals: dict[str, list[Line]]) -> str:
-    """The best rival of those whose seeds all finished, and the difference to it."""
+    """The best rival of those whose seeds all finished, and the difference to it. Variants of ours are none."""
     means = {m: fmean(v.values()) for m, runs in finals.items() if len(v := values(runs)) == len(SEEDS)}
-    rivals = {m: v for m, v in means.items() if m != e.ours}
+    rivals = {m: v for m, v in means.items() if type(e.methods[m]) is not type(e.methods[e.ours])}
     if e.ours not in means or not rivals:
         return "Not all of its runs are done."
     best = max(rivals, key=lambda m: rivals[m])
