@@ -51,7 +51,7 @@ def kirchhoff(rig: Rig) -> torch.Tensor:
     return sum((rig.sim.p[i] * J for i, J in flows(rig).items()), torch.zeros_like(rig.s.x))
 
 
-def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, bound=True) -> list[torch.Tensor]:
+def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, bound=False) -> list[torch.Tensor]:
     """x after every round, as the card has it, where no reply is late."""
     H, b, p = quadratic_parts(toy)
     J, xs, n, e, last = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H), 0.0, 0.0
@@ -96,7 +96,7 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, 
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
     inertia=st.booleans(),
-    bound=st.sampled_from([True, True, False]),
+    bound=st.booleans(),
 )
 @settings(max_examples=9)
 def test_rounds_are_those_of_the_card(where, q, reach, lr, steps, inertia, bound):
@@ -302,7 +302,7 @@ def test_alike_clients_take_the_mean_round():
     H, b, _ = quadratic_parts(alike)
     lam, U = torch.linalg.eigh(H[0])
     star = torch.linalg.solve(H[0], b[0])
-    rig, T = Rig(method(bound=False), alike, lr=0.05, epochs=3), 0.15
+    rig, T = Rig(method(), alike, lr=0.05, epochs=3), 0.15
     S = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
     rig.s.J, rig.s.S, rig.s.x = dict.fromkeys(range(4), S), S, star + 1.0
     x0 = rig.s.x
@@ -419,7 +419,7 @@ def test_an_innovation_counts_by_what_a_passive_branch_could_answer(held, met, a
 @pytest.mark.parametrize("where", WHERE)
 def test_a_flow_beyond_twice_the_bound_is_forgotten_and_the_next_visit_is_believed(where):
     """A false flow in a branch: the sum is told, the node does not move by it, and the second visit measures anew."""
-    rig = Rig(method(where), TOY, lr=LR, epochs=STEPS)
+    rig = Rig(method(where, bound=True), TOY, lr=LR, epochs=STEPS)
     for _ in range(150):
         rig()
     p, true = rig.sim.p, flows(rig)
@@ -444,10 +444,27 @@ def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along():
     pace = md.scenarios.Pace(lr=0.1, epochs=3, batch=None)
     fed = md.Federation(LeastSquares(), clients=[*clients, (stiff, 3 * stiff.sum(1))], pace=pace)
     best = md.run(md.FedAvg(), fed, 150, progress=False).history[-1]["loss"]
-    for m in (md.FedECADO(), md.FedECADO(flows="client")):
+    for m in (md.FedECADO(bound=True), md.FedECADO(bound=True, flows="client")):
         assert md.run(m, fed, 150, progress=False).history[-1]["loss"] < best
-    for m in (md.FedECADO(bound=False), md.SCAFFOLD()):
+    for m in (md.FedECADO(), md.SCAFFOLD()):
         assert md.run(m, fed, 150, progress=False, throw=False).status.outcome == "diverged"
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_bound_loses_the_fixed_point_where_gradients_are_skewed(where):
+    """Its price, and why it is off by default: rare large gradients of visits of one step are forgotten."""
+    g = torch.Generator().manual_seed(0)
+    rows = [torch.randn(200, 2, generator=g, dtype=torch.float64) for _ in range(10)]
+    rare = [(torch.rand(200, generator=g) < 0.03).double() for _ in rows]
+    clients = [
+        (torch.cat([X, torch.ones(200, 1, dtype=torch.float64)], 1), 10 * r) for X, r in zip(rows, rare, strict=True)
+    ]
+    pace = md.scenarios.Pace(lr=0.1, steps=1, batch=8)
+    fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
+    means = [float(md.run(md.FedECADO(flows=where, bound=b), fed, 150, progress=False).x[2]) for b in (False, True)]
+    true = float(torch.cat([y for _, y in clients]).mean())
+    assert abs(means[0] - true) < 0.25 * true
+    assert means[1] < 0.6 * true
 
 
 def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
@@ -513,8 +530,8 @@ def test_long_and_short_descents_together_settle(where):
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_without_reach_inertia_and_bound_and_with_full_distrust_it_is_scaffold(where):
-    ours = Rig(method(where, q=1.0, reach=0.0, inertia=False, bound=False), TOY, lr=LR, epochs=STEPS)
+def test_without_reach_and_inertia_and_with_full_distrust_it_is_scaffold(where):
+    ours = Rig(method(where, q=1.0, reach=0.0, inertia=False), TOY, lr=LR, epochs=STEPS)
     theirs = Rig(md.SCAFFOLD(), TOY, lr=LR, epochs=STEPS)
     for ids in COHORTS * 2:
         assert torch.allclose(ours(ids).x, theirs(ids).x, rtol=0, atol=1e-12)

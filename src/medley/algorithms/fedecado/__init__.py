@@ -8,7 +8,7 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 **One round sends** (floats per client):
 
 - simulate_net (if flows="server"): 2d down, d + 1 up
-- change_flow (if flows="client"): 2d + 1 down, 2d + 3 up
+- change_flow (if flows="client"): 2d down, 2d + 3 up; 2d + 1 down with bound
 - simulate (if form="J" and flows="server"): 2d down, d + 2 up
 - simulate (if form="I"): 2d + 1 down, d + 2 up
 - simulate (if form="paper"): 2d down, 2d + 2 up
@@ -29,9 +29,7 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
 
     n_i = J_i − S                                   down, with x: the star's neutral floats
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
-    g_i = n_i − D_i/T_i,  J_i⁺ = J_i + θ_i (g_i − J_i)      the mean gradient met, as far as it is believed
-    θ_i = min(1, B_i²/|g_i − J_i|²),  B_i = |J_i| + |S| Te⁻/T_i;  beyond 2B_i J_i⁺ = 0
-    ε_i = Ĵ_i⁺(x) − Ĵ_i(x)                          the innovation
+    J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 )
@@ -42,8 +40,6 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
 
     T_h = E[T] (E[√T]²/E[T])⁴,  (1 + e) Te ≤ max(Te, 3 T_h)      means by p_i over replies and rounds, decay .9
 
-A passive branch changes its flow by about B_i at most, see `Belief`. Beyond it the change counts by θ_i. Beyond 2B_i
-the flow is forgotten: its ε_i stays out of the bracket, and the next visit is believed, as a first one is.
 The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
 last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter: since descents saturate, a branch
@@ -60,7 +56,6 @@ is measured by secants, and n_i belongs to the request. The evaluated model is a
 descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
 
 - A flow is the gradient that its client met, not the integral of an inductor: a stale flow then cannot run away.
-- A flow changes as a passive branch could: nor can a client with a large learning rate run away.
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
 - The window is a mean of T_i, not the longest: extrapolation to the longest amplifies the others' noise.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
@@ -81,8 +76,8 @@ that is critical for the motion's age. With ``gamma``
 
 ``docs/decisions/measured-flows.md`` has the measurements.
 
-**SCAFFOLD** is the special case q = 1, reach = 0, inertia and bound off: J_i = c_i and S = c there. The circuit adds
-the bound, the window's common time and extension, the inductor, the read-out, the absent branches' conductance.
+**SCAFFOLD** is the special case q = 1, reach = 0, inertia off: J_i = c_i and S = c there. The circuit adds the
+window's common time and extension, the inductor, the read-out, the absent branches' conductance.
 
 **The clients' optimizer**: SGD, with or without momentum: D_i/T_i is an exact mean of gradients. Others are refused.
 
@@ -163,7 +158,9 @@ class FedECADO(Inductive):
         probes: Hutchinson samples of a curvature.
         reach: the longest extension of a window, in windows; default 1.
         inertia: whether the node has an inductor; default True.
-        bound: whether innovations are bounded by what a passive branch could answer; default True.
+        bound: whether innovations are bounded by what a passive branch could answer, see `Belief`. It keeps clients
+            with large learning rates from running away, and loses the fixed point where visits of less than an epoch
+            have skewed gradients; default False.
         gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
             most 0.25; default None: the node's own rule, and clients at their pace.
 
@@ -205,7 +202,7 @@ class FedECADO(Inductive):
         s.times = s.times.then(reach.share, reach.T, reach.trust)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
-            new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w, self.window(s.Te))
+            new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w, s.Te if self.bound else None)
             s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
@@ -234,15 +231,16 @@ class FedECADO(Inductive):
     ) -> Refreshed:
         """Flows and conductances after replies that began at different x, some of them long ago."""
         S1, ahead, GX = S.clone(), torch.zeros_like(S), torch.zeros_like(S) if s.GX is None else s.GX.clone()
-        J, branches, sums, size = dict(s.J), dict(s.branches), s.S.clone(), S.norm()
+        J, branches, sums = dict(s.J), dict(s.branches), s.S.clone()
         for (i, (began, w)), w_i in zip(got.items(), reach.w, strict=True):
             p, old, known = clients.p[i], branches.get(i), i in J
             flow, kept = began.flow - w.delta / float(w.T), True
-            if known:
-                belief = Belief.of(J[i].norm(), (flow - J[i]).norm(), size * (self.window(s.Te) / float(w.T)))
+            if known and self.bound:
+                belief = Belief.of(J[i].norm(), (flow - J[i]).norm(), S.norm() * (s.Te / float(w.T)))
                 flow, kept = belief.flow(J[i], flow), bool(belief.kept)
             at = began.x + w.delta / 4  # a client that saturates is near its end for most of its way; measured best
-            new = old.moved(at, flow - J[i]) if old is not None and kept else Branch(at)
+            measured = old is not None and kept and (old.flow > 0 or not self.bound)
+            new = old.moved(at, flow - J[i]) if old is not None and measured else Branch(at)
             innovation = flow + m * new.h * (s.x - at)
             if known:
                 innovation -= J[i]
@@ -294,10 +292,6 @@ class FedECADO(Inductive):
         s.Te = Te
         clients.note(Te=Te, extended=s.extended, late=s.late)
 
-    def window(self, Te: float) -> float:
-        """The last window's length, by which `Belief` bounds innovations; without a bound one without end."""
-        return Te if self.bound else math.inf
-
     def damping(self, s: Server, S: tuple[Vec, Vec], f: float, tau: float) -> float:
         """With gamma, the critical β for the star's conductance."""
         if self.gamma is None:
@@ -340,7 +334,7 @@ class FedECADO(Inductive):
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
-        replies = clients.ask(self.change_flow, Node(s.x, s.S, s.Te))
+        replies = clients.ask(self.change_flow, Node(s.x, s.S, s.Te if self.bound else None))
         up, q = replies.sum(), float(self.q)
         if min(float(up.T), float(up.square), float(up.trust)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.
@@ -355,16 +349,18 @@ class FedECADO(Inductive):
     def change_flow(self, me: Client[Memory], got: Node) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
         assert got.S is not None
-        assert got.Te is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = J - got.S
         went = self.descend(me, got.x, net)
-        met, size = net - went.step / went.T, torch.linalg.vector_norm(got.S, dim=-1, keepdim=True)
-        held, change = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (J, met - J))
-        belief = Belief.of(held, change, size * (self.window(got.Te) / went.T))
-        me.memory.J = belief.flow(J, met)
-        change, trust = me.memory.J - J, went.T ** float(self.q)
-        return Change(change, trust * belief.kept * change, went.T, went.T**2, trust)
+        met, trust = net - went.step / went.T, went.T ** float(self.q)
+        if got.Te is None:
+            me.memory.J, moving = met, met - J
+        else:
+            held, changed, size = (v.norm(dim=-1, keepdim=True) for v in (J, met - J, got.S))
+            belief = Belief.of(held, changed, size * (got.Te / went.T))
+            me.memory.J = belief.flow(J, met)
+            moving = belief.kept * (me.memory.J - J)
+        return Change(me.memory.J - J, trust * moving, went.T, went.T**2, trust)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
         """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""

@@ -37,7 +37,7 @@ class Settings(Algorithm[Server, Memory]):
     probes: Annotated[int, at_least(1)] = 8
     reach: Annotated[float, at_least(0)] = 1.0
     inertia: bool = True
-    bound: bool = True
+    bound: bool = False
     gamma: Annotated[float, positive, at_most(0.25)] | None = None
 
     def __post_init__(self) -> None:

@@ -137,18 +137,19 @@ class Belief(NamedTuple):
         return torch.lerp(J, met, self.theta).mul_(self.kept)
 
 
-def meet(n: Vec, D: Vec, T: float, J: Vec | None, out: Vec, answer: Tensor) -> Belief | None:
+def meet(n: Vec, D: Vec, T: float, J: Vec | None, out: Vec, answer: Tensor | None) -> Belief | None:
     """Write g_i = n_i − D_i/T_i, the mean gradient met, a piece of the coordinates at a time; how far it is believed.
 
-    The answer is None where there is nothing to change, which is known without a wait on a processor only.
+    It is None where there is nothing to change, which is known without a wait on a processor only, and without an
+    ``answer``, |S| Te/T_i.
     """
     held, changed = [], []
     for c in spans(out.numel(), out.device):
         torch.add(n[c], D[c], alpha=-1 / T, out=out[c])
-        if J is not None:
+        if J is not None and answer is not None:
             held.append(J[c].norm())
             changed.append((out[c] - J[c]).norm())
-    if J is None:
+    if J is None or answer is None:
         return None
     belief = Belief.of(torch.stack(held).norm(), torch.stack(changed).norm(), answer)
     return None if out.device.type == "cpu" and belief.theta == 1 else belief
@@ -162,7 +163,7 @@ def refresh(
     T: Sequence[float],
     p: Sequence[float],
     w: Sequence[float],
-    Te: float,
+    Te: float | None = None,
 ) -> Refreshed:
     """J_i⁺ = J_i + θ_i ε_i, ε_i = n_i − D_i/T_i − J_i of clients that began at x, a piece of the coordinates at a time.
 
@@ -173,11 +174,12 @@ def refresh(
         J: flows before; None for a client without one, whose flow is 0.
         T: simulated times.
         p, w: p_i, and the times for which the replies count.
-        Te: length of the last window, see `Belief`.
+        Te: length of the last window, for `Belief`; default None: θ_i = 1.
     """
     sums, ahead, after, size = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets], S.norm()
     beliefs = [
-        meet(n, D_i, T_i, J_i, J1, size * (Te / T_i)) for n, D_i, T_i, J_i, J1 in zip(nets, D, T, J, after, strict=True)
+        meet(n, D_i, T_i, J_i, J1, None if Te is None else size * (Te / T_i))
+        for n, D_i, T_i, J_i, J1 in zip(nets, D, T, J, after, strict=True)
     ]
     for c in spans(S.numel(), S.device):
         for J_i, J1, p_i, w_i, belief in zip(J, after, p, w, beliefs, strict=True):
