@@ -137,22 +137,13 @@ class Belief(NamedTuple):
         return torch.lerp(J, met, self.theta).mul_(self.kept)
 
 
-def meet(n: Vec, D: Vec, T: float, J: Vec | None, out: Vec, answer: Tensor | None) -> Belief | None:
-    """Write g_i = n_i − D_i/T_i, the mean gradient met, a piece of the coordinates at a time; how far it is believed.
-
-    It is None where there is nothing to change, which is known without a wait on a processor only, and without an
-    ``answer``, |S| Te/T_i.
-    """
+def belief(n: Vec, D: Vec, T: float, J: Vec, answer: Tensor) -> Belief:
+    """`Belief` in a reply's ε_i = n_i − D_i/T_i − J_i, a piece of the coordinates at a time; vectors [d]."""
     held, changed = [], []
-    for c in spans(out.numel(), out.device):
-        torch.add(n[c], D[c], alpha=-1 / T, out=out[c])
-        if J is not None and answer is not None:
-            held.append(J[c].norm())
-            changed.append((out[c] - J[c]).norm())
-    if J is None or answer is None:
-        return None
-    belief = Belief.of(torch.stack(held).norm(), torch.stack(changed).norm(), answer)
-    return None if out.device.type == "cpu" and belief.theta == 1 else belief
+    for c in spans(J.numel(), J.device):
+        held.append(J[c].norm())
+        changed.append(torch.add(n[c], D[c], alpha=-1 / T).sub_(J[c]).norm())
+    return Belief.of(torch.stack(held).norm(), torch.stack(changed).norm(), answer)
 
 
 def refresh(
@@ -176,21 +167,20 @@ def refresh(
         p, w: p_i, and the times for which the replies count.
         Te: length of the last window, for `Belief`; default None: θ_i = 1.
     """
-    sums, ahead, after, size = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets], S.norm()
+    sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
     beliefs = [
-        meet(n, D_i, T_i, J_i, J1, None if Te is None else size * (Te / T_i))
-        for n, D_i, T_i, J_i, J1 in zip(nets, D, T, J, after, strict=True)
+        None if J_i is None or Te is None else belief(n, D_i, T_i, J_i, S.norm() * (Te / T_i))
+        for n, D_i, J_i, T_i in zip(nets, D, J, T, strict=True)
     ]
     for c in spans(S.numel(), S.device):
-        for J_i, J1, p_i, w_i, belief in zip(J, after, p, w, beliefs, strict=True):
-            flow = J1[c]
-            if belief is not None and J_i is not None:
-                flow.copy_(belief.flow(J_i[c], flow))
-            innovation = flow if J_i is None else flow - J_i[c]
-            sums[c].add_(innovation, alpha=p_i)
-            if belief is not None:
-                innovation = innovation * belief.kept
-            ahead[c].add_(innovation, alpha=p_i * w_i)
+        s, v = sums[c], ahead[c]
+        for n, D_i, J_i, J1, T_i, p_i, w_i, known in zip(nets, D, J, after, T, p, w, beliefs, strict=True):
+            met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
+            if known is not None and J_i is not None:
+                met.copy_(known.flow(J_i[c], met))
+            innovation = met if J_i is None else met - J_i[c]
+            s.add_(innovation, alpha=p_i)
+            v.add_(innovation if known is None else innovation * known.kept, alpha=p_i * w_i)
     return Refreshed(after, sums, ahead)
 
 
