@@ -97,12 +97,7 @@ class Federation:
         membership: Members | None = None,
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
-        if is_frame(clients):
-            clients = by_client(clients)
-        if isinstance(clients, Dataset):
-            if data is None and partition is None:
-                partition = ByKey(only_key(clients))
-            data, clients = (clients, None) if data is None else (data, clients)
+        data, clients, partition = _sources(data, clients, partition)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
@@ -358,6 +353,15 @@ def _whole(stream: Tasks) -> Dataset:
     parts = stream.parts()
     X, y, X_test, y_test = (torch.cat([part[k] for part in parts]) for k in range(4))
     return Dataset(X, y, X_test, y_test, classes=max(2, 1 + int(max(y.max(), y_test.max()))), name="own tasks")
+
+
+def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
+    """Data, clients and partition: clients in one table or one data set with a key are data with that partition."""
+    if is_frame(clients):
+        clients = by_client(clients)
+    if isinstance(clients, Dataset) and data is None:
+        return clients, None, ByKey(only_key(clients)) if partition is None else partition
+    return data, clients, partition
 
 
 def _check_sources(data: Dataset | None, clients: object, partition: Partition | None) -> None:
