@@ -15,18 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import medley as md
-from medley.algorithms.fedecado import Memory
-from medley.numerics.circuit.norton import (
-    Belief,
-    Branch,
-    Reach,
-    Sizes,
-    Times,
-    advance,
-    extension,
-    inertia,
-    noise_bound,
-)
+from medley.algorithms.fedecado import Memory, Net, Node
+from medley.numerics.circuit.norton import Branch, Reach, Sizes, Times, advance, extension, inertia, noise_bound
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from medley.storage import pytree as tree
@@ -51,23 +41,17 @@ def kirchhoff(rig: Rig) -> torch.Tensor:
     return sum((rig.sim.p[i] * J for i, J in flows(rig).items()), torch.zeros_like(rig.s.x))
 
 
-def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, bound=False) -> list[torch.Tensor]:
+def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True) -> list[torch.Tensor]:
     """x after every round, as the card has it, where no reply is late."""
     H, b, p = quadratic_parts(toy)
-    J, xs, n, e, last = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H), 0.0, 0.0
+    J, xs, n, e = torch.zeros(len(H), len(x), dtype=x.dtype), [x], len(H), 0.0
     v, t, seen = torch.zeros_like(x), -1.0, torch.zeros(3, dtype=x.dtype)
     for A in cohorts:
         S, T = p @ J, [lr[i] * steps[i] for i in A]
         D = [walk(H[i], b[i], x, lr[i], steps[i], shift=S - J[i]) for i in A]
-        after, moving = J.clone(), torch.zeros_like(J)
+        after = J.clone()
         for i, D_i, T_i in zip(A, D, T, strict=True):
-            change, a = -S - D_i / T_i, float(J[i].norm() + S.norm() * last / T_i)
-            ratio = float(change.norm()) / a if bound and J[i].any() else 0.0
-            if ratio <= 2:
-                moving[i] = change / max(1.0, ratio) ** 2
-                after[i] = J[i] + moving[i]
-            else:
-                after[i] = 0.0
+            after[i] = J[i] - S - D_i / T_i
         new, share = p @ after, sum(p[i] for i in A)
         mean = sum(p[i] * t * t for i, t in zip(A, T, strict=True)) / sum(p[i] * t for i, t in zip(A, T, strict=True))
         w = {i: mean ** (1 - q) * t**q for i, t in zip(A, T, strict=True)}
@@ -83,8 +67,8 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, 
         t = (t + 1) * (1 - max(0.0, cos))
         noise = float((new - S).norm()) ** 2 / (2 * f) / float(new.norm()) ** 2
         v = v * (min(f * t / (t + 3), 1 - min(1.0, noise) / 2) if inertia else 0.0)
-        v = v - Te * S - sum(p[i] * w[i] * moving[i] for i in A) / share - e * Te * new
-        x, J, last = x + v, after, Te
+        v = v - Te * S - sum(p[i] * w[i] * (after[i] - J[i]) for i in A) / share - e * Te * new
+        x, J = x + v, after
         xs.append(x)
     return xs
 
@@ -96,12 +80,11 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, 
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
     inertia=st.booleans(),
-    bound=st.booleans(),
 )
-@settings(max_examples=9)
-def test_rounds_are_those_of_the_card(where, q, reach, lr, steps, inertia, bound):
-    rig = Rig(method(where, q=q, reach=reach, inertia=inertia, bound=bound), TOY, lr=lr, epochs=steps)
-    xs = card(TOY, rig.s.x, COHORTS, lr, steps, q, reach, inertia, bound)
+@settings(max_examples=6)
+def test_rounds_are_those_of_the_card(where, q, reach, lr, steps, inertia):
+    rig = Rig(method(where, q=q, reach=reach, inertia=inertia), TOY, lr=lr, epochs=steps)
+    xs = card(TOY, rig.s.x, COHORTS, lr, steps, q, reach, inertia)
     scale = max(float(x.norm()) for x in xs)
     for ids, x in zip(COHORTS, xs[1:], strict=True):
         assert float((rig(ids).x - x).norm()) <= 1e-11 * scale
@@ -388,83 +371,77 @@ def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participati
     toy = md.problems.quadratics(clients=4, d=1, seed=1)
     pace = md.scenarios.Pace(lr=30, epochs=5, batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=participation)
-    ended = md.run(method(where), fed, 200, eval_every=200, throw=False, progress=False)
+    ended = md.run(method(where, shorten=False), fed, 200, eval_every=200, throw=False, progress=False)
     assert ended.status.outcome == "diverged"
 
 
-# What an innovation counts for
+# Descents that overshoot
 
 
-@given(
-    st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=4),
-    st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=4),
-    st.floats(0, 1e3),
-)
+@given(h=st.floats(0.01, 20), steps=st.integers(2, 12), net=st.floats(-5, 5))
 @settings(max_examples=60)
-def test_an_innovation_counts_by_what_a_passive_branch_could_answer(held, met, answer):
-    J, met = torch.tensor(held, dtype=torch.float64), torch.tensor(met, dtype=torch.float64)
-    change, a = float((met - J).norm()), float(J.norm()) + answer
-    belief = Belief.of(J.norm(), (met - J).norm(), torch.tensor(answer, dtype=torch.float64))
-    after = belief.flow(J, met)
-    if float(J.norm()) == 0 or change <= a:
-        assert torch.equal(after, met)  # to the bit: where nothing is cut, nothing changes
-        assert float(belief.kept) == 1
-    elif change <= 1.999 * a:
-        assert float((after - J).norm()) == pytest.approx(a * a / change, rel=1e-9)
-    elif change > 2.001 * a:
-        assert not after.any()
-        assert float(belief.kept) == float(belief.theta) == 0
+def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_again(h, steps, net):
+    """On h/2 x² the mean force is |1 − (1 − lr h)^K|/(K lr h) of the first one, 1 at most if lr h ≤ 2."""
+    root = torch.tensor([[h**0.5]], dtype=torch.float64)
+    fed = md.Federation(
+        LeastSquares(),
+        clients=[(root, torch.zeros(1, dtype=torch.float64))] * 2,
+        pace=md.scenarios.Pace(lr=0.1, steps=steps, batch=None),
+    )
+    seen = []
+    for shorten in (True, False):
 
+        class Once(md.FedECADO):
+            def round(self, s, clients):
+                s.x = torch.ones_like(s.x)
+                flow = torch.tensor([net], dtype=torch.float64)
+                seen.append(clients.ask(self.simulate_net, Node(s.x, None), {0: Net(flow), 1: Net(flow)}).each()[1])
 
-@pytest.mark.parametrize("where", WHERE)
-def test_a_flow_beyond_twice_the_bound_is_forgotten_and_the_next_visit_is_believed(where):
-    """A false flow in a branch: the sum is told, the node does not move by it, and the second visit measures anew."""
-    rig = Rig(method(where, bound=True), TOY, lr=LR, epochs=STEPS)
-    for _ in range(150):
-        rig()
-    p, true = rig.sim.p, flows(rig)
-    wrong = {2: 1e-3 * true[2], 3: true[3] + p[2] / p[3] * 0.999 * true[2]}  # the sum stays as it is
-    rig.s.J |= wrong if where == "server" else {}
-    rig.remember({i: replace(m, J=wrong.get(i, m.J)) for i, m in rig.memories().items()})
-    x = rig.s.x
-    rig((2,))
-    assert not flows(rig)[2].any()
-    assert float((rig.s.S - kirchhoff(rig)).norm()) <= 1e-12
-    assert float((rig.s.x - x).norm()) < 1e-3
-    rig((2,))
-    assert torch.allclose(flows(rig)[2], true[2], rtol=0.1)
+        md.run(Once(shorten=shorten), fed, 1, progress=False)
+    kept, plain = seen
+    if abs(net - h) < 1e-9:
+        return
+    mean = lambda a: abs(1 - (1 - a * 0.1 * h) ** steps) / (steps * a * 0.1 * h)
+    assert mean(1) <= 1 + 1e-9 or 0.1 * h > 2
+    a = 1.0
+    while mean(a) > 2 and 2 * mean(a / 4) < mean(a):
+        a /= 4
+    assert float(kept.T) == a * float(plain.T)
+    assert torch.equal(kept.delta, plain.delta) == (a == 1)
 
 
 def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along():
-    """Ran away: lr h = 4 in a client of one row among 401. FedAvg bears it, SCAFFOLD and unbounded flows do not."""
+    """Ran away: lr h = 4 in a client of one row among 401. FedAvg bears it; SCAFFOLD does not."""
     g = torch.Generator().manual_seed(0)
     rows = [torch.randn(40, 4, generator=g, dtype=torch.float64) for _ in range(10)]
     clients = [(X, X.sum(1) + 0.5 * torch.randn(40, generator=g, dtype=torch.float64)) for X in rows]
     stiff = torch.full((1, 4), 10.0**0.5, dtype=torch.float64)
     pace = md.scenarios.Pace(lr=0.1, epochs=3, batch=None)
-    fed = md.Federation(LeastSquares(), clients=[*clients, (stiff, 3 * stiff.sum(1))], pace=pace)
-    best = md.run(md.FedAvg(), fed, 150, progress=False).history[-1]["loss"]
-    for m in (md.FedECADO(bound=True), md.FedECADO(bound=True, flows="client")):
-        assert md.run(m, fed, 150, progress=False).history[-1]["loss"] < best
-    for m in (md.FedECADO(), md.SCAFFOLD()):
+    clients.append((stiff, 3 * stiff.sum(1)))
+    fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
+    A, b = (torch.cat(v) for v in zip(*clients, strict=True))
+    best = float(((A @ torch.linalg.lstsq(A, b[:, None]).solution)[:, 0] - b).pow(2).mean() / 2)
+    for m in (md.FedECADO(), md.FedECADO(flows="client")):
+        assert md.run(m, fed, 200, progress=False).history[-1]["loss"] == pytest.approx(best, rel=1e-6)
+    for m in (md.FedECADO(shorten=False), md.SCAFFOLD()):
         assert md.run(m, fed, 150, progress=False, throw=False).status.outcome == "diverged"
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_bound_loses_the_fixed_point_where_gradients_are_skewed(where):
-    """Its price, and why it is off by default: rare large gradients of visits of one step are forgotten."""
+@pytest.mark.parametrize("steps", [1, 4])
+def test_rare_large_gradients_count_as_often_as_they_come(where, steps):
+    """A bound of the flows in the place of shorter steps forgot them: the mean came out at a third."""
     g = torch.Generator().manual_seed(0)
     rows = [torch.randn(200, 2, generator=g, dtype=torch.float64) for _ in range(10)]
     rare = [(torch.rand(200, generator=g) < 0.03).double() for _ in rows]
     clients = [
         (torch.cat([X, torch.ones(200, 1, dtype=torch.float64)], 1), 10 * r) for X, r in zip(rows, rare, strict=True)
     ]
-    pace = md.scenarios.Pace(lr=0.1, steps=1, batch=8)
+    pace = md.scenarios.Pace(lr=0.1, steps=steps, batch=8)
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
-    means = [float(md.run(md.FedECADO(flows=where, bound=b), fed, 150, progress=False).x[2]) for b in (False, True)]
+    mean = float(md.run(md.FedECADO(flows=where), fed, 150, progress=False).x[2])
     true = float(torch.cat([y for _, y in clients]).mean())
-    assert abs(means[0] - true) < 0.25 * true
-    assert means[1] < 0.6 * true
+    assert abs(mean - true) < 0.25 * true
 
 
 def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):

@@ -124,9 +124,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     rows: list[list[int]] = []
     whole = Fused.train
 
-    def train(self: Any, group: Any, x: Tensor, X: Tensor, spanned: bool, terms: Any) -> None:
+    def train(self: Any, group: Any, x: Tensor, X: Tensor, spanned: bool, terms: Any, first: Any = None) -> None:
         rows.append([s.n for s in group] if spanned else [])
-        whole(self, group, x, X, spanned, terms)
+        whole(self, group, x, X, spanned, terms, first)
 
     monkeypatch.setattr(Fused, "train", train)
     return rows

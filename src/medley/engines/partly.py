@@ -28,7 +28,7 @@ class Partly:
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`; the own part of the problem moves along."""
-        view = me.problem
+        view, how = me.problem, how._replace(first=False)
         assert isinstance(view, PartObjective)
         own, d = view.problem.part, view.problem.d
         if how.train == "shared":

@@ -32,8 +32,9 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
         pull = None if how.pull is None else (number(how.pull[0], i), of(how.pull[1], i))
         own = how._replace(scale=number(how.scale, i), pull=pull, shift=of(how.shift, i))
         updates.append(engine.descend(me, of(x, i), own))
-    columns = x.new_tensor([[w.T, w.steps] for w in updates])
-    return LocalUpdate(torch.stack([w.step for w in updates]), columns[:, :1], columns[:, 1:], updates[0].engine)
+    columns = x.new_tensor([[w.T, w.steps, w.first or 0.0] for w in updates])
+    step, first = torch.stack([w.step for w in updates]), columns[:, 2:] if how.first else None
+    return LocalUpdate(step, columns[:, :1], columns[:, 1:2], updates[0].engine, first)
 
 
 def bounded(u: Vec, w: Vec, pace: Pace) -> Vec:
@@ -68,7 +69,7 @@ class Seq:
         """
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
-        scale, pull, shift, loss, correct, optimizer, _ = how
+        scale, pull, shift, loss, correct, optimizer, *_ = how
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) and optimizer == "sgd" else 0.0
@@ -78,7 +79,7 @@ class Seq:
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         own = None if isinstance(optimizer, str) else OwnOptimizer(optimizer, me, w)
         c = weight = 0.0
-        steps = 0
+        steps, first = 0, None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
             u = bounded(objective.grad(w, rows, loss, copy=correct is not None), w, pace)
@@ -108,11 +109,13 @@ class Seq:
             if pull is not None:
                 u = u + pull[0] * (w - pull[1])
             w.add_(u, alpha=-lr)
+            if how.first and steps == 1:
+                first = lr * float(u.norm())
             c = rho * c + 1
             weight = (1 - lr * mu) * weight + c
         if own is not None and pace.optimizer_state == "kept":
             me.optimizer_state = own.state()
-        return LocalUpdate(w - x, lr * weight, steps, self.name)
+        return LocalUpdate(w - x, lr * weight, steps, self.name, first)
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """(objective, its rows, the same rows by the client's own numbers) for every step of this round.

@@ -111,23 +111,34 @@ class Stacked:
             momentum=column([p.momentum for p in paces]) if momentum else None,
             pull=how.pull,
         )
+        first = X.new_zeros(k, 1) if how.first else None
         for some in groups(schedules):
             group, adam = [schedules[i] for i in some], how.optimizer == "adam"
             if some == [*range(k)]:
-                self.train(group, X, terms, adam)
+                self.train(group, X, terms, adam, first)
                 continue
             at = torch.tensor(some).to(X.device)
-            part = X[at]
-            self.train(group, part, terms.rows(at), adam)
+            part, size = X[at], None if first is None else first[at]
+            self.train(group, part, terms.rows(at), adam, size)
             X[at] = part
+            if first is not None and size is not None:
+                first[at] = size
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
-        return LocalUpdate(X.sub_(x), column(T), column(steps), self.name)
+        return LocalUpdate(X.sub_(x), column(T), column(steps), self.name, first)
 
-    def train(self, group: Group, X: ClientVecs, whole: Terms, adam: bool) -> None:
-        """All steps of a group, in place on its parameters X [k, d]; ``whole`` is the group's terms."""
+    def train(self, group: Group, X: ClientVecs, whole: Terms, adam: bool, first: Tensor | None = None) -> None:
+        """All steps of a group, in place on its parameters X [k, d].
+
+        Args:
+            group: the clients' schedules, most steps first.
+            X: their parameters.
+            whole: the group's terms.
+            adam: whether steps are Adam's.
+            first: receives the norms of the first steps [k, 1]; default None.
+        """
         objective: Any = group[0].me.problem
         if objective.problem is not self.problem:  # the problem of a task, which allows some outputs only
-            replace(self, problem=objective.problem).train(group, X, whole, adam)
+            replace(self, problem=objective.problem).train(group, X, whole, adam, first)
             return
         b1, b2 = Seq.betas
         kept = [torch.zeros_like(X) for _ in range(2 if adam else whole.momentum is not None)]
@@ -157,7 +168,10 @@ class Stacked:
                 continue
             if terms.momentum is not None:
                 u = kept[0][:active].mul_(terms.momentum).add_(u)
-            at.addcmul_(terms.lr.expand_as(at), u + pulled, value=-1)
+            u = u + pulled
+            at.addcmul_(terms.lr.expand_as(at), u, value=-1)
+            if first is not None and t == 1:
+                first[:active] = terms.lr * u.norm(dim=1, keepdim=True)
 
     def gradients(self, X: ClientVecs, h: Data, y: Data, share: Tensor | float) -> ClientVecs:
         """Every client's gradient on its batch [k, d], without weight decay.

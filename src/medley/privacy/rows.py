@@ -147,7 +147,7 @@ class NoisySteps(Seq):
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
         self.ran.append(self.exchange)
-        return super().descend(me, x, how)
+        return super().descend(me, x, how._replace(first=False))
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """A noisy objective and its rows for every step of this round."""

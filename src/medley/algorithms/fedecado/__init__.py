@@ -8,7 +8,7 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 **One round sends** (floats per client):
 
 - simulate_net (if flows="server"): 2d down, d + 1 up
-- change_flow (if flows="client"): 2d down, 2d + 3 up; 2d + 1 down with bound
+- change_flow (if flows="client"): 2d down, 2d + 3 up
 - simulate (if form="J" and flows="server"): 2d down, d + 2 up
 - simulate (if form="I"): 2d + 1 down, d + 2 up
 - simulate (if form="paper"): 2d down, 2d + 2 up
@@ -28,7 +28,8 @@ the clients' learning rates, epochs and sizes. Between its visits a client is it
 parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
 
     n_i = J_i − S                                   down, with x: the star's neutral floats
-    D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
+    D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr, with steps so
+                                                    short that |D_i|/T_i ≤ 2 |n_i − ∇f_i(x)|
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
@@ -63,6 +64,8 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
   restart (2015) made gradual. f keeps it from summing stale flows, N from summing noise.
 - The evaluated model is an average of the node's way, not where the node stands.
+- A descent that runs away along its net flow is rejected, as a circuit simulator rejects a step, and made again with
+  steps a quarter as long. The paper's clients have fixed steps; its server has this control.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
 2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already
@@ -119,7 +122,6 @@ from ...contract.errors import Unsupported
 from ...contract.messages import Recalled, recall_all
 from ...contract.types import Num, Vec, number
 from ...numerics.circuit.norton import (
-    Belief,
     Branch,
     Reach,
     Refreshed,
@@ -132,10 +134,13 @@ from ...numerics.circuit.norton import (
     noise_bound,
     refresh,
 )
+from .descent import shortened
 from .inductive import Inductive
 from .messages import Center as Center
-from .messages import Change, Net, Node, Request, Server, Window
+from .messages import Change, Request, Server, Window
 from .messages import Memory as Memory
+from .messages import Net as Net
+from .messages import Node as Node
 
 
 class FedECADO(Inductive):
@@ -158,9 +163,7 @@ class FedECADO(Inductive):
         probes: Hutchinson samples of a curvature.
         reach: the longest extension of a window, in windows; default 1.
         inertia: whether the node has an inductor; default True.
-        bound: whether innovations are bounded by what a passive branch could answer, see `Belief`. It keeps clients
-            with large learning rates from running away, and loses the fixed point where visits of less than an epoch
-            have skewed gradients; default False.
+        shorten: whether a descent that overshoots is made again with shorter steps, see `shortened`; default True.
         gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
             most 0.25; default None: the node's own rule, and clients at their pace.
 
@@ -202,7 +205,7 @@ class FedECADO(Inductive):
         s.times = s.times.then(reach.share, reach.T, reach.trust)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
-            new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w, s.Te if self.bound else None)
+            new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w)
             s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
@@ -234,13 +237,9 @@ class FedECADO(Inductive):
         J, branches, sums = dict(s.J), dict(s.branches), s.S.clone()
         for (i, (began, w)), w_i in zip(got.items(), reach.w, strict=True):
             p, old, known = clients.p[i], branches.get(i), i in J
-            flow, kept = began.flow - w.delta / float(w.T), True
-            if known and self.bound:
-                belief = Belief.of(J[i].norm(), (flow - J[i]).norm(), S.norm() * (s.Te / float(w.T)))
-                flow, kept = belief.flow(J[i], flow), bool(belief.kept)
+            flow = began.flow - w.delta / float(w.T)
             at = began.x + w.delta / 4  # a client that saturates is near its end for most of its way; measured best
-            measured = old is not None and kept and (old.flow > 0 or not self.bound)
-            new = old.moved(at, flow - J[i]) if old is not None and measured else Branch(at)
+            new = Branch(at) if old is None else old.moved(at, flow - J[i])
             innovation = flow + m * new.h * (s.x - at)
             if known:
                 innovation -= J[i]
@@ -252,7 +251,7 @@ class FedECADO(Inductive):
             s.G += p * (new.h - (0.0 if old is None else old.h))
             new.flow, new.error = float(flow.norm()), float(innovation.norm())
             S1.add_(innovation, alpha=p)
-            ahead.add_(innovation, alpha=p * w_i * kept)
+            ahead.add_(innovation, alpha=p * w_i)
             J[i], branches[i] = flow, new
         s.J, s.branches, s.GX, s.S = J, branches, GX, sums
         return Refreshed([J[i] for i in got], S1, ahead)
@@ -289,7 +288,6 @@ class FedECADO(Inductive):
         read = s.x if s.read is None else s.read
         w = math.sqrt(f * (1 - b))
         s.x, s.read, s.extended = x, None if w == 1 else torch.lerp(read, x, w), share * (1 + e) - 1
-        s.Te = Te
         clients.note(Te=Te, extended=s.extended, late=s.late)
 
     def damping(self, s: Server, S: tuple[Vec, Vec], f: float, tau: float) -> float:
@@ -334,7 +332,7 @@ class FedECADO(Inductive):
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
-        replies = clients.ask(self.change_flow, Node(s.x, s.S, s.Te if self.bound else None))
+        replies = clients.ask(self.change_flow, Node(s.x, s.S))
         up, q = replies.sum(), float(self.q)
         if min(float(up.T), float(up.square), float(up.trust)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.
@@ -352,15 +350,9 @@ class FedECADO(Inductive):
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = J - got.S
         went = self.descend(me, got.x, net)
-        met, trust = net - went.step / went.T, went.T ** float(self.q)
-        if got.Te is None:
-            me.memory.J, moving = met, met - J
-        else:
-            held, changed, size = (v.norm(dim=-1, keepdim=True) for v in (J, met - J, got.S))
-            belief = Belief.of(held, changed, size * (got.Te / went.T))
-            me.memory.J = belief.flow(J, met)
-            moving = belief.kept * (me.memory.J - J)
-        return Change(me.memory.J - J, trust * moving, went.T, went.T**2, trust)
+        me.memory.J = net - went.step / went.T
+        change, trust = me.memory.J - J, went.T ** float(self.q)
+        return Change(change, trust * change, went.T, went.T**2, trust)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
         """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""
@@ -374,7 +366,8 @@ class FedECADO(Inductive):
                 need="sgd",
             )
         if self.gamma is None:
-            return me.descend(x, shift=-net)
+            went = me.descend(x, shift=-net, first=self.shorten)
+            return went if went.first is None else shortened(me, x, net, went)
         a = self.rate(me, x, net, self.gamma)
         went = me.descend(x, scale=a, shift=-a * net)
         return dataclasses.replace(went, T=a * went.T)

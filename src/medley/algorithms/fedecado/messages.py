@@ -10,11 +10,10 @@ from ...numerics.circuit.norton import Branch, Times
 
 
 class Node(Message):
-    """Down to all: the node x [d]; where clients keep their flows, also Kirchhoff's sum S [d] and the last window."""
+    """Down to all: the node x [d]; where clients keep their flows, also Kirchhoff's sum S [d]."""
 
     x: Vec
     S: Vec | None
-    Te: float | None = None
 
 
 class Net(Message):
@@ -111,7 +110,6 @@ class Server:
         J: flows of the clients that took part, with flows at the server.
         read: the read-out of the node that is evaluated [d]; None for the node itself.
         extended: the extension of the last window, in windows.
-        Te: length of the last window, 0 before the first.
         times: moments of the clients' times.
         v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
         star: with gamma, the conductance of all branches together along the motion; None before the first round.
@@ -129,7 +127,6 @@ class Server:
     J: dict[int, Vec] = field(default_factory=dict)
     read: Vec | None = None
     extended: float = 0.0
-    Te: float = 0.0
     times: Times = field(default_factory=Times)
     v: Vec | None = None
     age: float = 0.0

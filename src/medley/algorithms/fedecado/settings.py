@@ -37,7 +37,7 @@ class Settings(Algorithm[Server, Memory]):
     probes: Annotated[int, at_least(1)] = 8
     reach: Annotated[float, at_least(0)] = 1.0
     inertia: bool = True
-    bound: bool = False
+    shorten: bool = True
     gamma: Annotated[float, positive, at_most(0.25)] | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Settings(Algorithm[Server, Memory]):
                         key,
                     )
         else:
-            for key in ("reach", "inertia", "bound", "gamma"):
+            for key in ("reach", "inertia", "shorten", "gamma"):
                 value = getattr(self, key)
                 if value != getattr(type(self), key):
                     raise RecipeError(f"FedECADO({key}={value}): form={self.form!r} has no {key}; leave it out", key)

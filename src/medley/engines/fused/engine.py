@@ -119,19 +119,22 @@ class Fused:
         spans = self.spans(schedules, x, terms)
         alone = self.alone(x)
         kinds = [s.n.bit_length() if spans[i] else -i if alone else 0 for i, s in enumerate(schedules)]
-        starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
+        starts, step, first = x.expand(k, -1), x.new_empty(k, x.shape[-1]), x.new_empty(k, 1) if how.first else None
         for some in groups(schedules, kinds):
             group, spanned = [schedules[i] for i in some], spans[some[0]]
             if some == [*range(k)]:
-                self.train(group, starts, step, spanned, terms)
+                self.train(group, starts, step, spanned, terms, first)
                 continue
-            part = x.new_empty(len(some), x.shape[-1])
-            self.train(group, starts[some] if x.ndim == 2 else starts[: len(some)], part, spanned, terms.rows(some))
+            part, size = x.new_empty(len(some), x.shape[-1]), None if first is None else first[some]
+            x0 = starts[some] if x.ndim == 2 else starts[: len(some)]
+            self.train(group, x0, part, spanned, terms.rows(some), size)
             step[some] = part
+            if first is not None and size is not None:
+                first[some] = size
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
         if k == 1:
-            return LocalUpdate(step[0], T[0], steps[0], self.name)
-        return LocalUpdate(step, column(T, x), column(steps, x), self.name)
+            return LocalUpdate(step[0], T[0], steps[0], self.name, None if first is None else float(first))
+        return LocalUpdate(step, column(T, x), column(steps, x), self.name, first)
 
     def spans(self, schedules: list[Schedule], x: Vec, terms: Terms) -> list[bool]:
         """Which clients' first layer is trained in the span of their rows.
@@ -146,7 +149,9 @@ class Fused:
             return [False] * len(schedules)
         return [cheaper(first, s, x.dtype, fading, drift) for s in schedules]
 
-    def train(self, group: Group, x: ClientVecs, X: ClientVecs, spanned: bool, terms: Terms) -> None:
+    def train(
+        self, group: Group, x: ClientVecs, X: ClientVecs, spanned: bool, terms: Terms, first: Tensor | None = None
+    ) -> None:
         """All steps of a group of k clients.
 
         Args:
@@ -155,6 +160,7 @@ class Fused:
             X: receives the displacements [k, d].
             spanned: whether the first layer is trained in the span of the rows.
             terms: the update, in the group's order.
+            first: receives the norms of the first steps [k, 1]; default None.
         """
         rate, fading, drift = terms
         layers, span, table, done, drifting = self.layers, None, None, 0, drift
@@ -197,9 +203,18 @@ class Fused:
                 fade(moving, fades, drifts)
             for update in updates:
                 update()
-        stored.sub_(x[:, done:])
-        if span is not None:
-            span.displacement(X[:, :done], x[:, :done], None if drift is None else drift[:, :done])
+            if first is not None:
+                first.copy_(displace(X.clone(), x, done, span, drift).norm(dim=1, keepdim=True))
+                first = None
+        displace(X, x, done, span, drift)
+
+
+def displace(X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None) -> ClientVecs:
+    """The way from x to X [k, d], in place; the first ``done`` numbers are in the span of the rows."""
+    X[:, done:].sub_(x[:, done:])
+    if span is not None:
+        span.displacement(X[:, :done], x[:, :done], None if drift is None else drift[:, :done])
+    return X
 
 
 def backward(backs: list[Back], slope: Tensor) -> list[Update]:

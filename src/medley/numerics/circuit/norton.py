@@ -95,55 +95,12 @@ class Refreshed:
     Attributes:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
-        ahead: Σ p_i w_i ε_i, without the innovations of flows that are forgotten [d].
+        ahead: Σ p_i w_i ε_i [d].
     """
 
     J: list[Vec]
     S: Vec
     ahead: Vec
-
-
-FORGET = 2.0
-"""A flow whose innovation is so many times its bound is forgotten."""
-
-
-class Belief(NamedTuple):
-    """The share of an innovation that counts: θ = min(1, B²/|ε|²), and 0 beyond `FORGET` B; B = |J| + |S| Te/T.
-
-    The branch held J, and the node moves by Te S in a window. A descent's mean gradient answers to that by 1/T at most,
-    since the descent saturates. So a passive branch, in which nothing runs away, changes its flow by about B at most.
-    What is beyond it comes from noise, or from a descent that overshoots along its own net flow; the latter grows from
-    visit to visit. A flow that is forgotten is measured anew at the next visit. A flow of 0 has no bound: its branch is
-    new.
-
-    Attributes:
-        theta: θ [...].
-        kept: 1, or 0 where the flow is forgotten [...].
-    """
-
-    theta: Tensor
-    kept: Tensor
-
-    @classmethod
-    def of(cls, held: Tensor, changed: Tensor, answer: Tensor) -> Belief:
-        """Of |J|, |ε| and |S| Te/T, each [...]. It waits for no device."""
-        bound, one = held + answer, torch.ones_like(changed)
-        ratio = torch.where((changed > bound) & (held > 0), bound / changed, one)
-        kept = torch.where(ratio * FORGET < 1, torch.zeros_like(one), one)
-        return cls(kept * ratio * ratio, kept)
-
-    def flow(self, J: Vec, met: Vec) -> Vec:
-        """J⁺ = J + θε, ε = ``met`` − J: ``met`` to the bit where θ = 1, and 0 where the flow is forgotten."""
-        return torch.lerp(J, met, self.theta).mul_(self.kept)
-
-
-def belief(n: Vec, D: Vec, T: float, J: Vec, answer: Tensor) -> Belief:
-    """`Belief` in a reply's ε_i = n_i − D_i/T_i − J_i, a piece of the coordinates at a time; vectors [d]."""
-    held, changed = [], []
-    for c in spans(J.numel(), J.device):
-        held.append(J[c].norm())
-        changed.append(torch.add(n[c], D[c], alpha=-1 / T).sub_(J[c]).norm())
-    return Belief.of(torch.stack(held).norm(), torch.stack(changed).norm(), answer)
 
 
 def refresh(
@@ -154,9 +111,8 @@ def refresh(
     T: Sequence[float],
     p: Sequence[float],
     w: Sequence[float],
-    Te: float | None = None,
 ) -> Refreshed:
-    """J_i⁺ = J_i + θ_i ε_i, ε_i = n_i − D_i/T_i − J_i of clients that began at x, a piece of the coordinates at a time.
+    """J_i⁺ = n_i − D_i/T_i and ε_i = J_i⁺ − J_i of clients that began at x, a piece of the coordinates at a time.
 
     Args:
         S: Σ p_i J_i over all clients [d].
@@ -165,22 +121,15 @@ def refresh(
         J: flows before; None for a client without one, whose flow is 0.
         T: simulated times.
         p, w: p_i, and the times for which the replies count.
-        Te: length of the last window, for `Belief`; default None: θ_i = 1.
     """
     sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
-    beliefs = [
-        None if J_i is None or Te is None else belief(n, D_i, T_i, J_i, S.norm() * (Te / T_i))
-        for n, D_i, J_i, T_i in zip(nets, D, J, T, strict=True)
-    ]
     for c in spans(S.numel(), S.device):
         s, v = sums[c], ahead[c]
-        for n, D_i, J_i, J1, T_i, p_i, w_i, known in zip(nets, D, J, after, T, p, w, beliefs, strict=True):
+        for n, D_i, J_i, J1, T_i, p_i, w_i in zip(nets, D, J, after, T, p, w, strict=True):
             met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
-            if known is not None and J_i is not None:
-                met.copy_(known.flow(J_i[c], met))
             innovation = met if J_i is None else met - J_i[c]
             s.add_(innovation, alpha=p_i)
-            v.add_(innovation if known is None else innovation * known.kept, alpha=p_i * w_i)
+            v.add_(innovation, alpha=p_i * w_i)
     return Refreshed(after, sums, ahead)
 
 
