@@ -199,7 +199,7 @@ EXPERIMENTS["fedecado-5-all"] = replace(
 
 EXPERIMENTS["fedecado-7"] = Experiment(
     "ResNet-8 of half the width, group norm; CIFAR-100 at 16×16, 9,000 images; 20 clients, Dirichlet(0.1), "
-    "all in every round; rates by (37), 1 to 10 epochs, 30 rounds",
+    "all in every round; rates by (37), 1 to 10 epochs, 15 rounds",
     "ResNet-34, CIFAR-100, 100 clients, Dirichlet, rates by (37), epochs by (38), 200 epochs",
     lambda: federation(
         resnet8(100),
@@ -207,7 +207,7 @@ EXPERIMENTS["fedecado-7"] = Experiment(
         Dirichlet(20, 0.1),
         Pace(lr=scaled(RATES, 200), epochs=EPOCHS, batch=32),
     ),
-    30,
+    15,
     {"FedECADO": md.FedECADO(), "ECADO": md.ECADO(), "FedAvg": md.FedAvg()},
     {"FedECADO": (81.3, 4.8), "ECADO": (76.5, 2.1)},
 )
