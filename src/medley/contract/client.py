@@ -40,16 +40,16 @@ class LocalUpdate:
             has no such weights: there T is lr·steps
         steps: the number of optimizer steps
         engine: the name of the engine that ran, which may have taken over from the one that was chosen
-        first: the norm of the first step, where it was asked for; None otherwise
+        first: the first step [d], where it was asked for; None otherwise
 
-    Of a stack of k clients ``step`` is [k, d], ``T``, ``steps`` and ``first`` are columns [k, 1].
+    Of a stack of k clients ``step`` and ``first`` are [k, d], ``T`` and ``steps`` are columns [k, 1].
     """
 
     step: Vec
     T: Num
     steps: Num
     engine: str
-    first: Num | None = None
+    first: Vec | None = None
 
 
 class Descent(NamedTuple):
@@ -65,7 +65,7 @@ class Descent(NamedTuple):
         correct: maps (x, gradient, rows) to the direction that replaces the gradient; None for the gradient itself.
         optimizer: "sgd", "adam", or a factory of torch's optimizers.
         train: "both", or the one part that moves where clients have parameters of their own.
-        first: whether the norm of the first step is asked for. Clients that have parameters of their own, or whose rows
+        first: whether the first step is asked for. Clients that have parameters of their own, or whose rows
             are private, do not tell it.
     """
 
@@ -254,7 +254,7 @@ class Client(Generic[M]):
             correct: (x, gradient, rows) -> the direction used instead of the gradient; default None
             optimizer: "sgd", "adam" or a factory of torch's optimizers; default None: the pace's
             train: the part that moves where clients have parameters of their own: "both" (default), "shared" or "own"
-            first: whether the norm of the first step is asked for, see `Descent`; default False
+            first: whether the first step is asked for, see `Descent`; default False
 
         Where clients have parameters of their own, x and all vectors are of the shared ones [d]. Own parameters start
         where the client has them, and stay where the descent ends; they have neither pull, shift nor correction.

@@ -32,9 +32,9 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
         pull = None if how.pull is None else (number(how.pull[0], i), of(how.pull[1], i))
         own = how._replace(scale=number(how.scale, i), pull=pull, shift=of(how.shift, i))
         updates.append(engine.descend(me, of(x, i), own))
-    columns = x.new_tensor([[w.T, w.steps, w.first or 0.0] for w in updates])
-    step, first = torch.stack([w.step for w in updates]), columns[:, 2:] if how.first else None
-    return LocalUpdate(step, columns[:, :1], columns[:, 1:2], updates[0].engine, first)
+    columns = x.new_tensor([[w.T, w.steps] for w in updates])
+    step, firsts = torch.stack([w.step for w in updates]), [w.first for w in updates if w.first is not None]
+    return LocalUpdate(step, columns[:, :1], columns[:, 1:], updates[0].engine, torch.stack(firsts) if firsts else None)
 
 
 def bounded(u: Vec, w: Vec, pace: Pace) -> Vec:
@@ -79,7 +79,8 @@ class Seq:
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         own = None if isinstance(optimizer, str) else OwnOptimizer(optimizer, me, w)
         c = weight = 0.0
-        steps, first = 0, None
+        first: Vec | None = None
+        steps = 0
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
             u = bounded(objective.grad(w, rows, loss, copy=correct is not None), w, pace)
@@ -110,7 +111,7 @@ class Seq:
                 u = u + pull[0] * (w - pull[1])
             w.add_(u, alpha=-lr)
             if how.first and steps == 1:
-                first = lr * float(u.norm())
+                first = u * -lr
             c = rho * c + 1
             weight = (1 - lr * mu) * weight + c
         if own is not None and pace.optimizer_state == "kept":

@@ -111,18 +111,18 @@ class Stacked:
             momentum=column([p.momentum for p in paces]) if momentum else None,
             pull=how.pull,
         )
-        first = X.new_zeros(k, 1) if how.first else None
+        first = torch.zeros_like(X) if how.first else None
         for some in groups(schedules):
             group, adam = [schedules[i] for i in some], how.optimizer == "adam"
             if some == [*range(k)]:
                 self.train(group, X, terms, adam, first)
                 continue
             at = torch.tensor(some).to(X.device)
-            part, size = X[at], None if first is None else first[at]
-            self.train(group, part, terms.rows(at), adam, size)
+            part, begun = X[at], None if first is None else first[at]
+            self.train(group, part, terms.rows(at), adam, begun)
             X[at] = part
-            if first is not None and size is not None:
-                first[at] = size
+            if first is not None and begun is not None:
+                first[at] = begun
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
         return LocalUpdate(X.sub_(x), column(T), column(steps), self.name, first)
 
@@ -134,7 +134,7 @@ class Stacked:
             X: their parameters.
             whole: the group's terms.
             adam: whether steps are Adam's.
-            first: receives the norms of the first steps [k, 1]; default None.
+            first: receives the first steps [k, d]; default None.
         """
         objective: Any = group[0].me.problem
         if objective.problem is not self.problem:  # the problem of a task, which allows some outputs only
@@ -171,7 +171,7 @@ class Stacked:
             u = u + pulled
             at.addcmul_(terms.lr.expand_as(at), u, value=-1)
             if first is not None and t == 1:
-                first[:active] = terms.lr * u.norm(dim=1, keepdim=True)
+                torch.mul(u, -terms.lr, out=first[:active])
 
     def gradients(self, X: ClientVecs, h: Data, y: Data, share: Tensor | float) -> ClientVecs:
         """Every client's gradient on its batch [k, d], without weight decay.

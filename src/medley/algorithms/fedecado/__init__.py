@@ -28,8 +28,7 @@ the clients' learning rates, epochs and sizes. Between its visits a client is it
 parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
 
     n_i = J_i − S                                   down, with x: the star's neutral floats
-    D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr, with steps so
-                                                    short that |D_i|/T_i ≤ 2 |n_i − ∇f_i(x)|
+    D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
     T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
@@ -64,8 +63,8 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
   restart (2015) made gradual. f keeps it from summing stale flows, N from summing noise.
 - The evaluated model is an average of the node's way, not where the node stands.
-- A descent that runs away along its net flow is rejected, as a circuit simulator rejects a step, and made again with
-  steps a quarter as long. The paper's clients have fixed steps; its server has this control.
+- A descent along which an error of the flow would grow, see `descent.growth`, is rejected, as a circuit simulator
+  rejects a step, and made again with steps a quarter as long. The paper has this control at its server only.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
 2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already
@@ -134,7 +133,7 @@ from ...numerics.circuit.norton import (
     noise_bound,
     refresh,
 )
-from .descent import shortened
+from .descent import passive
 from .inductive import Inductive
 from .messages import Center as Center
 from .messages import Change, Request, Server, Window
@@ -163,7 +162,8 @@ class FedECADO(Inductive):
         probes: Hutchinson samples of a curvature.
         reach: the longest extension of a window, in windows; default 1.
         inertia: whether the node has an inductor; default True.
-        shorten: whether a descent that overshoots is made again with shorter steps, see `shortened`; default True.
+        shorten: whether a descent that overshoots is made again with shorter steps, see `passive`; default True. It is
+            not with ``gamma``, where rows are private, and where clients have parameters of their own.
         gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
             most 0.25; default None: the node's own rule, and clients at their pace.
 
@@ -366,8 +366,7 @@ class FedECADO(Inductive):
                 need="sgd",
             )
         if self.gamma is None:
-            went = me.descend(x, shift=-net, first=self.shorten)
-            return went if went.first is None else shortened(me, x, net, went)
+            return passive(me, x, net) if self.shorten else me.descend(x, shift=-net)
         a = self.rate(me, x, net, self.gamma)
         went = me.descend(x, scale=a, shift=-a * net)
         return dataclasses.replace(went, T=a * went.T)

@@ -3,56 +3,102 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from ...contract.client import Client, LocalUpdate
+from ...contract.problem import Problem, State
 from ...contract.types import Vec, column, entries
 
-OVERSHOOT = 2.0
-"""The mean force of a descent over that of its first step, beyond which it is made again.
+GROWTH = 1.25
+"""The growth beyond which a descent is made again. A passive branch has 1 at most; the rest is for mini-batches."""
 
-A passive branch has 1 at most; the rest is for the noise of mini-batches."""
+LESS = 1.5
+"""A descent with shorter steps counts where it lowers the growth by this factor."""
 
-SHORTER = 4.0
-"""The next attempt's steps are so many times shorter."""
-
-ATTEMPTS = 6
-"""The most descents of a visit."""
+SHORTER, ATTEMPTS = 4.0, 6
+"""The next attempt's steps are so many times shorter; the most descents of a visit."""
 
 
-def shortened(me: Client[Any], x: Vec, net: Vec, went: LocalUpdate) -> LocalUpdate:
-    """The descent along ``net``, of each client with steps that are short enough for it.
+def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
+    """|D/T − f|/|f| with f = D₁/lr, the force of the first step; [1] or [k, 1].
 
-    The force of a step is n_i − ∇f_i. On a quadratic with curvature h step k has the share (1 − lr h)^k of the first
-    one's, and so the mean force |D_i|/T_i is at most the first, for as long as lr h ≤ 2. Where it is more than
-    `OVERSHOOT` times that, the descent runs away from its start, and the mean gradient that it met is no flow of a
-    passive branch. As circuit simulators do, the step is rejected: the descent is made again with steps a quarter as
-    long. Where that does not lower the mean force by as much, mini-batches make it large, and the first attempt counts.
+    On a quadratic with curvature h a visit of K steps maps the error of its flow, and the force n − ∇f, by 1 − s with
+    s = (1 − (1 − lr h)^K)/(K lr h). The mean force is s times the first one. So this is |1 − s|, the factor by which an
+    error of the flow grows from visit to visit. It is below 1 for lr h < 2.
+    """
+    size = first.norm(dim=-1, keepdim=True)
+    return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
+
+
+def buffers(client: Client[Any]) -> State | None:
+    """The buffers of the client's model; None for a model without."""
+    problem: Problem | None = getattr(client.problem, "problem", None)  # private rows have none
+    return None if problem is None else problem.buffers()
+
+
+def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
+    """The descents along ``net``; those beyond `GROWTH` are made again, with steps a quarter as long each time.
+
+    As circuit simulators do with a step whose error is too large. Where shorter steps do not lower the growth by
+    `LESS`, it is the mini-batches' noise, and the attempt before counts; after `ATTEMPTS` the last one does. Descents
+    that do not tell their first step are left as they are.
 
     Args:
         me: a client, or a stack of k.
         x: where descents begin, [d], or [k, d] for a stack.
         net: net flows n_i, [d] or [k, d].
-        went: the descents at the clients' pace, with the norms of their first steps.
     """
-    sizes, alone = went.step.norm(dim=-1, keepdim=True), went.step.ndim == 1
-    if alone:
-        moved, first, T = [float(sizes)], [float(went.first)], [float(went.T)]  # type: ignore[arg-type]
-    else:
-        moved, first, T = entries(sizes, went.first, went.T)  # type: ignore[arg-type]
-    step, starts, nets = (v.expand(len(T), -1) for v in (went.step, x, net))
-    rejected = False
-    for i, client in enumerate(me.members):
-        limit, force, a = OVERSHOOT * first[i] / client.pace.lr, moved[i] / T[i], 1.0
-        for _ in range(ATTEMPTS - 1):
-            if force <= limit or limit == 0:
-                break
-            a /= SHORTER
-            again = client.descend(starts[i], scale=a, shift=nets[i] * -a)
-            less = float(again.step.norm()) / (a * float(again.T))
-            if less * OVERSHOOT >= force:
-                break
-            step[i], T[i], force, rejected = again.step, a * float(again.T), less, True
-    if not rejected:
+    before = [buffers(m) for m in me.members]
+    went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
+    if went.first is None:
+        return went
+    alone, grew = went.step.ndim == 1, growth(went.step, went.T, went.first, me.pace.lr)
+    known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
+    step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
+    again = [i for i, g in enumerate(known) if not g <= GROWTH]
+    for i in again:
+        retry = Retry(me.members[i], starts[i], nets[i], firsts[i], before[i])
+        step[i], T[i] = retry.best(step[i], T[i], known[i])
+        me.ran |= retry.client.ran
+    if not again:
         return went
     return dataclasses.replace(went, T=T[0] if alone else column(T, net))
+
+
+@dataclasses.dataclass
+class Retry:
+    """The further attempts of one client.
+
+    Attributes:
+        client: the client.
+        x, net, first: where it begins, its net flow, its first step at its own pace; vectors [d].
+        before: its buffers before the first attempt; None for a model without.
+    """
+
+    client: Client[Any]
+    x: Vec
+    net: Vec
+    first: Vec
+    before: State | None
+
+    def best(self, step: Vec, T: float, grew: float) -> tuple[Vec, float]:
+        """The displacement and the simulated time of the attempt that counts, whose buffers the client has."""
+        lr, a, objective = self.client.pace.lr, 1.0, cast(Any, self.client.problem)
+        for _ in range(ATTEMPTS - 1):
+            a /= SHORTER
+            kept = buffers(self.client)
+            if self.before is not None:
+                objective.problem.load_buffers(self.before)
+            went = self.client.descend(self.x, scale=a, shift=self.net * -a)
+            new = float(growth(went.step, a * float(went.T), self.first, lr))
+            if not new * LESS < grew and grew == grew:
+                if kept is not None:
+                    objective.problem.load_buffers(kept)
+                break
+            step, T, grew = went.step, a * float(went.T), new
+            if new <= GROWTH:
+                break
+        return step, T

@@ -119,21 +119,23 @@ class Fused:
         spans = self.spans(schedules, x, terms)
         alone = self.alone(x)
         kinds = [s.n.bit_length() if spans[i] else -i if alone else 0 for i, s in enumerate(schedules)]
-        starts, step, first = x.expand(k, -1), x.new_empty(k, x.shape[-1]), x.new_empty(k, 1) if how.first else None
+        starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
+        first = torch.empty_like(step) if how.first else None
         for some in groups(schedules, kinds):
             group, spanned = [schedules[i] for i in some], spans[some[0]]
             if some == [*range(k)]:
                 self.train(group, starts, step, spanned, terms, first)
                 continue
-            part, size = x.new_empty(len(some), x.shape[-1]), None if first is None else first[some]
+            part = x.new_empty(len(some), x.shape[-1])
+            begun = None if first is None else torch.empty_like(part)
             x0 = starts[some] if x.ndim == 2 else starts[: len(some)]
-            self.train(group, x0, part, spanned, terms.rows(some), size)
+            self.train(group, x0, part, spanned, terms.rows(some), begun)
             step[some] = part
-            if first is not None and size is not None:
-                first[some] = size
+            if first is not None and begun is not None:
+                first[some] = begun
         T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
         if k == 1:
-            return LocalUpdate(step[0], T[0], steps[0], self.name, None if first is None else float(first))
+            return LocalUpdate(step[0], T[0], steps[0], self.name, None if first is None else first[0])
         return LocalUpdate(step, column(T, x), column(steps, x), self.name, first)
 
     def spans(self, schedules: list[Schedule], x: Vec, terms: Terms) -> list[bool]:
@@ -160,7 +162,7 @@ class Fused:
             X: receives the displacements [k, d].
             spanned: whether the first layer is trained in the span of the rows.
             terms: the update, in the group's order.
-            first: receives the norms of the first steps [k, 1]; default None.
+            first: receives the first steps [k, d]; default None.
         """
         rate, fading, drift = terms
         layers, span, table, done, drifting = self.layers, None, None, 0, drift
@@ -204,7 +206,7 @@ class Fused:
             for update in updates:
                 update()
             if first is not None:
-                first.copy_(displace(X.clone(), x, done, span, drift).norm(dim=1, keepdim=True))
+                displace(first.copy_(X), x, done, span, drift)
                 first = None
         displace(X, x, done, span, drift)
 
