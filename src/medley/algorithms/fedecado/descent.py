@@ -15,7 +15,7 @@ from ...contract.types import Vec, column, entries
 GROWTH = 1.25
 """The growth beyond which a descent is made again. A passive branch has 1 at most; the rest is for mini-batches."""
 
-LESS = 1.5
+LESS = 1.9
 """A descent with shorter steps counts where it lowers the growth by this factor."""
 
 SHORTER, ATTEMPTS = 4.0, 6
