@@ -118,7 +118,9 @@ def agree(method: Algorithm[Any, Any], fed: md.Federation) -> None:
     assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
     assert list(a.ledger) == list(b.ledger)
     assert a.history[-1]["seconds"] == pytest.approx(b.history[-1]["seconds"], rel=1e-12)
-    assert (a.settings["engine"], b.settings["engine"]) == ("seq", "stacked")
+    # A descent that FedECADO makes again runs by itself.
+    again = isinstance(method, md.FedECADO) and method.form == "norton"
+    assert (a.settings["engine"], b.settings["engine"]) == ("seq", "seq and stacked" if again else "stacked")
 
 
 @pytest.mark.parametrize("pace", PACES)
