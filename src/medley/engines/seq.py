@@ -78,9 +78,8 @@ class Seq:
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         own = None if isinstance(optimizer, str) else OwnOptimizer(optimizer, me, w)
-        c = weight = 0.0
+        c, weight, steps = 0.0, 0.0, 0
         first: Vec | None = None
-        steps = 0
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
             u = bounded(objective.grad(w, rows, loss, copy=correct is not None), w, pace)
