@@ -23,6 +23,15 @@ settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of one group share a worker, which xdist knows by the suffix of their names: pytest 9.2 loses it."""
+    if getattr(config.option, "loadgroup", False):
+        lost = [i.nodeid for i in items if i.get_closest_marker("xdist_group") and "@" not in i.nodeid.rpartition("]")[2]]
+        if lost:
+            raise pytest.UsageError(f"xdist does not see the group of {len(lost)} tests; the first is {lost[0]}")
+
+
 @pytest.fixture(autouse=True)
 def level_of_the_log() -> Iterator[None]:
     """Scripts that a test calls may set the level of Medley's log; the next test finds it as it was."""
