@@ -27,8 +27,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of one group share a worker, which xdist knows by the suffix of their names: pytest 9.2 loses it."""
     if getattr(config.option, "loadgroup", False):
-        lost = [i.nodeid for i in items if i.get_closest_marker("xdist_group") and "@" not in i.nodeid.rpartition("]")[2]]
-        if lost:
+        grouped = [i.nodeid for i in items if i.get_closest_marker("xdist_group")]
+        if lost := [name for name in grouped if "@" not in name.rpartition("]")[2]]:
             raise pytest.UsageError(f"xdist does not see the group of {len(lost)} tests; the first is {lost[0]}")
 
 
