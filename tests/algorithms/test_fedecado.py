@@ -405,23 +405,22 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
     grows = lambda a: abs(1 - (1 - (1 - a * 0.1 * h) ** steps) / (steps * a * 0.1 * h))
     assert grows(1) <= 1 + 1e-9 or 0.1 * h > 2
     a = 1.0
-    while grows(a) > 1.25 and 1.9 * grows(a / 4) < grows(a):
+    while grows(a) > 1 + 1e-9:
         a /= 4
-    assert grows(a) <= 1.25 or 1.9 * grows(a / 4) >= grows(a)
     assert float(kept.T) == a * float(plain.T)
     assert torch.equal(kept.delta, plain.delta) == (a == 1)
 
 
-@pytest.mark.parametrize("steps", [2, 3, 4, 5])
+@pytest.mark.parametrize(("steps", "stiff"), [(2, 4), (3, 4), (5, 4), (2, 2.3), (3, 3.89), (5, 3.04), (20, 2.19)])
 @pytest.mark.parametrize("where", WHERE)
-def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(where, steps):
-    """Ran away: lr h = 4 in a client of one row among 401. With three steps FedAvg bears it; SCAFFOLD does not."""
+def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(where, steps, stiff):
+    """Ran away: lr h above 2 in a client of one row among 401. FedAvg bears some of them; SCAFFOLD does not."""
     g = torch.Generator().manual_seed(0)
     rows = [torch.randn(40, 4, generator=g, dtype=torch.float64) for _ in range(10)]
     clients = [(X, X.sum(1) + 0.5 * torch.randn(40, generator=g, dtype=torch.float64)) for X in rows]
-    stiff = torch.full((1, 4), 10.0**0.5, dtype=torch.float64)
+    row = torch.full((1, 4), (10 * stiff / 4) ** 0.5, dtype=torch.float64)
     pace = md.scenarios.Pace(lr=0.1, epochs=steps, batch=None)
-    clients.append((stiff, 3 * stiff.sum(1)))
+    clients.append((row, 3 * row.sum(1)))
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
     A, b = (torch.cat(v) for v in zip(*clients, strict=True))
     best = float(((A @ torch.linalg.lstsq(A, b[:, None]).solution)[:, 0] - b).pow(2).mean() / 2)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ...contract.client import Client, LocalUpdate
+from ...contract.needs import Need
 from ...contract.problem import Problem, State
 from ...contract.types import Vec, column, entries
 
-GROWTH = 1.25
-"""The growth beyond which a descent is made again. A passive branch has 1 at most; the rest is for mini-batches."""
 
-LESS = 1.9
-"""A descent with shorter steps counts where it lowers the growth by this factor."""
+class Bounds(NamedTuple):
+    """When a descent is made again, and when that helped.
+
+    Attributes:
+        growth: the growth beyond which a descent is made again.
+        less: a descent with shorter steps counts where it lowers the growth by more than this factor.
+    """
+
+    growth: float
+    less: float
+
+
+EXACT, DRAWN = Bounds(1.0, 1.0), Bounds(1.25, 1.9)
+"""Of exact gradients, where a passive branch has a growth of 1 at most; of drawn ones, whose noise has some too."""
 
 SHORTER, ATTEMPTS = 4.0, 6
 """The next attempt's steps are so many times shorter; the most descents of a visit."""
@@ -33,18 +46,41 @@ def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
     return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
 
 
+def problem(client: Client[Any]) -> Problem | None:
+    """The problem whose buffers and random numbers a descent uses; None for private rows, which show none."""
+    return getattr(client.problem, "problem", None)
+
+
 def buffers(client: Client[Any]) -> State | None:
     """The buffers of the client's model; None for a model without."""
-    problem: Problem | None = getattr(client.problem, "problem", None)  # private rows have none
-    return None if problem is None else problem.buffers()
+    p = problem(client)
+    return None if p is None else p.buffers()
+
+
+def bounds(client: Client[Any]) -> Bounds:
+    """Gradients are exact where a step takes all rows, and neither the model nor a transform draws."""
+    draws = Need.NOISE in getattr(problem(client), "gives", ()) or getattr(client.problem, "rng", None) is not None
+    return EXACT if client.full_batch and not draws else DRAWN
+
+
+@contextlib.contextmanager
+def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
+    """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
+    streams = [rng for c in clients if (rng := getattr(c.problem, "rng", None)) is not None]
+    before = [rng.get_state() for rng in streams]
+    masks = any(Need.NOISE in getattr(problem(c), "gives", ()) for c in clients)
+    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=masks):
+        yield
+    for rng, state in zip(streams, before, strict=True):
+        rng.set_state(state)
 
 
 def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
-    """The descents along ``net``; those beyond `GROWTH` are made again, with steps a quarter as long each time.
+    """The descents along ``net``; those whose growth is out of `Bounds` are made again, with steps a quarter as long.
 
-    As circuit simulators do with a step whose error is too large. Where shorter steps do not lower the growth by
-    `LESS`, it is the mini-batches' noise, and the attempt before counts; after `ATTEMPTS` the last one does. Descents
-    that do not tell their first step are left as they are.
+    As circuit simulators do with a step whose error is too large. Where shorter steps do not lower the growth enough,
+    that is the mini-batches' noise, and the attempt before counts; after `ATTEMPTS` the last one does. Descents that do
+    not tell their first step are left as they are.
 
     Args:
         me: a client, or a stack of k.
@@ -52,13 +88,14 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
         net: net flows n_i, [d] or [k, d].
     """
     before = [buffers(m) for m in me.members]
-    went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
+    with same_draws(me.members, x):
+        went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
     if went.first is None:
         return went
     alone, grew = went.step.ndim == 1, growth(went.step, went.T, went.first, me.pace.lr)
     known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
     step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
-    again = [i for i, g in enumerate(known) if not g <= GROWTH]
+    again = [i for i, (m, g) in enumerate(zip(me.members, known, strict=True)) if not g <= bounds(m).growth]
     for i in again:
         retry = Retry(me.members[i], starts[i], nets[i], firsts[i], before[i])
         step[i], T[i] = retry.best(step[i], T[i], known[i])
@@ -86,19 +123,24 @@ class Retry:
 
     def best(self, step: Vec, T: float, grew: float) -> tuple[Vec, float]:
         """The displacement and the simulated time of the attempt that counts, whose buffers the client has."""
-        lr, a, objective = self.client.pace.lr, 1.0, cast(Any, self.client.problem)
+        lr, a, most = self.client.pace.lr, 1.0, bounds(self.client)
         for _ in range(ATTEMPTS - 1):
             a /= SHORTER
             kept = buffers(self.client)
             if self.before is not None:
-                objective.problem.load_buffers(self.before)
-            went = self.client.descend(self.x, scale=a, shift=self.net * -a)
+                self.load(self.before)
+            with same_draws([self.client], self.x):
+                went = self.client.descend(self.x, scale=a, shift=self.net * -a)
             new = float(growth(went.step, a * float(went.T), self.first, lr))
-            if not new * LESS < grew and grew == grew:
+            if not new * most.less < grew and grew == grew:
                 if kept is not None:
-                    objective.problem.load_buffers(kept)
+                    self.load(kept)
                 break
             step, T, grew = went.step, a * float(went.T), new
-            if new <= GROWTH:
+            if new <= most.growth:
                 break
         return step, T
+
+    def load(self, state: State) -> None:
+        """Give the client's model these buffers."""
+        cast(Problem, problem(self.client)).load_buffers(state)
