@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from run import HERE, Line, file_of, merit, read
 from scipy.stats import t
 
-from experiments import EXPERIMENTS, SEEDS, Experiment
+from experiments import BEYOND, EXPERIMENTS, LRS, SEEDS, Experiment
 
 
 def main() -> None:
@@ -27,14 +27,14 @@ def main() -> None:
 
 def page(out: Path) -> list[str]:
     """All experiments, those without runs by name."""
-    lines, missing = ["# The papers' tables, and ours", ""], []
+    lines, missing = ["# The papers' tables, and ours", "", LEGEND, ""], []
     for name, e in EXPERIMENTS.items():
         found = {m: read(file_of(out, name, m)) for m in e.methods}
         finals = {m: at_the_best(runs) for m, runs in found.items()}
         if not any(finals.values()):
             missing.append(name)
             continue
-        lines += [f"## {name}", "", f"Here: {e.title}.", f"The paper: {e.paper}.", "", *table(e, finals), ""]
+        lines += [f"## {name}", "", f"Here: {e.title}.", f"The paper: {e.paper}.", "", *table(e, found, finals), ""]
         lines += [
             summary(e, finals),
             "",
@@ -50,6 +50,20 @@ def at_the_best(runs: list[Line]) -> list[Line]:
     tuning = [x for x in runs if x["kind"] == "tuning"]
     best = max(tuning, key=merit)["lr"] if tuning else None
     return [x for x in runs if x["kind"] == "final" and best in (None, x["lr"])]
+
+
+LEGEND = (
+    "After a tuned rate, *end* says that it is an end of the longest grid, so that a better one may lie beyond; *alike* that "
+    "the validation scores of all rates are within a point."
+)
+
+
+def rate(runs: list[Line], chosen: float) -> str:
+    """The factor that tuning chose, and what its runs say of it."""
+    scores = [merit(x) for x in runs if x["kind"] == "tuning"]
+    marks = ["end"] if chosen in (min(*LRS, *BEYOND), max(*LRS, *BEYOND)) else []
+    marks += ["alike"] if len(scores) > 1 and max(scores) - min(scores) < 0.01 else []
+    return ", ".join([f"{chosen:g}", *marks])
 
 
 RUNTIME = {"FedECADO": 1.06, "FedNova": 1.0, "FedProx": 1.02, "FedExP": 1.04, "FedDecorr": 1.02, "FedRS": 1.0}
@@ -76,7 +90,7 @@ def runtime(out: Path) -> list[str]:
     ]
 
 
-def table(e: Experiment, finals: dict[str, list[Line]]) -> list[str]:
+def table(e: Experiment, found: dict[str, list[Line]], finals: dict[str, list[Line]]) -> list[str]:
     """A row for every method, in per cent."""
     heads = ["method", "paper", "here", "lr ×", f"{e.ours} − it", "seeds", "CPU s a round"]
     if e.tasks:
@@ -98,7 +112,7 @@ def table(e: Experiment, finals: dict[str, list[Line]]) -> list[str]:
         rounds = sum(r["rounds"] for r in good) or 1
         cpu = sum(r["cpu"] for r in good) / rounds
         difference = "" if method == e.ours else against(finals[e.ours], runs)
-        cells += [f"{runs[0]['lr']:g}", difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
+        cells += [rate(found[method], runs[0]["lr"]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

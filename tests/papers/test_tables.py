@@ -145,3 +145,13 @@ def test_each_method_has_a_file_of_its_own(tables: dict[str, Any], tmp_path: Pat
         tables["run"].file_of(tmp_path, n, m) for n, e in tables["experiments"].EXPERIMENTS.items() for m in e.methods
     ]
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"), [({1.0: 0.5, 30.0: 0.6}, "30, end"), ({1.0: 0.104, 3.0: 0.1}, "1, alike"), ({1.0: 0.5}, "1")]
+)
+def test_the_page_marks_rates_at_the_end_and_rates_that_are_alike(
+    tables: dict[str, Any], scores: dict[float, float], said: str
+) -> None:
+    runs = [{"kind": "tuning", "lr": lr, "score": v, "status": "finished"} for lr, v in scores.items()]
+    assert tables["page"].rate(runs, max(scores, key=lambda lr: scores[lr])) == said

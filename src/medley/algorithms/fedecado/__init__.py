@@ -63,8 +63,9 @@ descent, simulated time as Σ lr, and backward Euler with a step by local trunca
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
   restart (2015) made gradual. f keeps it from summing stale flows, N from summing noise.
 - The evaluated model is an average of the node's way, not where the node stands.
-- A descent along which an error of the flow would grow, see `descent.growth`, is rejected, as a circuit simulator
-  rejects a step, and made again with steps a quarter as long. The paper has this control at its server only.
+- A descent whose mean force shows that an error of the flow would grow, see `descent.growth`, is rejected, as a circuit
+  simulator rejects a step, and made again with steps a quarter as long: beyond a growth of 1 where gradients are exact,
+  of 1.25 where batches are drawn. One step shows nothing. The paper has this control at its server only.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
 2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already
@@ -88,7 +89,7 @@ is taken in the round in which it arrives, with its own request's node and net f
 lost. A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the
 clients with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at
 the clients by one exchange with all, as after a loss. The node's motion, which was that of another circuit, begins
-anew. The forms J, I and paper want the same clients throughout.
+anew; with flows at the server it goes on where all that left had none yet. The forms J, I and paper want the same clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
 ``form="I"``, the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
