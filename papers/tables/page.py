@@ -53,8 +53,8 @@ def at_the_best(runs: list[Line]) -> list[Line]:
 
 
 LEGEND = (
-    "After a tuned rate, *end* says that it is an end of the longest grid, so that a better one may lie beyond; *alike* that "
-    "the validation scores of all rates are within a point."
+    "After a tuned rate, *end* says that it is an end of the longest grid, so that a better one may lie beyond, and "
+    "*alike* that the validation scores of all rates are within a point."
 )
 
 

@@ -89,7 +89,8 @@ is taken in the round in which it arrives, with its own request's node and net f
 lost. A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the
 clients with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at
 the clients by one exchange with all, as after a loss. The node's motion, which was that of another circuit, begins
-anew; with flows at the server it goes on where all that left had none yet. The forms J, I and paper want the same clients throughout.
+anew; with flows at the server it goes on where all that left had none yet. The forms J, I and paper want the same
+clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
 ``form="I"``, the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
