@@ -193,10 +193,10 @@ def test_a_folder_of_the_modules_name_is_no_module_and_a_run_folder_wants_the_re
     recipe = written(project, "own_project")
     monkeypatch.chdir(tmp_path)  # from here a project's folder has its module's name
     kept = recipes.load(recipe).save("runs/recipe.toml")
-    with pytest.raises(md.RecipeError, match="there is no module 'own_project'.*put its file beside the recipe"):
+    with pytest.raises(md.RecipeError, match=r"there is no module 'own_project'.*put its file beside the recipe"):
         recipes.load(kept).federation()
     (kept.parent / "run.json").touch()
-    with pytest.raises(md.RecipeError, match="there is no module .*, medley run RECIPE.toml --resume runs$"):
+    with pytest.raises(md.RecipeError, match=r"there is no module .*, medley run RECIPE.toml --resume runs$"):
         recipes.load(kept).federation()
     recipes.load("own_project/recipe.toml").federation()
 
