@@ -90,6 +90,7 @@ def page() -> str:
         '`split = { test = 0.2, by = "hospital", seed = 1 }`. Without test rows a run has no accuracy, and its loss is '
         "that of the training rows. `train` and `test` are numbers of rows to keep, `validation` is the share of the "
         "training rows by which `medley tune` chooses.",
+        "`path` and `folder`, here and in `[partition]`, are looked for beside the recipe, then in the working folder.",
         *(part(name, f) for name, f in schema.readers().items()),
     ]
     for name, (text, kinds) in CHOICES.items():

@@ -174,6 +174,23 @@ def test_a_test_set_is_split_off_before_all_other_steps(tmp_path: Path) -> None:
     assert torch.equal(each.X_test, whole.split(0.2, by="clinic", seed=3).X_test)
 
 
+def test_files_are_looked_for_beside_the_recipe_then_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project := tmp_path / "project").mkdir()
+    file = visits(project).with_settings(["data.path=visits.csv", "run.rounds=1"]).save(project / "recipe.toml")
+    monkeypatch.chdir(tmp_path)
+    whole = recipe.load(file).federation().data
+    md.scenarios.save([np.arange(30), np.arange(30, 40)], project / "parts.npz")
+    parts = recipe.load("project/recipe.toml").with_settings(["partition={ kind = 'Saved', path = 'parts.npz' }"])
+    assert parts.federation().draw(0).sizes.tolist() == [30, 10]
+    shorter = Path("visits.csv")
+    shorter.write_text("age,dose,cured,clinic\n1,2,0,a\n2,3,1,b\n")
+    assert len(recipe.load("project/recipe.toml").federation().data.X) == len(whole.X) == 40
+    (project / "visits.csv").unlink()
+    assert len(recipe.load("project/recipe.toml").federation().data.X) == 2
+
+
 @pytest.mark.parametrize(
     ("setting", "says"),
     [

@@ -95,7 +95,9 @@ class Recipe:
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
         problem = self._problem()
-        partition = self._build.kind("partition", self._table("partition"), named(scenarios, PARTITIONS))
+        partition = self._build.kind(
+            "partition", self._build.beside(self._table("partition")), named(scenarios, PARTITIONS)
+        )
         rest = self._rest()
         data, validation = rows.read(self._build, self._table("data"))
         family = self._family(problem, tuple(data.X.shape[1:]), data.classes, data.name)

@@ -10,6 +10,7 @@ from ..contract.errors import RecipeError
 from ..datasets import Dataset
 from . import schema
 from .build import Builder
+from .own import is_own
 from .schema import STEPS
 
 
@@ -28,7 +29,7 @@ def read(build: Builder, table: Mapping[str, Any]) -> tuple[Dataset, float]:
         if key == "test" and isinstance(value, float):
             raise build.wrong("data.test", value, f"a number of test rows to keep; split = {value} draws a test set")
         build.typed(f"data.{key}", value, STEPS[key])
-    data = build.call("data", reader, table)
+    data = build.call("data", reader, table if is_own(name) else build.beside(table))
     if not isinstance(data, Dataset):
         raise RecipeError(f"{build.source}: data.name = {name!r} gives a {type(data).__name__}, not a Dataset", "name")
     return _changed(build, data, steps), steps.get("validation", 0.0)
