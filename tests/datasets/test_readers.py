@@ -274,6 +274,15 @@ def test_csv_names_the_nearest_column(tmp_path: Path) -> None:
         datasets.csv(file, "label")
 
 
+@pytest.mark.parametrize(("other", "shown"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
+def test_csv_with_another_delimiter_names_it(tmp_path: Path, other: str, shown: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("price,shop,label\n1,2,0\n3,4,1\n".replace(",", other))
+    with pytest.raises(RecipeError, match=f"the header is one column, 'price.*; pass delimiter={shown}"):
+        datasets.csv(file, "label")
+    assert datasets.csv(file, "label", delimiter=other).X.shape == (2, 2)
+
+
 def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:
     X = RNG.normal(size=(6, 2, 3))
     file = tmp_path / "a.npz"

@@ -131,6 +131,9 @@ def csv(
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
             header = next(lines, [])
+            if len(header) == 1 and (other := next((c for c in ";\t|," if c in header[0] and c != delimiter), None)):
+                said = f"the header is one column, {header[0]!r}; pass delimiter={other!r}"
+                raise RecipeError(f"{call}: {said}", "delimiter")
             named, numeric = _columns(header, target, keys, call)
             numbers, text = array("d"), [list[str]() for _ in named]
             rows = 0
