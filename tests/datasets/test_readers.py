@@ -212,6 +212,8 @@ def test_csv_classes_are_ordered_by_value(tmp_path: Path) -> None:
         ("x,z,y\n", "0 rows", None, None),
         ("y\n1\n", "0 features", None, None),
         ("x,y\n1,0.5\n", "pass regression=True", 0, None),
+        ("x,y\n1,3\n2,3\n", "all rows have the same label, 3; name another target", None, None),
+        ("x,y\n1,no\n2,no\n", "all rows have the same label, 'no'", None, None),
         ('x,y\n"1,2\n', "no CSV file", None, None),
     ],
 )
