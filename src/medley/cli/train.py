@@ -22,6 +22,7 @@ from ..experiments import tune as tuning
 from ..experiments.board import Board, kind_of
 from ..experiments.profile import profiled
 from ..storage import atomic
+from ..storage.run_folder import holds_comparison
 from .arguments import Algorithms, Base, Debug, Jobs, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show
 
@@ -56,6 +57,8 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print its result."""
+    if resume is not None and holds_comparison(resume):
+        raise RecipeError(f"{resume} holds a comparison: the command that began it, medley compare, goes on", "resume")
     if recipe_file is None:
         if resume is None:
             raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
