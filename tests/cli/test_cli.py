@@ -345,6 +345,9 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     assert got.exit_code == 2
     assert "holds a single run" in got.stderr
     assert there(single) == before
+    got = medley("report", single, board, "-o", tmp_path / "p.html")
+    assert got.exit_code == 2
+    assert f"{single} and {board / 'FedAvg' / 'seed-0'} both hold 'FedAvg' with seed 0: report" in got.stderr
 
 
 def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):
