@@ -96,6 +96,12 @@ def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
     assert md.Result.load(tmp_path / "a").status.outcome == "diverged"
 
 
+def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
+    args = ("compare", file, "--seeds", 1, "--jobs", 1, "--rounds", 1, "--set")
+    assert medley(*args, "pace.lr=1e30").exit_code == 1
+    assert medley(*args, "methods.fedprox.lr=1e30").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

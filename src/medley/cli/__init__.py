@@ -1,7 +1,7 @@
 """The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
 
-Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged; 2 a setting, data or a file
-that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged, of a comparison all; 2 a
+setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
 """
 
 from __future__ import annotations

@@ -147,6 +147,8 @@ def compare(
     if not board.status.ok:
         say(str(board.status))
         raise typer.Exit(INTERRUPTED)
+    if not any(r.status.ok for r in board.results):
+        raise typer.Exit(DIVERGED)
 
 
 def tune(
