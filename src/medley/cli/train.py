@@ -57,15 +57,9 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print its result."""
-    if resume is not None and holds_comparison(resume):
-        raise RecipeError(f"{resume} holds a comparison: the command that began it, medley compare, goes on", "resume")
-    if recipe_file is None:
-        if resume is None:
-            raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
-        recipe_file = resume / "recipe.toml"
     folder = save or resume
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
-    r = recipe.load(recipe_file).with_settings([*(settings or []), *given]).only(algorithm)
+    r = recipe.load(_recipe(recipe_file, resume)).with_settings([*(settings or []), *given]).only(algorithm)
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     if profile and on == "auto" and workers is None:
@@ -91,6 +85,15 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
+
+
+def _recipe(given: Path | None, resume: Path | None) -> Path:
+    """The recipe that is given, else the one in the folder to go on with. Raises RecipeError where there is neither."""
+    if resume is not None and holds_comparison(resume):
+        raise RecipeError(f"{resume} holds a comparison: the command that began it, medley compare, goes on", "resume")
+    if given is None and resume is None:
+        raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
+    return given or Path(resume or "", "recipe.toml")
 
 
 @contextmanager
