@@ -343,7 +343,7 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     assert "holds a comparison" in got.stderr
     got = medley("run", "--rounds", 2, "--resume", board)
     assert got.exit_code == 2
-    assert f"{board} holds a comparison: the command that began it, medley compare, goes on" in got.stderr
+    assert f"{board} holds a comparison: medley compare RECIPE.toml --save {board} goes on with it" in got.stderr
     assert there(board) == before
     assert medley("run", file, "--rounds", 1, "--save", single).exit_code == 0
     before = there(single)

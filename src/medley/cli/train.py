@@ -90,7 +90,8 @@ def run(
 def _recipe(given: Path | None, resume: Path | None) -> Path:
     """The recipe that is given, else the one in the folder to go on with. Raises RecipeError where there is neither."""
     if resume is not None and holds_comparison(resume):
-        raise RecipeError(f"{resume} holds a comparison: the command that began it, medley compare, goes on", "resume")
+        said = f"{resume} holds a comparison: medley compare RECIPE.toml --save {resume} goes on with it"
+        raise RecipeError(said, "resume")
     if given is None and resume is None:
         raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
     return given or Path(resume or "", "recipe.toml")
