@@ -85,6 +85,12 @@ def page() -> str:
         'one of your own, `"module:name"`. `--set table.key=value` changes a value for one run.',
         "## [data]",
         "`name` is a reader, and further keys are its arguments. " + said(schema.STEPS),
+        "`split` draws a test set for a reader that gives none, as `csv` does: `split = 0.2` is a fifth of the rows, a "
+        "whole number so many of them, and a table has the arguments of `Dataset.split`, "
+        '`split = { test = 0.2, by = "hospital", seed = 1 }`. Without test rows a run has no accuracy, and its loss is '
+        "that of the training rows. `train` and `test` are numbers of rows to keep, `validation` is the share of the "
+        "training rows by which `medley tune` chooses.",
+        "`path` and `folder`, here and in `[partition]`, are looked for beside the recipe, then in the working folder.",
         *(part(name, f) for name, f in schema.readers().items()),
     ]
     for name, (text, kinds) in CHOICES.items():
@@ -111,10 +117,10 @@ def page() -> str:
     return "\n\n".join(x for x in out if x) + "\n"
 
 
-def said(steps: Mapping[str, type]) -> str:
+def said(steps: Mapping[str, Any]) -> str:
     """The keys of [data] that come after reading."""
     words = ", ".join(f"`{k}` ({schema.in_words(t)})" for k, t in steps.items())
-    return f"These keys change the set once it is read: {words}."
+    return f"These keys change the set once it is read, in this order: {words}."
 
 
 def part(name: str, f: Callable[..., Any]) -> str:

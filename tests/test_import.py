@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import signal
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 SCRIPT = """
 import gc, sys
@@ -40,3 +45,38 @@ def test_the_commands_and_the_battery_need_no_extra():
     script += "print('secure sums' in [c.name for c in t.checks(md.FedAvg())], hasattr(md.secure, 'SecureSum'))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "False True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("medley", 130, "stopped by Ctrl-C\n"), ("train.py", -signal.SIGINT, None)]
+)
+def test_ctrl_c_while_the_command_line_is_imported_is_one_sentence(name: str, code: int, said: str | None) -> None:
+    script = f"""
+import sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+sys.argv[0] = "/usr/bin/{name}"
+from medley.cli import app
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr == said if said else done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_too(monkeypatch: Any, capsys: Any) -> None:
+    class CtrlC:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            if name == "medley.cli.watch":
+                raise KeyboardInterrupt
+
+    importlib.import_module("medley.cli")
+    monkeypatch.delitem(sys.modules, "medley.cli")
+    monkeypatch.delitem(sys.modules, "medley.cli.watch")
+    monkeypatch.setattr(sys, "meta_path", [CtrlC(), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/medley", "run"])
+    with pytest.raises(SystemExit, match="130"):
+        importlib.import_module("medley.cli")
+    assert capsys.readouterr().err == "stopped by Ctrl-C\n"

@@ -1,8 +1,9 @@
 """Medley: federated learning when the clients differ, in their data, their compute, their bandwidth and in time."""
 
+from .runtime.terminals import quiet_stop as _quiet_stop
 from .runtime.tricks import paused_collector as _paused_collector
 
-with _paused_collector():
+with _quiet_stop(), _paused_collector():
     from . import datasets as datasets
     from . import engines as engines
     from . import logs as logs

@@ -96,6 +96,12 @@ def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
     assert md.Result.load(tmp_path / "a").status.outcome == "diverged"
 
 
+def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
+    args = ("compare", file, "--seeds", 1, "--jobs", 1, "--rounds", 1, "--set")
+    assert medley(*args, "pace.lr=1e30").exit_code == 1
+    assert medley(*args, "methods.fedprox.lr=1e30").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -335,6 +341,9 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     got = medley("run", file, "--rounds", 1, "--save", board)
     assert got.exit_code == 2
     assert "holds a comparison" in got.stderr
+    got = medley("run", "--rounds", 2, "--resume", board)
+    assert got.exit_code == 2
+    assert f"{board} holds a comparison: medley compare RECIPE.toml --save {board} goes on with it" in got.stderr
     assert there(board) == before
     assert medley("run", file, "--rounds", 1, "--save", single).exit_code == 0
     before = there(single)
@@ -342,6 +351,9 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     assert got.exit_code == 2
     assert "holds a single run" in got.stderr
     assert there(single) == before
+    got = medley("report", single, board, "-o", tmp_path / "p.html")
+    assert got.exit_code == 2
+    assert f"{single} and {board / 'FedAvg' / 'seed-0'} both hold 'FedAvg' with seed 0: report" in got.stderr
 
 
 def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):

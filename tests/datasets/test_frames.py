@@ -61,6 +61,16 @@ def test_targets_with_fractions_are_values_and_others_labels() -> None:
         (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' is no numbers.*get_dummies"),
         (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
         (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
+        (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),
+        (lambda t: md.datasets.frame(pd.concat([t, t[["age"]]], axis=1), "died", "hospital"), "two columns 'age'"),
+        (lambda t: md.datasets.frame(pd.concat([t, t[["hospital"]]], axis=1), "died", "hospital"), "two .*'hospital'"),
+        (
+            lambda t: md.datasets.frame(
+                t.rename(columns={"age": "1"}).assign(**{"1": 0}).rename(columns={"smoker": 1}), "died", "hospital"
+            ),
+            "two columns '1'",
+        ),
+        (lambda t: md.datasets.frame(t, "died", "died"), "'died' cannot be both target and client"),
         (lambda t: md.Federation(P, clients=t), r"columns age, smoker, hospital, died: say which .*datasets\.frame"),
         (lambda t: md.Federation(P, clients=[t, t]), "client 0 is a frame without a column called label"),
         (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "it has 0 keys"),
@@ -73,6 +83,15 @@ def test_targets_with_fractions_are_values_and_others_labels() -> None:
 def test_frames_that_do_not_fit_are_refused_by_column(change: Any, said: str) -> None:
     with pytest.raises(md.MedleyError, match=said):
         change(patients())
+
+
+def test_columns_may_be_numbers() -> None:
+    want = md.datasets.frame(table := patients(), target="died", client="hospital")
+    numbered = table.rename(columns={"age": 0, "hospital": 2, "died": 3})
+    d = md.datasets.frame(numbered, target=3, client=2)
+    assert (d.features, list(d.keys), d.labels) == (("0", "smoker"), ["2"], want.labels)
+    assert torch.equal(d.X, want.X)
+    assert torch.equal(d.X, md.datasets.frame(numbered, "3", "2", features=[0, "smoker"]).X)
 
 
 def test_figures_of_a_run_as_a_frame() -> None:

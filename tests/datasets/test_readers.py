@@ -212,6 +212,8 @@ def test_csv_classes_are_ordered_by_value(tmp_path: Path) -> None:
         ("x,z,y\n", "0 rows", None, None),
         ("y\n1\n", "0 features", None, None),
         ("x,y\n1,0.5\n", "pass regression=True", 0, None),
+        ("x,y\n1,3\n2,3\n", "all rows have the same label, 3; name another target", None, None),
+        ("x,y\n1,no\n2,no\n", "all rows have the same label, 'no'", None, None),
         ('x,y\n"1,2\n', "no CSV file", None, None),
     ],
 )
@@ -272,6 +274,15 @@ def test_csv_names_the_nearest_column(tmp_path: Path) -> None:
     file.write_bytes(b"width,label\n\xff\xfe,0\n")
     with pytest.raises(BadData, match="UTF-8"):
         datasets.csv(file, "label")
+
+
+@pytest.mark.parametrize(("other", "shown"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
+def test_csv_with_another_delimiter_names_it(tmp_path: Path, other: str, shown: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("price,shop,label\n1,2,0\n3,4,1\n".replace(",", other))
+    with pytest.raises(RecipeError, match=f"the header is one column, 'price.*; pass delimiter={shown}"):
+        datasets.csv(file, "label")
+    assert datasets.csv(file, "label", delimiter=other).X.shape == (2, 2)
 
 
 def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:

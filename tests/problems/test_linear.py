@@ -291,5 +291,9 @@ def test_targets_in_a_column_are_refused_since_they_would_broadcast():
     for family in (LeastSquares(), Logistic()):
         with pytest.raises(BadData, match=r"wants y as \[rows\], this one is \[4, 1\]"):
             family.ready(X, torch.ones(4, 1), None, None, "cpu")
+    with pytest.raises(
+        BadData, match=r"Softmax wants y as \[rows\], .*; it is one-hot, so give the labels, y\.argmax\(1\)"
+    ):
+        Softmax().ready(X, torch.eye(4), None, None, "cpu")
     with pytest.raises(BadData, match=r"wants X as \[rows, features\], this one is \[4, 2, 2\]; flatten it first"):
         LeastSquares().ready(torch.ones(4, 2, 2), torch.ones(4), None, None, "cpu")

@@ -335,8 +335,14 @@ def test_what_does_not_fit_is_refused_before_round_1():
         Network(mlp()).ready(X, y, 5, None, "cpu")
     with pytest.raises(BadData, match=r"the network cannot read rows of shape \[7\]"):
         Network(mlp()).ready(torch.zeros(3, 7), y[:3], 3, None, "cpu")
-    with pytest.raises(BadData, match=r"outputs are \[1\] a row and the targets \[\].*reshape y"):
+    with pytest.raises(BadData, match=r"outputs are \[1\] a row and the targets \[\].*nn\.Flatten\(0\).*squeeze\(1\)"):
         Network(nn.Linear(4, 1), loss="mse").ready(X, X[:, 0], None, None, "cpu")
+    Network(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), loss="mse").ready(X, X[:, 0], None, None, "cpu")
+    with pytest.raises(BadData, match=r"outputs are \[1\] a row and the targets \[2\].*reshape y"):
+        Network(nn.Linear(4, 1), loss="mse").ready(X, X[:, :2], None, None, "cpu")
+    for hot, classes in ((nn.functional.one_hot(y, 3), None), (nn.functional.one_hot(y, 3).double(), 2)):
+        with pytest.raises(BadData, match=r"targets are one-hot, \[3\] a row; give labels, y\.argmax\(1\)"):
+            Network(mlp()).ready(X, hot, classes, None, "cpu")
     with pytest.raises(RecipeError, match="no trainable parameters"):
         Network(nn.ReLU())
     with pytest.raises(BadData, match=r"Network wants labels 0\.\.2; row 1 has 3"):

@@ -185,6 +185,22 @@ def test_a_module_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
         recipes.load(path).federation()
 
 
+def test_a_folder_of_the_modules_name_is_no_module_and_a_run_folder_wants_the_recipe_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "own_project"
+    project.mkdir()
+    recipe = written(project, "own_project")
+    monkeypatch.chdir(tmp_path)  # from here a project's folder has its module's name
+    kept = recipes.load(recipe).save("runs/recipe.toml")
+    with pytest.raises(md.RecipeError, match=r"there is no module 'own_project'.*put its file beside the recipe"):
+        recipes.load(kept).federation()
+    (kept.parent / "run.json").touch()
+    with pytest.raises(md.RecipeError, match=r"there is no module .*, medley run RECIPE.toml --resume runs$"):
+        recipes.load(kept).federation()
+    recipes.load("own_project/recipe.toml").federation()
+
+
 def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against_its_target(tmp_path: Path) -> None:
     path = written(tmp_path, "own_for_init")
     recipe = recipes.load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,66 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
     assert cnn.federation().problem.module[0].weight.shape == (3, 1, 3, 3)
 
 
+def visits(folder: Path) -> recipe.Recipe:
+    """The recipe of a CSV file of 40 rows, which has no test set."""
+    lines = [f"{i % 7},{i % 5},{i % 2},{'abcd'[i % 4]}" for i in range(40)]
+    (folder / "visits.csv").write_text("\n".join(["age,dose,cured,clinic", *lines]))
+    return recipe.loads(f"""
+    [problem]
+    kind = "Softmax"
+    [data]
+    name = "csv"
+    path = "{(folder / "visits.csv").as_posix()}"
+    target = "cured"
+    keys = ["clinic"]
+    [partition]
+    kind = "ByKey"
+    key = "clinic"
+    """)
+
+
+def test_a_test_set_is_split_off_before_all_other_steps(tmp_path: Path) -> None:
+    r = visits(tmp_path)
+    whole = r.federation().data
+    assert whole.X_test is None
+    some = r.with_settings(["data.split=0.25", "data.test=8", "data.standardise=true"]).federation().data
+    want = whole.split(0.25).take(None, 8).standardise()
+    assert torch.equal(some.X, want.X)
+    assert torch.equal(some.X_test, want.X_test)
+    each = r.with_settings(["data.split={ test = 0.2, by = 'clinic', seed = 3 }"]).federation().data
+    assert torch.equal(each.X_test, whole.split(0.2, by="clinic", seed=3).X_test)
+
+
+def test_files_are_looked_for_beside_the_recipe_then_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project := tmp_path / "project").mkdir()
+    file = visits(project).with_settings(["data.path=visits.csv", "run.rounds=1"]).save(project / "recipe.toml")
+    monkeypatch.chdir(tmp_path)
+    whole = recipe.load(file).federation().data
+    md.scenarios.save([np.arange(30), np.arange(30, 40)], project / "parts.npz")
+    parts = recipe.load("project/recipe.toml").with_settings(["partition={ kind = 'Saved', path = 'parts.npz' }"])
+    assert parts.federation().draw(0).sizes.tolist() == [30, 10]
+    shorter = Path("visits.csv")
+    shorter.write_text("age,dose,cured,clinic\n1,2,0,a\n2,3,1,b\n")
+    assert len(recipe.load("project/recipe.toml").federation().data.X) == len(whole.X) == 40
+    (project / "visits.csv").unlink()
+    assert len(recipe.load("project/recipe.toml").federation().data.X) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("test=0.2", "data.test = 0.2 should be a number of test rows to keep; split = 0.2 draws a test set"),
+        ("split='a'", 'data.split = "a" should be a number or a table'),
+        ("split={ share = 0.2 }", "data.split has no 'share'"),
+    ],
+)
+def test_a_wrong_share_of_test_rows_is_refused(tmp_path: Path, setting: str, says: str) -> None:
+    with pytest.raises(md.RecipeError, match=re.escape(says)):
+        visits(tmp_path).with_settings([f"data.{setting}"]).federation()
+
+
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
@@ -153,6 +214,7 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
         ("pace.lr.kind='Unifrm'", "pace.lr.kind: this version has no 'Unifrm'. Did you mean 'Uniform'?"),
         ("data.nam=3", "data has no 'nam'. Did you mean 'name'?"),
         ("data.name='digit'", "data.name: this version has no 'digit'. Did you mean 'digits'?"),
+        ("data.split=0.2", "data.split: digits has a test set already; leave split out"),
         ("data.validation='a'", 'data.validation = "a" should be a number'),
         ("problem.hiden=[3]", "problem has no 'hiden'. Did you mean 'hidden'?"),
         ("problem.hidden=3", "problem.hidden = 3 should be a list"),

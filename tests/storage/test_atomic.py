@@ -71,3 +71,11 @@ def test_errors_of_our_own_pass_through(tmp_path: Path):
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(MedleyError, match="cannot write"), atomic.replacing(tmp_path / "no" / "a.txt") as tmp:
         tmp.write_text("x")
+
+
+def test_only_files_of_a_run_are_written_again_with_resume(tmp_path: Path):
+    with pytest.raises(MedleyError, match=r"then run again$"), atomic.writing(tmp_path / "page.html"):
+        raise OSError("full")
+    (tmp_path / "run.json").touch()
+    with pytest.raises(MedleyError, match=r"then run again with resume=$"), atomic.writing(tmp_path / "history.jsonl"):
+        raise OSError("full")

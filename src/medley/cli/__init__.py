@@ -1,27 +1,30 @@
 """The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
 
-Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged; 2 a setting, data or a file
-that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged, of a comparison all; 2 a
+setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
 """
 
 from __future__ import annotations
 
-from importlib import metadata
-from typing import Annotated
+from ..runtime.terminals import quiet_stop
 
-import typer
+with quiet_stop():
+    from importlib import metadata
+    from typing import Annotated
 
-from .arguments import Debug
-from .console import Commands, show
-from .deploy import deploy_init, deploy_run
-from .doctor import doctor
-from .folders import show_folder
-from .look import cite, list_all, make_report
-from .new import new
-from .node import node
-from .plan import plan
-from .train import compare, run, tune
-from .watch import status, watch
+    import typer
+
+    from .arguments import Debug
+    from .console import Commands, show
+    from .deploy import deploy_init, deploy_run
+    from .doctor import doctor
+    from .folders import show_folder
+    from .look import cite, list_all, make_report
+    from .new import new
+    from .node import node
+    from .plan import plan
+    from .train import compare, run, tune
+    from .watch import status, watch
 
 
 def _version(value: bool) -> bool:

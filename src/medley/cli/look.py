@@ -6,7 +6,7 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from ..contract.errors import RecipeError
 from ..contract.needs import Need
 from ..datasets import files
 from ..experiments.board import Board
+from ..storage.result import Result
 from .arguments import Base, Debug
 from .cards import bibtex, card
 from .console import show
@@ -35,7 +36,7 @@ def make_report(
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of finished runs, and print its table."""
-    results = [r for folder in runs for r in Board.load(folder).results]
+    results = _loaded(runs)
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
     report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
@@ -44,6 +45,23 @@ def make_report(
     else:
         show(Board(results, base))
     show(f"saved in {output}")
+
+
+def _loaded(folders: Iterable[Path]) -> list[Result]:
+    """All runs below the folders. Raises RecipeError, naming both places, for two of one method and seed."""
+    places: dict[tuple[str, int], Path] = {}
+    out = []
+    for folder in folders:
+        for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True):
+            here = path.parent
+            if (other := places.setdefault((r.method, r.seed), here)) is not here:
+                raise RecipeError(
+                    f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them apart, or from "
+                    "Python with other names (Result.method)",
+                    "runs",
+                )
+            out.append(r)
+    return out
 
 
 def list_all(

@@ -22,6 +22,7 @@ from ..experiments import tune as tuning
 from ..experiments.board import Board, kind_of
 from ..experiments.profile import profiled
 from ..storage import atomic
+from ..storage.run_folder import holds_comparison
 from .arguments import Algorithms, Base, Debug, Jobs, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show
 
@@ -56,13 +57,9 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print its result."""
-    if recipe_file is None:
-        if resume is None:
-            raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
-        recipe_file = resume / "recipe.toml"
     folder = save or resume
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
-    r = recipe.load(recipe_file).with_settings([*(settings or []), *given]).only(algorithm)
+    r = recipe.load(_recipe(recipe_file, resume)).with_settings([*(settings or []), *given]).only(algorithm)
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     if profile and on == "auto" and workers is None:
@@ -88,6 +85,16 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
+
+
+def _recipe(given: Path | None, resume: Path | None) -> Path:
+    """The recipe that is given, else the one in the folder to go on with. Raises RecipeError where there is neither."""
+    if resume is not None and holds_comparison(resume):
+        said = f"{resume} holds a comparison: medley compare RECIPE.toml --save {resume} goes on with it"
+        raise RecipeError(said, "resume")
+    if given is None and resume is None:
+        raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
+    return given or Path(resume or "", "recipe.toml")
 
 
 @contextmanager
@@ -144,6 +151,8 @@ def compare(
     if not board.status.ok:
         say(str(board.status))
         raise typer.Exit(INTERRUPTED)
+    if not any(r.status.ok for r in board.results):
+        raise typer.Exit(DIVERGED)
 
 
 def tune(

@@ -160,9 +160,8 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray | Tensor:
 
 def as_key(items: Any, key: str) -> np.ndarray:
     """The column that names each row's client. Raises RecipeError where there is none."""
-    names = items.columns if is_frame(items) else getattr(items, "column_names", None)
-    if names is not None and key not in list(names):
-        raise RecipeError.unknown(key, [str(n) for n in names], "ByKey: the data")
+    if (is_frame(items) or hasattr(items, "column_names")) and key not in (names := _columns(items)):
+        raise RecipeError.unknown(key, names, "ByKey: the data")
     return np.asarray(column(items, key, "ByKey: the data"))
 
 
@@ -203,7 +202,7 @@ def _is_hugging_face(value: object) -> bool:
 
 def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.ndarray]:
     """Inputs and targets of a frame, whose target has one of the usual names."""
-    names = list(getattr(table, "column_names", None) or table.columns)
+    names = _columns(table)
     target = next((name for name in TARGETS if name in names), None)
     if target is None:
         raise BadData(
@@ -227,9 +226,9 @@ def by_client(value: Any) -> Dataset:
 
 def frame(
     table: Any,
-    target: str,
-    client: str | None = None,
-    features: Sequence[str] | None = None,
+    target: str | int,
+    client: str | int | None = None,
+    features: Sequence[str | int] | None = None,
     regression: bool | None = None,
     name: str = "frame",
 ) -> Dataset:
@@ -243,25 +242,30 @@ def frame(
         regression: whether targets are values; by default fractions are, and all else is labels
         name: the data set's name in messages and reports
 
-    Raises RecipeError for a column that is not there, BadData, naming column and row, for cells that are no numbers.
+    Numbers that name columns become text: the key of ``client=3`` is "3". Raises RecipeError for a column that is not
+    there, BadData for a table without rows or with two columns of one name, and, naming column and row, for cells that
+    are no numbers.
     """
     if not _is_hugging_face(table) and not is_frame(table):
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
-    features, X = _inputs(table, [target, *([] if client is None else [client])], features)
+    target, client = str(target), None if client is None else str(client)
+    if target == client:
+        raise RecipeError(f"datasets.frame(...): {target!r} cannot be both target and client", "client")
+    names, X = _inputs(table, [target, *([] if client is None else [client])], features)
     keys = {} if client is None else {client: _names(table, client)}
     given = _cells(table, target)
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
-        return Dataset(X, _numbers(given, target), keys=keys, name=name, features=tuple(features))
+        return Dataset(X, _numbers(given, target), keys=keys, name=name, features=names)
     given = _names(table, target)
     labels, y = np.unique(given.astype(str) if given.dtype.kind in "OUS" else given, return_inverse=True)
     if len(labels) < 2:
         raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
     named = tuple(map(str, labels))
     targets = torch.from_numpy(y.astype(np.int64))
-    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=named, features=tuple(features))
+    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=named, features=names)
 
 
 def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
@@ -278,16 +282,34 @@ def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
     return tuple(name for name in names if name not in (target, aside))
 
 
-def _inputs(table: Any, special: Sequence[str], features: Sequence[str] | None = None) -> tuple[Sequence[str], Tensor]:
+def _inputs(
+    table: Any, special: Sequence[str], features: Sequence[str | int] | None = None
+) -> tuple[tuple[str, ...], Tensor]:
     """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones."""
-    names = [str(name) for name in getattr(table, "column_names", None) or table.columns]
-    wanted = [n for n in names if n not in special] if features is None else list(features)
+    names = _columns(table)
+    wanted = tuple(n for n in names if n not in special) if features is None else tuple(map(str, features))
     for name in (*special, *wanted):
         if name not in names:
             raise RecipeError.unknown(name, names, "datasets.frame(...): the table")
     if not wanted:
         raise BadData(f"datasets.frame(...): the table has no columns but {', '.join(special)}; give some of inputs")
-    return wanted, torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
+    X = torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
+    if not len(X):
+        raise BadData("datasets.frame(...): the table has no rows")
+    return wanted, X
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    """The columns of a frame by name, numbers as text. Raises BadData for two of one name."""
+    columns = list(getattr(table, "column_names", None) or table.columns)
+    names = [str(c) for c in columns]
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise BadData(
+            f"datasets.frame(...): the table has two columns {twice!r}; drop or rename one, "
+            "frame.loc[:, ~frame.columns.duplicated()]"
+        )
+    return dict(zip(names, columns, strict=True))
 
 
 def only_key(data: Dataset) -> str:
@@ -303,7 +325,7 @@ def only_key(data: Dataset) -> str:
 
 def _cells(table: Any, name: str) -> np.ndarray:
     """A column of a frame, or of a Hugging Face data set."""
-    found = table.with_format(None)[name][:] if _is_hugging_face(table) else table[name]
+    found = table.with_format(None)[name][:] if _is_hugging_face(table) else table[_columns(table)[name]]
     return np.asarray(found)
 
 

@@ -131,6 +131,9 @@ def csv(
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
             header = next(lines, [])
+            if len(header) == 1 and (other := next((c for c in ";\t|," if c in header[0] and c != delimiter), None)):
+                said = f"the header is one column, {header[0]!r}; pass delimiter={other!r}"
+                raise RecipeError(f"{call}: {said}", "delimiter")
             named, numeric = _columns(header, target, keys, call)
             numbers, text = array("d"), [list[str]() for _ in named]
             rows = 0
@@ -321,7 +324,7 @@ def _table(
         features: Names of the columns of X; default none.
 
     Raises:
-        BadData: There are no numbers, no rows or no features; or a label is no whole number.
+        BadData: There are no numbers, no rows or no features; a label is no whole number, or all are the same.
     """
     for array_ in (X, y, *(test or ())):
         if array_.dtype.kind not in "biufU" or (array_.dtype.kind == "U" and (array_ is X or regression)):
@@ -342,6 +345,11 @@ def _table(
                 f"{call}: target {part[row]} in row {row} is no class; pass regression=True for values.", row=row
             )
     kinds = np.unique(np.concatenate(parts))
+    if len(kinds) < 2:
+        raise BadData(
+            f"{call}: all rows have the same label, {kinds[0].item()!r}; name another target, or pass regression=True "
+            "for values."
+        )
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
     labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
     y_test = None if test is None else codes[1]

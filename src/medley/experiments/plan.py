@@ -16,8 +16,8 @@ from urllib.parse import quote
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError, WireError
 from ..contract.tuned import Tuned
+from ..storage.difference import difference
 from ..storage.environment import environment, warn_of_changes
-from ..storage.identity import difference
 from ..storage.result import Result
 from ..storage.values import plain
 

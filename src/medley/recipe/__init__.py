@@ -7,7 +7,7 @@ model = "mlp"             # further keys are the model's, or Network's; features
 hidden = [64]
 
 [data]
-name = "digits"           # further keys are the reader's; train, test, pool, standardise, flatten, validation
+name = "digits"           # further keys are the reader's; split, train, test, pool, standardise, flatten, validation
 
 [partition]
 kind = "Dirichlet"

@@ -68,6 +68,15 @@ class Builder:
         """The thing that "module:name" names; any other value as it is."""
         return found(value, self.folder, f"{self.source}: {path}") if is_own(value) else value
 
+    def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """The table with relative places of what lies beside the recipe made so; others are as they were."""
+        out = dict(table)
+        for key in ("path", "folder"):
+            if self.folder is not None and isinstance(value := table.get(key), str) and value:
+                there = self.folder / value
+                out[key] = str(there) if there.exists() else value
+        return out
+
     def call(self, path: str, f: Callable[..., Any], args: Mapping[str, Any]) -> Any:
         """f(**args), once every key and value has been checked against f's signature."""
         parameters = inspect.signature(f).parameters

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import RecipeError
+from ..storage.run_folder import holds_run
 
 log = logging.getLogger("medley")
 
@@ -59,10 +60,13 @@ def found(value: str, folder: Path | None, where: str) -> Any:
             spec = find_spec(module)
         except (ImportError, ValueError):
             spec = None
-        if spec is None:
+        if spec is None or spec.origin is None:  # a folder without Python files would be an empty package
+            remedy = "put its file beside the recipe"
+            if folder is not None and holds_run(folder):  # it has the recipe's text, and none of the user's files
+                remedy = f"give the recipe that this run began with, medley run RECIPE.toml --resume {folder}"
             raise RecipeError(
                 f"{where} = {value!r}: there is no module {module!r} in {' or '.join(dict.fromkeys(places))}, nor "
-                "installed; put its file beside the recipe",
+                f"installed; {remedy}",
                 where.rsplit(".", 1)[-1],
             )
         if module.partition(".")[0] not in ("torch", "medley"):

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from .. import datasets, problems, replay, scenarios, transports
+from .. import problems, replay, scenarios, transports
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
 from ..contract.tuned import Tuned
@@ -25,7 +25,7 @@ from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..storage.atomic import made, replacing
 from ..wire import codecs
-from . import schema, toml
+from . import rows, toml
 from .build import Builder, by_id
 from .limits import ClientLimits
 from .own import is_own
@@ -39,7 +39,6 @@ from .schema import (
     REPLAYS,
     RUN,
     SIMULATED,
-    STEPS,
     STREAMS,
     TABLES,
     hints,
@@ -96,9 +95,11 @@ class Recipe:
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
         problem = self._problem()
-        partition = self._build.kind("partition", self._table("partition"), named(scenarios, PARTITIONS))
+        partition = self._build.kind(
+            "partition", self._build.beside(self._table("partition")), named(scenarios, PARTITIONS)
+        )
         rest = self._rest()
-        data, validation = self._data()
+        data, validation = rows.read(self._build, self._table("data"))
         family = self._family(problem, tuple(data.X.shape[1:]), data.classes, data.name)
         given = {"problem": family, "partition": partition, "validation": validation, "data": data, **rest}
         return cast(Federation, self._build.call("federation", Federation, given))
@@ -338,30 +339,6 @@ class Recipe:
         if isinstance(value, dict):
             return self._build.kind("participation", value, named(scenarios, PARTICIPATIONS), default="Fraction")
         return self._build.typed("participation", value, float | None)
-
-    def _data(self) -> tuple[datasets.Dataset, float]:
-        table = dict(self._table("data"))
-        name = table.pop("kind") if "kind" in table else table.pop("name", None)
-        reader = self._build.pick("data.name", name, schema.readers())
-        own = inspect.signature(reader).parameters
-        steps = {k: table.pop(k) for k in STEPS if k in table and k not in own}
-        self._build.known("data", table, own, also=("name", *STEPS))
-        for key, value in steps.items():
-            self._build.typed(f"data.{key}", value, STEPS[key])
-        data = self._build.call("data", reader, table)
-        if not isinstance(data, datasets.Dataset):
-            raise RecipeError(
-                f"{self.source}: data.name = {name!r} gives a {type(data).__name__}, not a Dataset", "name"
-            )
-        if "train" in steps or "test" in steps:
-            data = data.take(steps.get("train"), steps.get("test"))
-        if "pool" in steps:
-            data = data.pool(steps["pool"])
-        if steps.get("standardise"):
-            data = data.standardise()
-        if steps.get("flatten"):
-            data = data.flatten()
-        return data, steps.get("validation", 0.0)
 
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:

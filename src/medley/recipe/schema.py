@@ -35,8 +35,11 @@ SIMULATED = {
 }
 """Tables for federations on this machine only, with what they do and the remedy elsewhere."""
 
-STEPS = {"train": int, "test": int, "pool": int, "standardise": bool, "flatten": bool, "validation": float}
-"""Keys of [data] that change a data set once it is read, with their types."""
+STEPS: dict[str, Any] = {
+    "split": float | dict, "train": int, "test": int, "pool": int, "standardise": bool, "flatten": bool,
+    "validation": float,
+}  # fmt: skip
+"""Keys of [data] that change a data set once it is read, in this order, with their types."""
 
 PROBLEMS = ("LeastSquares", "Logistic", "Network", "Softmax")
 

@@ -1,8 +1,11 @@
-"""Places that a progress bar can be drawn in."""
+"""Places that a progress bar can be drawn in, and Ctrl-C while the command line is imported."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 
 def in_notebook() -> bool:
@@ -15,3 +18,18 @@ def in_notebook() -> bool:
 def draws_bars(asked: bool | None) -> bool:
     """Whether to draw a bar: as asked, by default on a terminal and in a notebook."""
     return (sys.stderr.isatty() or sys.stdout.isatty() or in_notebook()) if asked is None else asked
+
+
+@contextlib.contextmanager
+def quiet_stop() -> Iterator[None]:
+    """Ctrl-C during the command line's imports, which take seconds, ends it with a sentence and exit code 130.
+
+    Elsewhere, as in a script that imports `medley`, KeyboardInterrupt goes on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not sys.argv or Path(sys.argv[0]).stem != "medley":
+            raise
+        print("stopped by Ctrl-C", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -26,9 +26,10 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except Exception as e:
         # safetensors reports a full disk with an error of its own, so not OSError alone.
+        again = "run again with resume=" if (path.parent / "run.json").exists() else "run again"  # a run's folder
         raise MedleyError(
             f"cannot write {path}: {e}; what was there before is untouched. Make room or choose another folder, then "
-            "run again with resume="
+            f"{again}"
         ) from e
 
 

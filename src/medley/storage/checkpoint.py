@@ -22,8 +22,8 @@ from torch import Tensor
 from ..contract.errors import WireError
 from ..wire.arrival import Arrival
 from . import atomic, pytree
+from .difference import difference
 from .formats import other_format
-from .identity import difference
 from .spill import LazyMapping
 from .values import plain
 

@@ -90,25 +90,6 @@ def identity(parts: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """A clause on the first setting that differs, readable settings first; empty where all are equal."""
-    for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
-        was, now = theirs.get(key), ours.get(key)
-        if was == now:
-            continue
-        if not key.startswith(PREFIX):
-            return f"{key} was {was!r} there and is {now!r} here"
-        if was is None or now is None:
-            return (
-                f"the identity of its {key.removeprefix(PREFIX)} is not recorded {'there' if was is None else 'here'}"
-            )
-        return (
-            f"the content of its {key.removeprefix(PREFIX)} is another (values, code or weights: {was[:12]} there, "
-            f"{now[:12]} here)"
-        )
-    return ""
-
-
 class Digester:
     """Computes fingerprints; digests of objects that were met before are kept.
 

@@ -106,7 +106,7 @@ class RunFolder:
                 f"{self.path}); else choose another folder, or delete it",
                 "checkpoint",
             )
-        if anew and next(self.path.glob("*/seed-*/result.json"), None) is not None:
+        if anew and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
         now = environment()
         if not anew and (starts := described(self.path).get("starts", [])):
@@ -146,6 +146,11 @@ class RunFolder:
 def holds_run(folder: Path) -> bool:
     """True where ``folder`` holds a run that can be resumed."""
     return (folder / checkpoint.FILE).exists() or (folder / RUN).exists()
+
+
+def holds_comparison(folder: Path) -> bool:
+    """True where ``folder`` holds finished runs of a comparison."""
+    return next(folder.glob("*/seed-*/result.json"), None) is not None
 
 
 def load(

@@ -15,6 +15,7 @@ from ...contract.errors import BadData, RecipeError
 from ...contract.types import Data
 from ...numerics.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
+from ..labels import is_one_hot
 from .loss import LinearLoss
 from .problem import LinearProblem
 
@@ -58,7 +59,8 @@ class Linear(LinearLoss):
                 "(Dataset.flatten())"
             )
         if y.ndim != 1:
-            raise BadData(f"{type(self).__name__} wants y as [rows], this one is {list(y.shape)}; flatten it first")
+            remedy = "it is one-hot, so give the labels, y.argmax(1)" if is_one_hot(y) else "flatten it first"
+            raise BadData(f"{type(self).__name__} wants y as [rows], this one is {list(y.shape)}; {remedy}")
         return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
 
     def width(self, classes: int | None) -> int:

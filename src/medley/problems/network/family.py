@@ -24,6 +24,7 @@ from ...numerics.redrawn import redrawn
 from ...numerics.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import class_labels
+from ..labels import is_one_hot
 from .names import trainable
 from .own_loss import check_loss, check_pairs
 from .problem import NetworkProblem, is_binary
@@ -160,9 +161,11 @@ class Network:
             ) from e
         self._check_outputs(out, y, classes)
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
+            narrow = list(out.shape[1:]) == [1] and y.ndim == 1
             raise BadData(
                 f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}: the mean "
-                "squared error of the two would be of all pairs; reshape y"
+                "squared error of the two would be of all pairs; "
+                f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
@@ -172,7 +175,11 @@ class Network:
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
         """Raise BadData where the outputs of two rows have not the shape that the labels ask of cross-entropy."""
-        if self.loss != "cross_entropy" or not classes:
+        if self.loss != "cross_entropy":
+            return
+        if out.ndim == y.ndim == 2 and is_one_hot(in_memory(y)):
+            raise BadData(f"the targets are one-hot, {list(y.shape[1:])} a row; give labels, y.argmax(1)")
+        if not classes:
             return
         wide = out.ndim >= 2 and out.shape[1] >= classes
         if not wide or (y.ndim == 1 and out.ndim != 2):

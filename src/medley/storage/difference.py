@@ -1,0 +1,48 @@
+"""A clause on the settings that set two runs apart."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from .identity import PREFIX
+
+
+def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """A clause on the first setting that differs, readable settings first; empty where all are equal."""
+    for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
+        was, now = theirs.get(key), ours.get(key)
+        if was == now:
+            continue
+        if not key.startswith(PREFIX):
+            return _changed(key, was, now)
+        if was is None or now is None:
+            return (
+                f"the identity of its {key.removeprefix(PREFIX)} is not recorded {'there' if was is None else 'here'}"
+            )
+        return (
+            f"the content of its {key.removeprefix(PREFIX)} is another (values, code or weights: {was[:12]} there, "
+            f"{now[:12]} here)"
+        )
+    return ""
+
+
+def _changed(key: str, was: Any, now: Any) -> str:
+    """A clause on a setting; of two objects of one class only the arguments that differ."""
+    (kind, before), (other, after) = _arguments(was), _arguments(now)
+    if kind and kind == other and before != after:
+        names = [k for k in {**before, **after} if before.get(k) != after.get(k)]
+        return ", ".join(f"{key}.{k} was {before.get(k)} there and is {after.get(k)} here" for k in names)
+    return f"{key} was {was!r} there and is {now!r} here"
+
+
+def _arguments(text: Any) -> tuple[str, dict[str, str]]:
+    """Class and arguments of a text such as "Pace(lr=0.3, batch=None)"; none for any other value."""
+    try:
+        call = ast.parse(text, mode="eval").body if isinstance(text, str) else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "", {}
+    if not isinstance(call, ast.Call) or call.args:
+        return "", {}
+    return ast.unparse(call.func), {str(k.arg): ast.unparse(k.value) for k in call.keywords}
