@@ -348,7 +348,7 @@ def _table(
     if len(kinds) < 2:
         raise BadData(
             f"{call}: all rows have the same label, {kinds[0].item()!r}; name another target, or pass regression=True "
-            "for values."
+            "for values. Rows of one client, whose labels are some of all, go in by Dataset(X, y, classes=...)."
         )
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
     labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
