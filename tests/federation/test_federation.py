@@ -335,6 +335,22 @@ def test_a_label_after_a_gap_is_no_class_unless_classes_says_so(problem: Any):
     assert md.Federation(problem, clients=[(X, 2 * (y > 0))], test=(X, y)).data.classes == 3
 
 
+def test_labels_that_are_texts_at_some_clients_name_one_of_the_fewer():
+    X, y = labelled()[0]
+    numbers, texts = (X, y), (X, y.numpy().astype(str))
+    for clients, said in (
+        ([numbers, numbers, texts], "client 2 has texts as labels, and client 0 has no texts; give all the same kind"),
+        ([texts, texts, numbers], "client 2 has no texts as labels, and client 0 has texts"),
+    ):
+        e = bad(clients, md.problems.Softmax())
+        assert str(e).startswith(said)
+        assert e.client == 2
+    named = {"Bern": numbers, "Graz": numbers, "Lyon": texts}
+    with pytest.raises(md.BadData, match="client 'Lyon' has texts as labels, and client 'Bern' has no texts"):
+        md.Federation(md.problems.Softmax(), clients=named)
+    assert "the test set has no texts as labels" in str(bad([texts], md.problems.Softmax(), test=numbers))
+
+
 def test_labels_of_maps_may_leave_gaps_and_a_huge_one_takes_no_memory():
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Unflatten(1, (2, 2)))
     X, y = torch.eye(3), torch.tensor([[0, 1], [1, 0], [0, 10**6]])

@@ -11,26 +11,46 @@ from torch import Tensor
 
 from ..contract.errors import BadData
 from ..contract.problem import Family
-from ..datasets.arrays import numbered, text_labels
+from ..datasets.arrays import is_text, numbered, text_labels
+
+PLACES = (1, 3)
+"""The places of y and y_test in a client's tuple."""
 
 
 def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
     """Clients and test rows with text labels numbered from 0 in the order of the alphabet, and the labels' names.
 
-    Labels that are no text stay as they are, and there are no names then.
+    Labels that are no text stay as they are where none is, and there are no names then. Raises BadData, naming a client
+    of the rarer kind, where some are texts and some are not.
     """
-    places = (1, 3)
-    names = text_labels(g[k] for g in [*clients, test] if isinstance(g, tuple | list) for k in places if k < len(g))
-    if not names:
+    whole = [*clients, test]
+    called = [*(f"client {i}" for i in range(len(clients))), "the test set"]
+    given = {
+        (i, k): g[k]
+        for i, g in enumerate(whole)
+        if isinstance(g, tuple | list)
+        for k in PLACES
+        if k < len(g) and g[k] is not None and len(g[k]) > 0
+    }
+    if not (names := text_labels(given.values())):
         return list(clients), test, ()
-
-    def change(g: Any, what: str) -> Any:
-        if not isinstance(g, tuple | list):
-            return g
-        text = [k in places and v is not None and len(v) > 0 for k, v in enumerate(g)]
-        return tuple(numbered(v, names, what) if text[k] else v for k, v in enumerate(g))
-
-    return [change(g, f"client {i}'s y") for i, g in enumerate(clients)], change(test, "the test y"), names
+    texts = {i for (i, _), y in given.items() if is_text(y)}
+    if others := {i for (i, _), y in given.items() if not is_text(y)}:
+        odd, rest = (texts, others) if len(texts) < len(others) else (others, texts)
+        kinds = ("texts", "no texts") if odd is texts else ("no texts", "texts")
+        i = min(odd)
+        raise BadData(
+            f"{called[i]} has {kinds[0]} as labels, and {called[min(rest - {i}, default=i)]} has {kinds[1]}; give all "
+            "the same kind, such as y.astype(str)",
+            client=i if i < len(clients) else None,
+        )
+    made = [
+        tuple(numbered(v, names, called[i]) if (i, k) in given else v for k, v in enumerate(g))
+        if isinstance(g, tuple | list)
+        else g
+        for i, g in enumerate(whole)
+    ]
+    return made[:-1], made[-1], names
 
 
 def all_labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
