@@ -24,6 +24,10 @@ LAST = 3
 FAR = 3.0
 """A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
 
+BEYOND = 1000.0
+"""The same as FAR in a history of at most LAST rows, whose last one alone counts. The scale is 1 at least there: after
+a start at a minimum any loss is far above."""
+
 WILD = 10.0
 """A loss so many scales above its start is excused by an accuracy only that has learnt; a nearer one by one that is
 better than chance by LOST of what it lacked."""
@@ -106,35 +110,39 @@ def diverged(history: Sequence[Row]) -> str:
       that is higher still, it has not learnt.
     - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt.
 
+    Far above is three times the start in each of the last three rows; in a history of three rows or fewer, a thousand
+    times the start, and a thousand, in the last one. The accuracy alone does not judge so short a history.
+
     A stream of tasks is not judged: there a model may rightly lose an old task's accuracy.
 
     Args:
         history: the evaluated rows, the first of them at x₀
     """
-    if len(history) <= LAST or any("task" in row for row in history):
+    if any("task" in row for row in history):
         return ""
-    last = history[-LAST:]
-    first, best, end = _range([row["accuracy"] for row in history if "accuracy" in row], max)
-    if best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
+    accuracy, loss = ([row[key] for row in history if key in row] for key in ("accuracy", "loss"))
+    first, best, end = _range(accuracy, max)
+    if len(accuracy) > LAST and best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
         return (
-            f"the accuracy fell to {last[-1]['accuracy']:.3g} after it had been {best:.3g}; it was {first:.3g} at the "
-            f"start: the run diverges"
+            f"the accuracy fell to {accuracy[-1]:.3g} after it had been {best:.3g}; it was {first:.3g} at the start: "
+            "the run diverges"
         )
-    loss = [row["loss"] for row in history if "loss" in row]
     start, lowest, least = _range(loss, min)
-    scale = max(abs(start), start - lowest)
+    scale, far = max(abs(start), start - lowest), FAR
+    if scale > 0 and len(loss) <= LAST:
+        scale, far = max(scale, 1.0), BEYOND
     excused = LOST if least <= start + (WILD - 1) * scale else LEARNT
-    if scale > 0 and least > start + (FAR - 1) * scale and not end - first > excused * (1 - first):
+    if scale > 0 and least > start + (far - 1) * scale and not end - first > excused * (1 - first):
         return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges"
     return ""
 
 
 def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
-    """The first value, the best one, and the best one of the last rows; nan where there are none."""
-    if len(values) <= LAST:
+    """The first value, the best one, and the best one of the last LAST rows, or of so few the last; nan of none."""
+    if not values:
         return math.nan, math.nan, math.nan
     pick = max if best is max else min
-    return values[0], pick(values), pick(values[-LAST:])
+    return values[0], pick(values), pick(values[-LAST if len(values) > LAST else -1 :])
 
 
 def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Collection[str], over: int) -> str:
