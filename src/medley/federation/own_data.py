@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
+from ..contract.errors import BadData, RecipeError, with_names
 from ..contract.problem import Family
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
@@ -139,11 +139,6 @@ def naming(names: Sequence[str]) -> Iterator[None]:
     except BadData as e:
         e.args = (with_names(str(e), names),)
         raise
-
-
-def with_names(message: str, names: Sequence[str]) -> str:
-    """The message with clients' names in the place of their numbers, where they have names."""
-    return re.sub(r"\bclient (\d+)\b", lambda m: f"client {names[int(m[1])]!r}", message) if names else message
 
 
 def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort
-from ..contract.errors import Diverged, MedleyError
+from ..contract.errors import Diverged, MedleyError, Stalled
 from ..contract.message import is_finite
 from ..contract.own import PartlyShared
 from ..contract.problem import Problem
@@ -20,6 +20,9 @@ from ..storage.result import Row, Status
 
 LAST = 3
 """The last rows, so many of them, must agree: one bad evaluation is no divergence."""
+
+SMALLER = "try a smaller lr"
+"""The usual advice for a run that diverges."""
 
 FAR = 3.0
 """A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
@@ -89,18 +92,33 @@ def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
         )
 
 
-def judged(
-    history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[], str] = lambda: "try a smaller lr"
-) -> Status:
+def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[str], str] = str) -> Status:
     """The status of a run that made all its rounds: "finished", or "diverged" with a sentence.
 
     Args:
         history: the evaluated rows, the first of them at x₀
         problem: the problem; of a partly shared one the history's model lacks its own part, and shows no divergence
-        remedy: the remedy for a run that diverges; default a smaller lr
+        remedy: makes the remedy of an advice; default: as it is
     """
     why = "" if isinstance(problem, PartlyShared) else diverged(history)
-    return Status("diverged", f"{why}; {remedy()}") if why else Status("finished")
+    return Status("diverged", f"{why}; {remedy(SMALLER)}") if why else Status("finished")
+
+
+def judged_by(e: Diverged, remedy: Callable[[str], str] = str) -> Status:
+    """The status of a run that this error ended, with the remedy where the error has none.
+
+    Args:
+        e: the error
+        remedy: makes the remedy of an advice; default: as it is
+    """
+    said = f"{e}; {remedy(SMALLER)}" if e.unexplained else str(e)
+    return Status("stalled" if isinstance(e, Stalled) else "diverged", said)
+
+
+def check_loss(loss: float, round: int) -> None:
+    """Raise Diverged for a loss that is not finite."""
+    if not math.isfinite(loss):
+        raise Diverged(f"the loss is {loss} after round {round}: the run diverges", unexplained=True)
 
 
 def diverged(history: Sequence[Row]) -> str:
