@@ -65,6 +65,16 @@ def test_least_squares_is_told_of_its_inputs_and_the_client_by_its_name(tmp_path
     assert md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(intercept=True), clients=scaled, pace=pace), 10)
 
 
+def test_a_loss_that_is_nan_before_any_step_is_not_laid_to_the_lr() -> None:
+    loss = lambda out, y: torch.nn.functional.cross_entropy(out, y) * float("nan")
+    fed = md.Federation(md.problems.Network(torch.nn.Linear(3, 2), loss=loss), clients=[(X, Y)])
+    with pytest.raises(md.Diverged) as e:
+        md.run(md.FedAvg(), fed, 3)
+    advice = "look at the loss, the rows, and the weights that the run begins at"
+    assert str(e.value) == f"the loss is nan at the start, before any step; {advice}"
+    assert e.value.result.status.outcome == "diverged"
+
+
 def test_a_client_that_sends_what_is_not_finite_has_its_name() -> None:
     pace = md.scenarios.Pace(lr=1e200, epochs=3)
     fed = md.Federation(SQUARES, clients={"Bern": (X, Y * 1.0), "Lyon": (X, Y * 1.0)}, pace=pace)

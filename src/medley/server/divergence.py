@@ -24,6 +24,9 @@ LAST = 3
 SMALLER = "try a smaller lr"
 """The usual advice for a run that diverges."""
 
+BEFORE = "look at the loss, the rows, and the weights that the run begins at"
+"""The advice where no step was taken."""
+
 FAR = 3.0
 """A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
 
@@ -104,21 +107,23 @@ def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Calla
     return Status("diverged", f"{why}; {remedy(SMALLER)}") if why else Status("finished")
 
 
-def judged_by(e: Diverged, remedy: Callable[[str], str] = str) -> Status:
+def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> Status:
     """The status of a run that this error ended, with the remedy where the error has none.
 
     Args:
         e: the error
+        begun: whether the first model has been evaluated
         remedy: makes the remedy of an advice; default: as it is
     """
-    said = f"{e}; {remedy(SMALLER)}" if e.unexplained else str(e)
+    said = f"{e}; {remedy(SMALLER if begun else BEFORE)}" if e.unexplained else str(e)
     return Status("stalled" if isinstance(e, Stalled) else "diverged", said)
 
 
-def check_loss(loss: float, round: int) -> None:
-    """Raise Diverged for a loss that is not finite."""
+def check_loss(loss: float, round: int, begun: bool) -> None:
+    """Raise Diverged for a loss that is not finite; ``begun`` says whether the first model has been evaluated."""
     if not math.isfinite(loss):
-        raise Diverged(f"the loss is {loss} after round {round}: the run diverges", unexplained=True)
+        when = f"after round {round}: the run diverges" if begun else "at the start, before any step"
+        raise Diverged(f"the loss is {loss} {when}", unexplained=True)
 
 
 def diverged(history: Sequence[Row]) -> str:

@@ -212,7 +212,7 @@ class Loop:
             except BudgetSpent as e:
                 status = Status("spent", str(e))
             except Diverged as e:
-                status = judged_by(e, self.evaluator.remedy)
+                status = judged_by(e, bool(state.history), self.evaluator.remedy)
             if folder and saved != state.round:
                 self._save(state, folder)
         except Exception as e:
@@ -314,7 +314,7 @@ class Loop:
             "bytes_up": b.ledger.up,
             **(measured | b.notes | self.algorithm.figures(state.s)),
         }
-        check_loss(row.get("loss", 0.0), state.round)
+        check_loss(row.get("loss", 0.0), state.round, bool(state.history))
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it
         return row
 
