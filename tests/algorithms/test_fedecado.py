@@ -589,6 +589,7 @@ def test_adam_at_the_clients_is_refused_with_a_remedy():
         ({"kappa": None}, "no kappa"),
         ({"sensitivity": "scalar"}, "add form='J'"),
         ({"reach": -0.5}, "at least 0"),
+        ({"q": 5.0}, r"a number in \[0, 1\]"),
         ({"reach": 0.5, "form": "J"}, "has no reach"),
         ({"flows": "client", "form": "I"}, "default form or the J form"),
     ],

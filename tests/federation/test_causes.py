@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,52 @@ def test_large_inputs_are_named_beside_the_lr() -> None:
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), (with_one(1e5), Y * 1.0)])
     with pytest.raises(md.Diverged, match=r"client 1, row 5: its largest input is 100000 in column 2.*smaller lr"):
         md.run(md.FedAvg(), fed, 100)
+
+
+def heights(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(60, 12, (40, 3)), rng.lognormal(7, 1, 40)
+
+
+def test_least_squares_is_told_of_its_inputs_and_the_client_by_its_name(tmp_path: Path) -> None:
+    clients = {"Bern": heights(0), "Lyon": heights(1)}
+    pace = md.scenarios.Pace(lr=0.01)
+    fed = md.Federation(md.problems.LeastSquares(intercept=True), clients=clients, pace=pace)
+    who, row, column = max(
+        ((k, *at) for k, (X, _) in clients.items() for at in np.ndindex(X.shape)), key=lambda p: clients[p[0]][0][p[1:]]
+    )
+    said = rf"client {who!r}, row {row}: its largest input is .* in column {column}: standardise the inputs, or try"
+    with pytest.raises(md.Diverged, match=said):
+        md.run(md.FedAvg(), fed, 10, checkpoint=tmp_path / "run")
+    assert f"client {who!r}" in md.Result.load(tmp_path / "run").status.message
+    scaled = {name: ((X - 60) / 12, y) for name, (X, y) in clients.items()}
+    assert md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(intercept=True), clients=scaled, pace=pace), 10)
+
+
+def test_a_loss_that_is_nan_before_any_step_is_not_laid_to_the_lr() -> None:
+    loss = lambda out, y: torch.nn.functional.cross_entropy(out, y) * float("nan")
+    fed = md.Federation(md.problems.Network(torch.nn.Linear(3, 2), loss=loss), clients=[(X, Y)])
+    with pytest.raises(md.Diverged) as e:
+        md.run(md.FedAvg(), fed, 3)
+    advice = "look at the loss, the rows, and the weights that the run begins at"
+    assert str(e.value) == f"the loss is nan at the start, before any step; {advice}"
+    assert e.value.result.status.outcome == "diverged"
+
+
+def test_a_client_that_sends_what_is_not_finite_has_its_name() -> None:
+    pace = md.scenarios.Pace(lr=1e200, epochs=3)
+    fed = md.Federation(SQUARES, clients={"Bern": (X, Y * 1.0), "Lyon": (X, Y * 1.0)}, pace=pace)
+    with pytest.raises(md.Diverged, match=r"^client 'Bern' sent numbers that are not finite .*; try a smaller lr"):
+        md.run(md.FedAvg(), fed, 3)
+
+
+def test_a_budget_that_makes_no_sense_has_the_clients_name() -> None:
+    pace = md.scenarios.Pace(lr=lambda t: [0.1, -0.1])  # type: ignore[arg-type,return-value]
+    fed = md.Federation(SOFTMAX, clients={"Bern": (X, Y), "Lyon": (X, Y)}, pace=pace)
+    with pytest.raises(md.RecipeError, match=r"gives -0\.1 to client 'Lyon' in round 1") as e:
+        md.run(md.FedAvg(), fed, 1)
+    assert e.value.result is not None
+    assert "client 'Lyon'" in e.value.result.status.message
 
 
 def test_inputs_of_usual_size_leave_the_lr() -> None:

@@ -317,6 +317,49 @@ def test_labels_name_client_and_row():
     assert "the network cannot read rows of shape [3]" in str(bad(labelled(), md.problems.Network(md.models.mlp(4, 3))))
 
 
+@pytest.mark.parametrize("problem", [md.problems.Softmax(), md.problems.Network(torch.nn.Linear(3, 3))])
+def test_a_label_after_a_gap_is_no_class_unless_classes_says_so(problem: Any):
+    X, y = labelled()[0]
+    stray = torch.where(torch.arange(len(y)) == 5, 10**9, y)
+    for given, said in (
+        ({"clients": {"Bern": (X, y), "Graz": (X, stray)}}, "client 'Graz', row 5"),
+        ({"clients": [(X, y, X, y), (X, y, X, stray)]}, "client 1, test row 5"),
+        ({"clients": [(X, y)], "test": (X, stray)}, "the test set, row 5"),
+        ({"data": (X, stray), "partition": md.scenarios.IID(2)}, "Federation(data=...), row 5"),
+    ):
+        with pytest.raises(md.BadData) as e:
+            md.Federation(problem, **given)
+        assert str(e.value).startswith(f"{said}: its label is 1000000000, and no row has 3. If they are labels")
+    five = torch.where(stray > 2, 5, y)
+    assert md.Federation(problem, clients=[(X, five)], classes=6).data.classes == 6
+    assert md.Federation(problem, clients=[(X, 2 * (y > 0))], test=(X, y)).data.classes == 3
+
+
+def test_labels_that_are_texts_at_some_clients_name_one_of_the_fewer():
+    X, y = labelled()[0]
+    numbers, texts = (X, y), (X, y.numpy().astype(str))
+    for clients, said in (
+        ([numbers, numbers, texts], "client 2 has texts as labels, and client 0 has no texts; give all the same kind"),
+        ([texts, texts, numbers], "client 2 has no texts as labels, and client 0 has texts"),
+    ):
+        e = bad(clients, md.problems.Softmax())
+        assert str(e).startswith(said)
+        assert e.client == 2
+    named = {"Bern": numbers, "Graz": numbers, "Lyon": texts}
+    with pytest.raises(md.BadData, match="client 'Lyon' has texts as labels, and client 'Bern' has no texts"):
+        md.Federation(md.problems.Softmax(), clients=named)
+    assert "the test set has no texts as labels" in str(bad([texts], md.problems.Softmax(), test=numbers))
+
+
+def test_labels_of_maps_may_leave_gaps_and_a_huge_one_takes_no_memory():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Unflatten(1, (2, 2)))
+    X, y = torch.eye(3), torch.tensor([[0, 1], [1, 0], [0, 10**6]])
+    fed = md.Federation(md.problems.Network(net), clients=[(X, y)])
+    assert fed.whole(0)[0].classes == range(10**6 + 1)  # not a list of as many numbers
+    with pytest.raises(md.BadData, match="the data has 1000001 classes, but the network's outputs are"):
+        fed.draw(0)
+
+
 def test_a_bad_test_label_is_not_blamed_on_a_client():
     X, y = labelled()[0]
     e = bad(labelled(), md.problems.Softmax(), classes=3, test=(X, y + 2))
@@ -643,7 +686,7 @@ def test_errors_found_when_clients_are_drawn_have_their_names_too():
     X, y = labelled()[0]
     wide = {"Bern": (X, y), "Basel": (X, torch.where(torch.arange(len(y)) == 3, 5, y))}
     with pytest.raises(md.BadData, match="client 'Basel', row 3: the data has 6 classes"):
-        md.Federation(md.problems.Network(torch.nn.Linear(3, 3)), clients=wide, pace=full).draw(0)
+        md.Federation(md.problems.Network(torch.nn.Linear(3, 3)), clients=wide, classes=6, pace=full).draw(0)
 
 
 class Torn(torch.utils.data.Dataset[Any]):

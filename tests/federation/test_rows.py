@@ -116,7 +116,7 @@ def test_the_largest_input_is_found_a_block_at_a_time(monkeypatch: pytest.Monkey
     fed = federation(X, NETS["dense"])
     parts = fed.parts(0)[0]
     client = next(i for i, p in enumerate(parts) if 123 in p)
-    said = fed.draw(0).rows.excess()
+    said = fed.draw(0).rows.excess("wait")
     assert f"client {client}, row {int(np.flatnonzero(parts[client] == 123)[0])}: its largest input is -50000" in said
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import medley as md
+from medley.problems.network.own_loss import check_mean
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 Y = X @ torch.tensor([1.0, -2.0, 3.0, 0.5])
@@ -133,6 +134,29 @@ def test_pairs_of_rows_with_several_outputs_are_refused() -> None:
     with pytest.raises(md.BadData, match=r"outputs are \[1, 3\] a row and the targets \[3\].*outputs.squeeze\(1\)"):
         trained(net, squares, X[:, :3])
     assert trained(net, lambda z, y: squares(z.squeeze(1), y), X[:, :3]) < 0.9
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.MSELoss(reduction="sum"),
+        lambda z, y: F.huber_loss(z, y, reduction="sum") / 7,
+        lambda z, y: ((z - y) ** 2).sum(0),
+    ],
+)
+def test_a_loss_that_is_a_sum_over_rows_is_refused(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with pytest.raises(md.RecipeError, match=r"is a sum over rows.*return the mean, as reduction='mean' does") as e:
+        trained(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), loss)
+    assert e.value.key == "loss"
+
+
+def test_losses_that_grow_with_the_batch_and_are_no_sums_pass() -> None:
+    """Each row against all rows of the batch: log 2 of two rows with equal outputs, log 4 of four."""
+    contrast = lambda z, y: F.cross_entropy(0 * z @ z.T, torch.arange(len(z)))
+    check_mean(contrast, torch.ones(2, 1), Y[:2], contrast(torch.ones(2, 1), Y[:2]))
+    nothing = lambda z, y: 0 * z.sum()
+    check_mean(nothing, torch.ones(2, 1), Y[:2], torch.tensor(0.0))
+    assert trained(nn.Linear(4, 1), cox, TIMES) < 1
 
 
 def fails(z: Tensor, y: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import medley as md
@@ -25,7 +26,14 @@ def rows(loss: list[float], accuracy: list[float] | None = None, **more: float) 
         ([1.0, 1.2, 1.5, 1.8, 1.9], ""),  # above its start, and not far
         ([-2.0, -3.0, 2.1, 2.2, 2.3], "the loss ends at 2.3, and began at -2: the run diverges"),
         ([0.0, 0.0, 1.0, 1.0, 1.0], ""),  # no scale
-        ([1.0, 9.0, 9.0], ""),  # too short to judge
+        ([1.0, 0.5, 999.0], ""),  # too short to judge
+        ([1.0, 1e200, 0.5], ""),  # the end counts
+        ([1.0, 0.5, 1001.0], "the loss ends at 1001, and began at 1: the run diverges"),
+        ([2.0, 3e3], "the loss ends at 3000, and began at 2: the run diverges"),
+        ([1e-12, 1e-3, 5.0], ""),  # it began at a minimum
+        ([0.0, 1e4], ""),  # no scale
+        ([1.0], ""),
+        ([], ""),
     ],
 )
 def test_a_loss_far_above_its_start(loss: list[float], said: str) -> None:
@@ -41,6 +49,8 @@ def test_a_high_loss_with_a_better_accuracy_is_no_divergence() -> None:
     wild = [2.3, 9.0, 3e3, 3e3, 3e3]
     assert "the loss ends at 3000" in diverged(rows(wild, [0.1, 0.2, 0.25, 0.25, 0.25]))
     assert diverged(rows(wild, [0.1, 0.3, 0.4, 0.4, 0.4])) == ""
+    assert diverged(rows([2.3, 3e3], [0.1, 0.4])) == ""
+    assert "began at 2.3" in diverged(rows([2.3, 3e3], [0.1, 0.1]))
 
 
 def test_an_accuracy_back_at_its_start_after_learning() -> None:
@@ -51,10 +61,19 @@ def test_an_accuracy_back_at_its_start_after_learning() -> None:
     assert diverged(rows(flat, [0.1, 0.6, 0.8, 0.12, 0.2, 0.11])) == ""  # not lost in all of the last rows
     assert diverged(rows(flat, [0.1, 0.15, 0.2, 0.12, 0.1, 0.11])) == ""  # it had hardly learnt
     assert diverged(rows(flat, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])) == ""
+    assert diverged(rows(flat, [0.1, 0.8, 0.1])) == ""  # one evaluation
 
 
 def test_a_stream_of_tasks_is_not_judged() -> None:
     assert diverged(rows([1.0, 0.5, 9.0, 9.0, 9.0], task=1.0)) == ""
+
+
+def test_a_run_with_three_rows_diverges_too():
+    clients = [(np.ones((4, 1)), np.full(4, float(i))) for i in range(4)]
+    pace = md.scenarios.Pace(lr=10.0, epochs=2, batch=None)
+    fed = md.Federation(md.problems.LeastSquares(), clients=clients, pace=pace)
+    with pytest.raises(md.Diverged, match=r"the loss ends at 1\.173e\+229, and began at 1\.75"):
+        md.run(md.FedAvg(), fed, rounds=60, eval_every=30, progress=False)
 
 
 def test_a_run_that_ends_lost_says_so_in_result_and_table_and_raises() -> None:

@@ -345,8 +345,8 @@ class NoFigures:
     def evaluate(self, x: torch.Tensor, buffers: Any, round: int) -> dict[str, float]:
         return {}
 
-    def remedy(self) -> str:
-        return "try a smaller lr"
+    def remedy(self, advice: str) -> str:
+        return advice
 
     def accuracies(self, x: torch.Tensor, buffers: Any, round: int) -> list[float]:
         return []

@@ -17,7 +17,8 @@ All of them are in `medley`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -117,3 +118,9 @@ class Diverged(MedleyError, ArithmeticError):
 
 class Stalled(Diverged):
     """No step makes progress, or there is no minimiser. ``result`` is the result up to then."""
+
+
+def with_names(message: str, names: Sequence[str]) -> str:
+    """The message with clients' names in the place of their numbers, where they have names."""
+    name = lambda m: f"client {names[int(m[1])]!r}" if int(m[1]) < len(names) else m[0]
+    return re.sub(r"\bclient (\d+)\b", name, message)

@@ -70,9 +70,9 @@ class Unmeasured:
         """No figures."""
         return []
 
-    def remedy(self) -> str:
-        """The usual one."""
-        return "try a smaller lr"
+    def remedy(self, advice: str) -> str:
+        """``advice``."""
+        return advice
 
 
 @dataclass(frozen=True, eq=False)

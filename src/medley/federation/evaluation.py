@@ -17,7 +17,7 @@ from ..contract.own import OwnState, PartlyShared, PersonalModels
 from ..contract.problem import Family, Problem, State
 from ..contract.types import Data, Vec
 from ..numerics.lazy import Lazy, blocks
-from ..problems.linear import Linear
+from ..problems.linear import LeastSquares, Linear
 from ..storage.result import Row
 from . import fairness
 from .clients import ClientFactory
@@ -190,9 +190,9 @@ class RowEvaluator:
             scores.append([h for h in hits if h is not None])
         return [float(torch.cat(h).double().mean()) for h in scores if h]
 
-    def remedy(self) -> str:
-        """The remedy for a run that diverges: smaller rows where those are the cause, else a smaller lr."""
-        return self.clients.rows.excess() or "try a smaller lr"
+    def remedy(self, advice: str) -> str:
+        """The remedy for numbers that run away: smaller rows where those are the likely cause, else ``advice``."""
+        return self.clients.rows.excess(advice, isinstance(self.scenario.problem, LeastSquares)) or advice
 
     def _problem(self, buffers: State | None, s: int) -> Problem:
         problem = self.clients.problem_of(s)

@@ -275,7 +275,7 @@ class Federation:
         """All data under this seed, dealt among clients, and each client's rows for validation as in `parts`."""
         parts, kept = self.parts(seed)
         tests = self._tests(self.data, parts, streams.rng(seed, "partition", "test"))
-        return DealtTask(self.data, tuple(range(self.data.classes or 0)), parts, tests), kept
+        return DealtTask(self.data, range(self.data.classes or 0), parts, tests), kept
 
     def parts(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Each client's rows for training, and its rows for validation, which are empty unless carved per client."""

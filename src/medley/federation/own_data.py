@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
+from ..contract.errors import BadData, RecipeError, with_names
 from ..contract.problem import Family
 from ..datasets import Dataset
-from ..datasets.arrays import as_tensor, names_of, numbered, text_labels
+from ..datasets.arrays import as_tensor, names_of
 from ..datasets.sources import as_key, features_of, is_items, pair_of
 from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
+from .own_labels import all_labels, counted, in_tests, numbered_labels
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""
@@ -77,10 +78,10 @@ def pooled(
         if test is not None:
             raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
         X_test, y_test, owner = _own_tests(problem, rows, tested, classes)
-    y = _labels(problem, torch.cat([r.y for r in rows]), sizes, classes)
+    y = all_labels(problem, torch.cat([r.y for r in rows]), sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and numbered(y):
-        classes = _counted([t for t in (y, y_test) if t is not None])
+        classes = counted(y, y_test, sizes, owner.get("client"))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
     return Dataset(
         X,
@@ -138,11 +139,6 @@ def naming(names: Sequence[str]) -> Iterator[None]:
     except BadData as e:
         e.args = (with_names(str(e), names),)
         raise
-
-
-def with_names(message: str, names: Sequence[str]) -> str:
-    """The message with clients' names in the place of their numbers, where they have names."""
-    return re.sub(r"\bclient (\d+)\b", lambda m: f"client {names[int(m[1])]!r}", message) if names else message
 
 
 def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:
@@ -214,25 +210,6 @@ def _like(data: Dataset, test: Dataset) -> Tensor:
     return test.X[:, [test.features.index(name) for name in data.features]]
 
 
-def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
-    """Clients and test rows with text labels numbered from 0 in the order of the alphabet, and the labels' names.
-
-    Labels that are no text stay as they are, and there are no names then.
-    """
-    places = (1, 3)
-    names = text_labels(g[k] for g in [*clients, test] if isinstance(g, tuple | list) for k in places if k < len(g))
-    if not names:
-        return list(clients), test, ()
-
-    def change(g: Any, what: str) -> Any:
-        if not isinstance(g, tuple | list):
-            return g
-        text = [k in places and v is not None and len(v) > 0 for k, v in enumerate(g)]
-        return tuple(numbered(v, names, what) if text[k] else v for k, v in enumerate(g))
-
-    return [change(g, f"client {i}'s y") for i, g in enumerate(clients)], change(test, "the test y"), names
-
-
 def _rows(i: int, given: Any) -> OwnRows:
     """Client i's rows, checked."""
     if not isinstance(given, tuple | list) or not 2 <= len(given) <= 5:
@@ -299,8 +276,7 @@ def _own_tests(
     except BadData as e:
         if e.row is None:
             raise
-        client = int(owner[e.row])
-        raise _of_client(e, client, e.row - int(np.argmax(owner == client)), "test row") from None
+        raise in_tests(e, e.row, owner) from None
 
 
 def _test(
@@ -318,34 +294,6 @@ def _test(
         return X, problem.canonical(y, classes)
     except BadData as e:
         raise BadData(f"the test set: {e}", row=e.row) from None
-
-
-def _labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
-    """All clients' labels as data sets have them. Raises BadData, naming the client and its row."""
-    try:
-        return problem.canonical(y, classes)
-    except BadData as e:
-        if e.row is None:
-            raise
-        client = int(np.searchsorted(np.cumsum(sizes), e.row, side="right"))
-        raise _of_client(e, client, e.row - sum(sizes[:client]), "row") from None
-
-
-def _counted(labels: Sequence[Tensor]) -> int:
-    """The number of classes of these labels. Raises BadData where none is 0, unless all are 1: one class of two."""
-    low, high = min(int(y.min()) for y in labels), max(int(y.max()) for y in labels)
-    if low > 0 and high > 1 and labels[0].ndim == 1:
-        raise BadData(
-            f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
-            "classes= if nobody here has 0; if they are values, give floats, y.astype('float32')"
-        )
-    return max(2, high + 1)
-
-
-def _of_client(e: BadData, client: int, row: int, part: str) -> BadData:
-    """The error of a row of all clients' rows together, with the client and the number that the row has there."""
-    said = str(e).replace(f"; row {e.row} has", "; it has")
-    return BadData(f"client {client}, {part} {row}: {said}", client=client, row=row)
 
 
 def check_finite(t: Tensor, client: int, what: str) -> None:

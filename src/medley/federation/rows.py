@@ -45,6 +45,9 @@ class RowTable(Protocol):
 LARGE = 1e3
 """Inputs and targets from this size on are named as the likely cause of a run that diverges."""
 
+STEEP = 10.0
+"""The same for inputs of least squares: the curvature is their mean square. Targets are no part of it."""
+
 INDEXED = 1 << 28
 """Bytes of a data set's rows, 256 MiB, from which a run makes no second copy in the order of clients. A copy that is
 shorter costs little, and batches of small models are read from it faster."""
@@ -151,22 +154,34 @@ class ClientRows:
         """X, y and weights of client i at step s."""
         return self.at(self.layout.place(s, i))
 
-    def excess(self) -> str:
-        """A sentence about the largest input or target, where it is above `LARGE`; empty where all are smaller."""
+    def excess(self, advice: str, squares: bool = False) -> str:
+        """A sentence about the input or target that is the likely cause of numbers that run away; empty for none.
+
+        It is the first whose square the dtype does not hold, else the first from `LARGE` on.
+
+        Args:
+            advice: what else may help
+            squares: whether the problem is least squares, which only inputs make unstable, from `STEEP` on
+        """
+        found = []
         for t, what in (*tensors(self.X, "input"), (self.y, "target")):
-            if not t.is_floating_point() or not t.numel():
-                continue
-            found = [([first + at[0], *at[1:]], v) for first, part in blocks(t) for at, v in [largest(part)]]
-            at, value = max(found, key=lambda place: abs(place[1]))
-            if abs(value) < LARGE:
-                continue
-            said = self.layout.blamed(BadData(f"its largest {what} is {value:g}", row=at[0]))
-            tail = f"in column {at[1]}" if what != "target" and len(at) > 1 else "there"
-            if abs(value) > math.sqrt(torch.finfo(t.dtype).max):
-                kind = str(t.dtype).removeprefix("torch.")
-                return f"{said} {tail}, whose square {kind} does not hold: standardise the {what}s, or leave it out"
-            return f"{said} {tail}: standardise the {what}s, or try a smaller lr"
+            if t.is_floating_point() and t.numel():
+                largest_of = [([first + at[0], *at[1:]], v) for first, part in blocks(t) for at, v in [largest(part)]]
+                found.append((what, t.dtype, *max(largest_of, key=lambda place: abs(place[1]))))
+        for what, dtype, at, value in found:
+            if abs(value) > math.sqrt(torch.finfo(dtype).max):
+                kind = str(dtype).removeprefix("torch.")
+                said = self._largest(what, at, value)
+                return f"{said}, whose square {kind} does not hold: standardise the {what}s, or leave it out"
+        for what, _, at, value in found:
+            if abs(value) >= (STEEP if squares else LARGE) and not (squares and what == "target"):
+                return f"{self._largest(what, at, value)}: standardise the {what}s, or {advice}"
         return ""
+
+    def _largest(self, what: str, at: Sequence[int], value: float) -> str:
+        """The clause about the largest input or target, at this row and column of all."""
+        said = self.layout.blamed(BadData(f"its largest {what} is {value:g}", row=at[0]))
+        return f"{said} in column {at[1]}" if what != "target" and len(at) > 1 else f"{said} there"
 
     def recall(self, problem: Problem, i: int, s: int, rows: Index) -> Objective:
         """The objective of client i's rows ``rows``, its own numbers, of step s or earlier."""

@@ -22,7 +22,7 @@ class DealtTask(NamedTuple):
     """One task of a stream, dealt among clients; without a stream, all data."""
 
     data: Dataset
-    classes: tuple[int, ...]
+    classes: Sequence[int]
     parts: Parts
     """The training rows of each client in ``data``."""
     tests: Parts | None = None
@@ -35,7 +35,7 @@ class TaskPlan:
 
     Attributes:
         turns: int [tasks] of each client; ``turns[i][s]`` is the task that client i meets at step s
-        masks: bool [tasks, classes], the classes of each task
+        masks: bool [tasks, classes], the classes of each task; no columns without a stream
         mode: the mode of the stream; None without a stream, which has one task
         rounds: rounds of one step
     """
@@ -70,8 +70,8 @@ class TaskPlan:
         count = len(labels)
         own = stream is not None and stream.own_order
         turns = [streams.rng(seed, i, "order").permutation(count) if own else np.arange(count) for i in range(clients)]
-        masks = torch.zeros(count, classes or 0, dtype=torch.bool, device=device)
-        for k, its in enumerate(labels):
+        masks = torch.zeros(count, 0 if stream is None else classes or 0, dtype=torch.bool, device=device)
+        for k, its in enumerate(labels if stream is not None else ()):
             masks[k, list(its)] = True
         return cls(turns, masks, None if stream is None else stream.mode, rounds)
 

@@ -50,7 +50,7 @@ class Lot:
     labels: tuple[int, ...]
 
     @classmethod
-    def of(cls, d: Dataset, labels: tuple[int, ...], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
+    def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
         """Some rows of a data set.
 
         Args:
@@ -68,7 +68,7 @@ class Lot:
             )
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
-        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, labels)
+        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels))
 
 
 def share(r: Recipe, i: int) -> list[Lot]:

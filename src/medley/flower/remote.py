@@ -301,9 +301,9 @@ class RemoteEvaluator:
         scores = [self._mean(answers, tasks, 1, only) for only in range(len(tasks))]
         return [0.0 if a is None else a for a in scores] if any(a is not None for a in scores) else []
 
-    def remedy(self) -> str:
-        """The remedy for a run that diverges; the clients' rows are not known here."""
-        return "try a smaller lr, and rows of smaller numbers where a client's are very large"
+    def remedy(self, advice: str) -> str:
+        """The remedy for numbers that run away; the clients' rows are not known here."""
+        return f"{advice}, and give rows of smaller numbers where a client's are very large"
 
     def _ask(self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool) -> dict[int, Figures]:
         """The clients' answers by id; see `medley.flower.own_rows.OwnRows.evaluate`."""

@@ -10,7 +10,7 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort
-from ..contract.errors import Diverged, MedleyError
+from ..contract.errors import Diverged, MedleyError, Stalled
 from ..contract.message import is_finite
 from ..contract.own import PartlyShared
 from ..contract.problem import Problem
@@ -21,8 +21,18 @@ from ..storage.result import Row, Status
 LAST = 3
 """The last rows, so many of them, must agree: one bad evaluation is no divergence."""
 
+SMALLER = "try a smaller lr"
+"""The usual advice for a run that diverges."""
+
+BEFORE = "look at the loss, the rows, and the weights that the run begins at"
+"""The advice where no step was taken."""
+
 FAR = 3.0
 """A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
+
+BEYOND = 1000.0
+"""The same as FAR in a history of at most LAST rows, whose last one alone counts. The scale is 1 at least there: after
+a start at a minimum any loss is far above."""
 
 WILD = 10.0
 """A loss so many scales above its start is excused by an accuracy only that has learnt; a nearer one by one that is
@@ -85,18 +95,35 @@ def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
         )
 
 
-def judged(
-    history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[], str] = lambda: "try a smaller lr"
-) -> Status:
+def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[str], str] = str) -> Status:
     """The status of a run that made all its rounds: "finished", or "diverged" with a sentence.
 
     Args:
         history: the evaluated rows, the first of them at x₀
         problem: the problem; of a partly shared one the history's model lacks its own part, and shows no divergence
-        remedy: the remedy for a run that diverges; default a smaller lr
+        remedy: makes the remedy of an advice; default: as it is
     """
     why = "" if isinstance(problem, PartlyShared) else diverged(history)
-    return Status("diverged", f"{why}; {remedy()}") if why else Status("finished")
+    return Status("diverged", f"{why}; {remedy(SMALLER)}") if why else Status("finished")
+
+
+def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> Status:
+    """The status of a run that this error ended, with the remedy where the error has none.
+
+    Args:
+        e: the error
+        begun: whether the first model has been evaluated
+        remedy: makes the remedy of an advice; default: as it is
+    """
+    said = f"{e}; {remedy(SMALLER if begun else BEFORE)}" if e.unexplained else str(e)
+    return Status("stalled" if isinstance(e, Stalled) else "diverged", said)
+
+
+def check_loss(loss: float, round: int, begun: bool) -> None:
+    """Raise Diverged for a loss that is not finite; ``begun`` says whether the first model has been evaluated."""
+    if not math.isfinite(loss):
+        when = f"after round {round}: the run diverges" if begun else "at the start, before any step"
+        raise Diverged(f"the loss is {loss} {when}", unexplained=True)
 
 
 def diverged(history: Sequence[Row]) -> str:
@@ -106,35 +133,39 @@ def diverged(history: Sequence[Row]) -> str:
       that is higher still, it has not learnt.
     - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt.
 
+    Far above is three times the start in each of the last three rows; in a history of three rows or fewer, a thousand
+    times the start, and a thousand, in the last one. The accuracy alone does not judge so short a history.
+
     A stream of tasks is not judged: there a model may rightly lose an old task's accuracy.
 
     Args:
         history: the evaluated rows, the first of them at x₀
     """
-    if len(history) <= LAST or any("task" in row for row in history):
+    if any("task" in row for row in history):
         return ""
-    last = history[-LAST:]
-    first, best, end = _range([row["accuracy"] for row in history if "accuracy" in row], max)
-    if best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
+    accuracy, loss = ([row[key] for row in history if key in row] for key in ("accuracy", "loss"))
+    first, best, end = _range(accuracy, max)
+    if len(accuracy) > LAST and best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
         return (
-            f"the accuracy fell to {last[-1]['accuracy']:.3g} after it had been {best:.3g}; it was {first:.3g} at the "
-            f"start: the run diverges"
+            f"the accuracy fell to {accuracy[-1]:.3g} after it had been {best:.3g}; it was {first:.3g} at the start: "
+            "the run diverges"
         )
-    loss = [row["loss"] for row in history if "loss" in row]
     start, lowest, least = _range(loss, min)
-    scale = max(abs(start), start - lowest)
+    scale, far = max(abs(start), start - lowest), FAR
+    if scale > 0 and len(loss) <= LAST:
+        scale, far = max(scale, 1.0), BEYOND
     excused = LOST if least <= start + (WILD - 1) * scale else LEARNT
-    if scale > 0 and least > start + (FAR - 1) * scale and not end - first > excused * (1 - first):
+    if scale > 0 and least > start + (far - 1) * scale and not end - first > excused * (1 - first):
         return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges"
     return ""
 
 
 def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
-    """The first value, the best one, and the best one of the last rows; nan where there are none."""
-    if len(values) <= LAST:
+    """The first value, the best one, and the best one of the last LAST rows, or of so few the last; nan of none."""
+    if not values:
         return math.nan, math.nan, math.nan
     pick = max if best is max else min
-    return values[0], pick(values), pick(values[-LAST:])
+    return values[0], pick(values), pick(values[-LAST if len(values) > LAST else -1 :])
 
 
 def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Collection[str], over: int) -> str:

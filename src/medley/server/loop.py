@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from ..contract.algorithm import Algorithm
-from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, WireError
+from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, WireError, with_names
 from ..contract.problem import State
 from ..contract.types import Vec
 from ..runtime import deferred, stopwatch
@@ -31,7 +30,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import check_model, judged, one_round, reached, started
+from .divergence import check_loss, check_model, judged, judged_by, one_round, reached, started
 from .members import regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
@@ -213,8 +212,7 @@ class Loop:
             except BudgetSpent as e:
                 status = Status("spent", str(e))
             except Diverged as e:
-                said = f"{e}; {self.evaluator.remedy()}" if e.unexplained else str(e)
-                status = Status("stalled" if isinstance(e, Stalled) else "diverged", said)
+                status = judged_by(e, bool(state.history), self.evaluator.remedy)
             if folder and saved != state.round:
                 self._save(state, folder)
         except Exception as e:
@@ -222,6 +220,8 @@ class Loop:
                 with contextlib.suppress(MedleyError):
                     self._save(state, folder)
             if isinstance(e, MedleyError):
+                if isinstance(e, BadData | RecipeError):
+                    e.args = (with_names(str(e), self.settings.get("client_names", ())),)
                 e.result = self._result(state, Status("failed", str(e)))
             raise
         return self._result(state, status)
@@ -314,9 +314,7 @@ class Loop:
             "bytes_up": b.ledger.up,
             **(measured | b.notes | self.algorithm.figures(state.s)),
         }
-        if not math.isfinite(row.get("loss", 0.0)):
-            said = f"the loss is {row['loss']} after round {state.round}: the run diverges"
-            raise Diverged(said, unexplained=True)
+        check_loss(row.get("loss", 0.0), state.round, bool(state.history))
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it
         return row
 
@@ -390,7 +388,7 @@ class Loop:
             state.history,
             state.summary() | summary([row for row in state.clients if row["round"] == state.round]),
             state.bookkeeping.ledger,
-            status,
+            status.naming(self.settings.get("client_names", ())),
             self.settings
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),

@@ -6,7 +6,7 @@ import importlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import metadata
@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..contract.errors import MedleyError, RecipeError, WireError
+from ..contract.errors import MedleyError, RecipeError, WireError, with_names
 from ..contract.problem import State
 from ..wire.ledger import Ledger
 from . import atomic, modules
@@ -61,6 +61,12 @@ class Status:
 
     outcome: Outcome
     message: str = ""
+
+    def naming(self, names: Sequence[str]) -> Status:
+        """The same with clients' names in the place of their numbers, where numbers ran away or an error was raised."""
+        if self.outcome in ("diverged", "stalled", "failed"):
+            return Status(self.outcome, with_names(self.message, names))
+        return self
 
     @property
     def ok(self) -> bool:

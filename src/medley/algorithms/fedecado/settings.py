@@ -52,6 +52,8 @@ class Settings(Algorithm[Server, Memory]):
                         f" {key} out",
                         key,
                     )
+            if self.q != "auto" and self.q > 1:
+                raise RecipeError(f"FedECADO(q={self.q!r}): must be a number in [0, 1], or 'auto'", "q")
         else:
             for key in ("reach", "inertia", "shorten", "gamma"):
                 value = getattr(self, key)

@@ -26,7 +26,7 @@ from ...storage.modules import is_trained
 from ..cross_entropy import class_labels
 from ..labels import is_one_hot
 from .names import trainable
-from .own_loss import check_loss, check_pairs
+from .own_loss import check_loss, check_mean, check_pairs
 from .problem import NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
@@ -201,7 +201,10 @@ class Network:
         """Try the user's own loss on the outputs of two rows, and note whether it gives the loss of each row."""
         if not callable(self.loss) or p.seen is None:
             return
-        found = check_loss(self.loss, out, p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1])
+        two = p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1]
+        found = check_loss(self.loss, out, two)
+        if found is not None and found.ndim == 0:
+            check_mean(self.loss, out, two, found)
         check_pairs(self.loss, out, in_memory(y))
         p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
         if p.by_rows:

@@ -48,6 +48,36 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
     return found.detach()
 
 
+def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:
+    """Raise RecipeError for a loss that is a sum over rows: of rows that come k times it is k times as large.
+
+    A softmax over the rows of a batch may double too, from log 2 to log 4, and does not triple.
+
+    Args:
+        loss: the user's function
+        out: the network's outputs of two rows [2, ...]
+        y: their targets [2, ...]
+        found: the loss of the two
+    """
+    once = float(found)
+    try:
+        with torch.no_grad():
+            alike = [math.isclose(float(loss(_times(out, k), _times(y, k))), k * once, rel_tol=1e-4) for k in (2, 3)]
+    except Exception:
+        return
+    if once and math.isfinite(once) and all(alike):
+        raise RecipeError(
+            f"{called(loss)} is a sum over rows, which grows with the batch; return the mean, as reduction='mean' "
+            "does, or the loss of each row, reduction='none'",
+            "loss",
+        )
+
+
+def _times(t: Tensor, k: int) -> Tensor:
+    """Rows t, k times."""
+    return t.repeat(k, *[1] * (t.ndim - 1))
+
+
 def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
     """The user's loss of a batch. Raises RecipeError, with both shapes, where it fails or returns no tensor."""
     try:
@@ -114,7 +144,7 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
 
 def _tried(loss: Loss, z: Tensor, y: Tensor, copies: int) -> tuple[bool, bool]:
     """Whether the loss of z [2, ...] stays where targets are exchanged, and changes where shapes are equal."""
-    many: Callable[[Tensor], Tensor] = lambda t: t.repeat(copies, *[1] * (t.ndim - 1))
+    many: Callable[[Tensor], Tensor] = lambda t: _times(t, copies)
     short = min(z.shape[1:], y.shape[1:], key=len)
     found, exchanged = (float(loss(many(z), many(t)).mean()) for t in (y, y.flip(0)))
     equal = float(loss(many(z.reshape(2, *short)), many(y.reshape(2, *short))).mean())

@@ -1,0 +1,124 @@
+"""Labels of a user's own clients: numbered where they are texts, checked, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract.errors import BadData
+from ..contract.problem import Family
+from ..datasets.arrays import is_text, numbered, text_labels
+
+PLACES = (1, 3)
+"""The places of y and y_test in a client's tuple."""
+
+
+def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
+    """Clients and test rows with text labels numbered from 0 in the order of the alphabet, and the labels' names.
+
+    Labels that are no text stay as they are where none is, and there are no names then. Raises BadData, naming a client
+    of the rarer kind, where some are texts and some are not.
+    """
+    whole = [*clients, test]
+    called = [*(f"client {i}" for i in range(len(clients))), "the test set"]
+    given = {
+        (i, k): g[k]
+        for i, g in enumerate(whole)
+        if isinstance(g, tuple | list)
+        for k in PLACES
+        if k < len(g) and g[k] is not None and len(g[k]) > 0
+    }
+    if not (names := text_labels(given.values())):
+        return list(clients), test, ()
+    texts = {i for (i, _), y in given.items() if is_text(y)}
+    if others := {i for (i, _), y in given.items() if not is_text(y)}:
+        odd, rest = (texts, others) if len(texts) < len(others) else (others, texts)
+        kinds = ("texts", "no texts") if odd is texts else ("no texts", "texts")
+        i = min(odd)
+        raise BadData(
+            f"{called[i]} has {kinds[0]} as labels, and {called[min(rest - {i}, default=i)]} has {kinds[1]}; give all "
+            "the same kind, such as y.astype(str)",
+            client=i if i < len(clients) else None,
+        )
+    made = [
+        tuple(numbered(v, names, called[i]) if (i, k) in given else v for k, v in enumerate(g))
+        if isinstance(g, tuple | list)
+        else g
+        for i, g in enumerate(whole)
+    ]
+    return made[:-1], made[-1], names
+
+
+def all_labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
+    """All clients' labels as data sets have them. Raises BadData, naming the client and its row."""
+    try:
+        return problem.canonical(y, classes)
+    except BadData as e:
+        if e.row is None:
+            raise
+        raise _in_rows(e, e.row, sizes) from None
+
+
+def counted(y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None) -> int:
+    """The number of classes of these labels: all of 0, 1, ... up to the largest have rows, or all labels are 1.
+
+    Args:
+        y: the clients' labels
+        y_test: labels of test rows, or None
+        sizes: rows of each client
+        owner: the client of each test row; None where they are nobody's
+
+    Raises BadData for other labels [n], with the first row of the label after a gap.
+    """
+    together = y if y_test is None else torch.cat([y.flatten(), y_test.flatten()])
+    high = int(together.max())
+    if y.ndim > 1:  # a few texts or maps need not have every class
+        return max(2, high + 1)
+    found = torch.unique(together)
+    low, gaps = int(found[0]), (found != torch.arange(len(found))).nonzero()
+    if low > 0 and high > 1:
+        raise BadData(
+            f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
+            "classes= if nobody here has 0; if they are values, give floats, y.astype('float32')"
+        )
+    if low == 0 and len(gaps):
+        missing = int(gaps[0])
+        raise _stray(y, y_test, sizes, owner, int(found[missing]), missing)
+    return max(2, high + 1)
+
+
+def _stray(
+    y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, label: int, missing: int
+) -> BadData:
+    """The error of a label where nobody has the label ``missing`` below it; other arguments as of `counted`."""
+    e = BadData(
+        f"its label is {label}, and no row has {missing}. If they are labels, number them from 0 without gaps, or give "
+        "classes= where some have no rows; if they are values, give floats, y.astype('float32')"
+    )
+    if len(rows := (y == label).nonzero()):
+        return _in_rows(e, int(rows[0]), sizes)
+    assert y_test is not None
+    row = int((y_test == label).nonzero()[0])
+    return BadData(f"the test set, row {row}: {e}", row=row) if owner is None else in_tests(e, row, owner)
+
+
+def _in_rows(e: BadData, row: int, sizes: list[int]) -> BadData:
+    """The error of a row of all clients' rows together, by its client."""
+    client = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+    return _of_client(e, client, row - sum(sizes[:client]), "row")
+
+
+def in_tests(e: BadData, row: int, owner: np.ndarray) -> BadData:
+    """The error of a row of all clients' test rows together, by its client."""
+    client = int(owner[row])
+    return _of_client(e, client, row - int(np.argmax(owner == client)), "test row")
+
+
+def _of_client(e: BadData, client: int, row: int, part: str) -> BadData:
+    """The error of a row of all clients' rows together, with the client and the number that the row has there."""
+    said = str(e).replace(f"; row {e.row} has", "; it has")
+    return BadData(f"client {client}, {part} {row}: {said}", client=client, row=row)
