@@ -158,7 +158,7 @@ def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monk
     with pytest.raises(md.WireError, match=r"run was .*'rounds': 2.* is .*'rounds': 5"):
         compare(methods, fed, rounds=5, seeds=2, jobs=1, save=tmp_path / "board")
     other = federation(pace=md.scenarios.Pace(lr=0.5))
-    with pytest.raises(md.WireError, match=r"pace was .*remove that one"):
+    with pytest.raises(md.WireError, match=r"pace.lr was .*remove that one"):
         compare(methods, other, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
 
 

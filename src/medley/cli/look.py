@@ -48,20 +48,24 @@ def make_report(
 
 
 def _loaded(folders: Iterable[Path]) -> list[Result]:
-    """All runs below the folders. Raises RecipeError, naming both places, for two of one method and seed."""
-    places: dict[tuple[str, int], Path] = {}
-    out = []
-    for folder in folders:
-        for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True):
-            here = path.parent
-            if (other := places.setdefault((r.method, r.seed), here)) is not here:
-                raise RecipeError(
-                    f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them apart, or from "
-                    "Python with other names (Result.method)",
-                    "runs",
-                )
-            out.append(r)
-    return out
+    """All runs below the folders.
+
+    Raises RecipeError, naming both places, for two of one method and seed; under several shares of liars they are a curve.
+    """
+    found = [
+        (path.parent, r)
+        for folder in folders
+        for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True)
+    ]
+    results, places = [r for _, r in found], dict[tuple[str, int], Path]()
+    for here, r in () if report.lying.several(results) else found:
+        if (other := places.setdefault((r.method, r.seed), here)) is not here:
+            raise RecipeError(
+                f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them apart, or from "
+                "Python with other names (Result.method)",
+                "runs",
+            )
+    return results
 
 
 def list_all(
