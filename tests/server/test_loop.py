@@ -211,7 +211,7 @@ def test_what_was_changed_is_named_when_a_checkpoint_is_of_another_run(tmp_path:
         md.run(Toy(lr=0.5), federation(), 2, resume=tmp_path)
     with pytest.raises(md.WireError, match="seed was 0 there and is 3 here"):
         md.run(Toy(), federation(), 2, resume=tmp_path, seed=3)
-    with pytest.raises(md.WireError, match="pace.lr was 0.05 there and is 0.01 here"):
+    with pytest.raises(md.WireError, match=r"pace\.lr was 0\.05 there and is 0\.01 here"):
         md.run(Toy(), federation(pace=md.scenarios.Pace(lr=0.01)), 2, resume=tmp_path)
     with pytest.raises(md.WireError, match="data was"):
         md.run(Toy(), federation(4), 2, resume=tmp_path)

@@ -50,7 +50,8 @@ def make_report(
 def _loaded(folders: Iterable[Path]) -> list[Result]:
     """All runs below the folders.
 
-    Raises RecipeError, naming both places, for two of one method and seed; under several shares of liars they are a curve.
+    Raises RecipeError, naming both places, for two of one method and seed, which under several shares of liars are a
+    curve.
     """
     found = [
         (path.parent, r)
