@@ -17,6 +17,7 @@ from torch import nn
 
 import medley as md
 from medley.algorithms.fedecado import Memory, Net, Node
+from medley.algorithms.fedecado.descent import same_draws
 from medley.numerics.circuit.norton import Branch, Reach, Sizes, Times, advance, extension, inertia, noise_bound
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
@@ -443,6 +444,28 @@ def test_a_descent_that_is_made_again_leaves_the_statistics_of_the_one_that_coun
     )
     assert on < 100
     assert off > 1e4
+
+
+def test_a_descent_that_is_made_again_has_the_masks_and_the_augmentation_of_the_first():
+    """It had others, so that its force was compared with the first step of another network."""
+    g = torch.Generator().manual_seed(0)
+    rows = [(torch.randn(8, 4, generator=g), torch.randint(2, (8,), generator=g)) for _ in range(2)]
+    net = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    noisy = md.problems.Network(net, transform=lambda X, rng: X + torch.randn(X.shape, generator=rng))
+    fed = md.Federation(noisy, clients=rows, classes=2, pace=md.scenarios.Pace(lr=0.1, steps=3, batch=4))
+    off = []
+
+    class Twice(md.FedECADO):
+        def descend(self, me, x, net):
+            with same_draws(me.members, x):
+                first = me.descend(x)
+            again, other = me.descend(x), me.descend(x)
+            off.append((float((again.step - first.step).norm()), float((other.step - first.step).norm())))
+            return again
+
+    md.run(Twice(), fed, 1, progress=False)
+    assert len(off) == 2
+    assert all(same == 0 and differs > 0.01 for same, differs in off)
 
 
 @pytest.mark.parametrize("where", WHERE)
