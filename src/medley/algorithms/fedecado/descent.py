@@ -57,19 +57,28 @@ def buffers(client: Client[Any]) -> State | None:
     return None if p is None else p.buffers()
 
 
+def masked(client: Client[Any]) -> bool:
+    """Whether the client's model draws random numbers, as dropout does."""
+    return Need.NOISE in getattr(problem(client), "gives", ())
+
+
+def transforming(client: Client[Any]) -> torch.Generator | None:
+    """The stream of the client's transform of rows; None for none."""
+    return getattr(client.problem, "rng", None)
+
+
 def bounds(client: Client[Any]) -> Bounds:
     """Gradients are exact where a step takes all rows, and neither the model nor a transform draws."""
-    draws = Need.NOISE in getattr(problem(client), "gives", ()) or getattr(client.problem, "rng", None) is not None
-    return EXACT if client.full_batch and not draws else DRAWN
+    exact = client.full_batch and not masked(client) and transforming(client) is None
+    return EXACT if exact else DRAWN
 
 
 @contextlib.contextmanager
 def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
     """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
-    streams = [rng for c in clients if (rng := getattr(c.problem, "rng", None)) is not None]
+    streams = [rng for c in clients if (rng := transforming(c)) is not None]
     before = [rng.get_state() for rng in streams]
-    masks = any(Need.NOISE in getattr(problem(c), "gives", ()) for c in clients)
-    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=masks):
+    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=any(map(masked, clients))):
         yield
     for rng, state in zip(streams, before, strict=True):
         rng.set_state(state)
