@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -381,6 +381,8 @@ def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participati
 
 
 @given(h=st.floats(0.01, 60), steps=st.integers(2, 12), net=st.floats(-5, 5))
+@example(h=19.999, steps=2, net=0.0)
+@example(h=20.001, steps=2, net=0.0)
 @settings(max_examples=60)
 def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_again(h, steps, net):
     """On h/2 x² an error of the flow grows by |1 − s|, s = (1 − (1 − lr h)^K)/(K lr h): by less than 1 if lr h < 2."""
@@ -401,12 +403,12 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
 
         md.run(Once(shorten=shorten), fed, 1, progress=False)
     kept, plain = seen
-    if abs(net - h) < 1e-6:
-        return
     grows = lambda a: abs(1 - (1 - (1 - a * 0.1 * h) ** steps) / (steps * a * 0.1 * h))
-    assert grows(1) <= 1 + 1e-9 or 0.1 * h > 2
+    if abs(net - h) < 1e-6 or any(abs(grows(4.0**-i) - 1) < 1e-9 for i in range(6)):
+        return  # no force, or a growth of 1 but for rounding: both attempts are right
+    assert grows(1) < 1 or 0.1 * h > 2
     a = 1.0
-    while grows(a) > 1 + 1e-9:
+    while grows(a) > 1:
         a /= 4
     assert float(kept.T) == a * float(plain.T)
     assert torch.equal(kept.delta, plain.delta) == (a == 1)
