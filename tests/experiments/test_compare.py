@@ -21,6 +21,7 @@ from medley import cli
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.cohort import Cohort
+from medley.contract.errors import WireError
 from medley.contract.message import Message
 from medley.contract.types import Vec
 from medley.experiments import workers
@@ -276,6 +277,8 @@ def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
     assert isinstance(first.results[0].settings["resolved.lam"], float)
     assert [torch.equal(a.x, b.x) for a, b in zip(first.results, again.results, strict=True)] == [True, True]
     assert again.results[0].history[-1]["wall"] == first.results[0].history[-1]["wall"]
+    with pytest.raises(WireError, match=r"board holds a comparison: compare\(save='.*board'\), or sweep's, goes on"):
+        md.run(methods[0], fed, 2, resume=tmp_path / "board", progress=False)
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_first_run(tmp_path):

@@ -155,7 +155,10 @@ class Loop:
         WireError where ``resume`` holds no run, and errors of methods and clients, with the result so far.
         """
         if resume is not None and not run_folder.holds_run(resume):
-            raise WireError(f"there is no checkpoint in {resume}: nothing to resume")
+            there = f"there is no checkpoint in {resume}: nothing to resume"
+            if run_folder.holds_comparison(resume):
+                there = f"{resume} holds a comparison: compare(save={str(resume)!r}), or sweep's, goes on with it"
+            raise WireError(there)
         if self.checkpoint is None:
             return self._run(self.start() if resume is None else self.resume(resume), None)
         with contextlib.closing(RunFolder(self.checkpoint)) as folder:
