@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..contract.algorithm import Algorithm
-from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, WireError, with_names
+from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, with_names
 from ..contract.problem import State
 from ..contract.types import Vec
 from ..runtime import deferred, stopwatch
@@ -155,10 +155,7 @@ class Loop:
         WireError where ``resume`` holds no run, and errors of methods and clients, with the result so far.
         """
         if resume is not None and not run_folder.holds_run(resume):
-            there = f"there is no checkpoint in {resume}: nothing to resume"
-            if run_folder.holds_comparison(resume):
-                there = f"{resume} holds a comparison: compare(save={str(resume)!r}), or sweep's, goes on with it"
-            raise WireError(there)
+            raise run_folder.no_run(resume)
         if self.checkpoint is None:
             return self._run(self.start() if resume is None else self.resume(resume), None)
         with contextlib.closing(RunFolder(self.checkpoint)) as folder:

@@ -153,6 +153,13 @@ def holds_comparison(folder: Path) -> bool:
     return next(folder.glob("*/seed-*/result.json"), None) is not None
 
 
+def no_run(folder: Path) -> WireError:
+    """The error of going on with a run where ``folder`` holds none."""
+    if holds_comparison(folder):
+        return WireError(f"{folder} holds a comparison: compare(save={str(folder)!r}), or sweep's, goes on with it")
+    return WireError(f"there is no checkpoint in {folder}: nothing to resume")
+
+
 def load(
     folder: Path, classes: dict[str, type], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Row], Ledger] | None:
