@@ -6,9 +6,10 @@ import importlib.util
 import json
 import logging
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +17,18 @@ import torch
 
 import medley as md
 from medley import recipe
+from medley.clients.host import ClientHost
 from medley.contract.errors import BadData, RecipeError, WireError
 from medley.flower.census import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
 from medley.flower.remote import Figures
 from medley.flower.terms import Terms, refuse_unserved
+from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
+from medley.storage import pytree
+from medley.wire.codec import Plain
+from medley.wire.exchange import Exchange
+from medley.wire.fold import merged
 
 LIMITS = ClientLimits(rows=1000, weight=2000.0, classes=10, row=64)
 
@@ -124,7 +131,7 @@ RECIPE = """
 [problem]
 kind = "Softmax"
 [data]
-name = "digits"
+    name = "digits"
 [partition]
 kind = "IID"
 clients = 3
@@ -190,3 +197,37 @@ def test_a_thousand_mutations_are_refused_or_read(what: str, fuzz: ModuleType, c
     caplog.set_level(logging.ERROR, "medley")
     torch.set_num_threads(1)
     assert "1000 words" in fuzz.fuzz(what, 1000, 7)
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A post that has the clients' answers already."""
+
+    replies: dict[int, dict[str, Any]]
+
+    def send(self, kind: str, letters: dict[int, Any]) -> dict[int, tuple[bytes, int]]:
+        del kind, letters
+        words = {"buffers": None, "up": 0, "rows": 0.0, "engines": []}
+        return {i: (sealed(pytree.to_bytes({"reply": r, **words})), 0) for i, r in self.replies.items()}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("k", "g"), [(2, None), (3, torch.zeros(4, dtype=torch.float64)), (3, None)])
+def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, first: bool, untyped: None) -> None:
+    """GIANT's losses are of as many steps as were asked for, and have a gradient or none."""
+    reply = lambda f, k, g: {"f": torch.full((k,), f, dtype=torch.float64), "g": g}
+    honest = reply(1.0, 2, torch.ones(4, dtype=torch.float64))
+    lie = reply(1e6, k, g)
+    liar = 0 if first else 2
+    p = dict.fromkeys(range(3), 1 / 3)
+    asked = Exchange(1, 0, "losses", ((0, 1), (2,)), {}, {}, {}, p, p, None, True)
+    host = SimpleNamespace(codec=Plain(), problem=SimpleNamespace(dtype=torch.float64, d=4), algorithm=md.GIANT())
+    host.check = partial(ClientHost.check, host)
+    mail = Mail({i: lie if i == liar else honest for i in range(3)})
+    whole = merged(FlowerConnection(host, Flower(mail, "a run")).exchange(asked))
+    assert whole.ids == tuple({0, 1, 2} - {liar})
+    assert whole.failed.keys() == {liar}
+    said = "'f' is [3], and [2]" if k == 3 else "'g' is absent, and [4]"
+    assert f"client {liar}'s answer to losses, round 1: {said} in most" in whole.failed[liar]
+    assert whole.total is not None
+    assert torch.allclose(whole.total["f"], torch.full((2,), 2 / 3, dtype=torch.float64))

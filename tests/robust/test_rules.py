@@ -43,6 +43,17 @@ def rows_of(a: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -
     return torch.randn(a, d, generator=torch.Generator().manual_seed(seed), dtype=dtype) + 1
 
 
+@pytest.mark.parametrize(("far", "near"), [(1e6, 3.0), (1e12, 1e5), (1e37, 1e30)])
+@pytest.mark.parametrize("fold", [R.Krum(0.2), R.MultiKrum(0.2)], ids=str)
+def test_a_far_liar_does_not_hide_a_near_one(fold: R.Fold, far: float, near: float) -> None:
+    """The far one's distances made all scores equal but for rounding, and the one nearest to it won."""
+    x = rows_of(10, 20)
+    honest = float(x[2:].norm(dim=1).max())
+    x[:2] = torch.eye(20, dtype=x.dtype)[0] * torch.tensor([[near], [far]], dtype=x.dtype)
+    for rows in (x, x.flip(0)):
+        assert float(fold(rows).norm()) <= max(honest, 3.0)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"a={c['a']} f={c['f']}")
 def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
     x, a, f = torch.tensor(case["rows"], dtype=torch.float64), case["a"], case["f"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from medley.contract.errors import WireError
 from medley.transports.local import LocalConnection
+from medley.wire.clip import Clip
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold, accumulate, merged, regroup
 from support.toys import Say, Toy, cohort
@@ -27,6 +31,25 @@ def test_a_mean_of_counts_keeps_float64():
     yes = accumulate(accumulate(None, {"b": torch.tensor([True, False])}, 0.25), {"b": torch.tensor([True, True])}, 0.5)
     assert isinstance(yes["b"], Tensor)
     assert yes["b"].tolist() == [0.75, 0.5]
+
+
+@pytest.mark.parametrize(("g", "why"), [(None, "'g' came"), (x[:2], "'g' has shape")])
+def test_a_reply_that_does_not_fit_leaves_the_sum_as_it_was(g: Any, why: str):
+    total = accumulate(None, {"n": 1.0, "g": x}, 1.0)
+    with pytest.raises(WireError, match=why):
+        accumulate(total, {"n": 3.0, "g": g}, 1.0)
+    assert total["n"] == 1.0
+    assert torch.equal(total["g"], x)
+
+
+@pytest.mark.parametrize("far", [1e200, torch.tensor([1e200], dtype=torch.float64)])
+def test_a_norm_beyond_double_precision_is_clipped_to_nothing(far: Any):
+    norm = Clip({"a": 1e-200, "n": 1.0}).norm({"a": far, "n": torch.tensor([3, 4])})
+    assert norm == math.inf
+    fold = Fold()
+    fold.add(replace(exchange({0: 1.0}), clip=Clip(1e-200)), 0, {"a": far}, None)
+    assert fold.total is not None
+    assert float(fold.total["a"]) == 0  # type: ignore[arg-type]
 
 
 class Watched(LocalConnection):

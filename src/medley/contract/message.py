@@ -26,6 +26,9 @@ Scalar = bool | int | float
 Packed = dict[str, Tensor | Scalar | None]
 """A message on the wire: field -> tensor, scalar, or None for an optional field that is not sent."""
 
+Form = frozenset[tuple[str, str]]
+"""Names and shapes of a message's fields, see `form_of`."""
+
 T = TypeVar("T", bound="Message")
 
 
@@ -77,6 +80,12 @@ class Message:
             else:
                 raise MedleyError(f"{cls.__name__}.{name} is neither a vector [d] nor a number")
         return packed
+
+    @classmethod
+    def has_one_form(cls) -> bool:
+        """True where all messages of this class have the same fields and, for one d, the same shapes."""
+        kinds = _declared(cls).values()  # type: ignore[arg-type]
+        return all(len(k) == 1 and not k[0].open and all(a == "d" or a.isdigit() for a in k[0].axes) for k in kinds)
 
     @classmethod
     def check(cls, packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> None:
@@ -179,6 +188,15 @@ def is_finite(value: Tensor | Scalar | None) -> bool:
         # One pass for the sum; only an overflow of finite numbers needs the second look.
         return not value.is_floating_point() or math.isfinite(value.sum().item()) or bool(value.isfinite().all())
     return not isinstance(value, int | float) or abs(value) <= sys.float_info.max
+
+
+def form_of(packed: Packed) -> Form:
+    """The fields of a message, each with a tensor's shape, "a number", or "absent"."""
+
+    def said(v: Tensor | Scalar | None) -> str:
+        return str(list(v.shape)) if isinstance(v, Tensor) else "absent" if v is None else "a number"
+
+    return frozenset((name, said(v)) for name, v in packed.items())
 
 
 def _said(value: Any) -> str:

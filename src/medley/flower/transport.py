@@ -6,6 +6,8 @@ Flower carries bytes of our own format. Clients are called by their own stable i
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ..contract.errors import MedleyError, Unsupported, WireError
-from ..contract.message import LIMIT, is_finite, nbytes
+from ..contract.message import LIMIT, Form, Packed, form_of, is_finite, nbytes
 from ..contract.own import PartlyShared
 from ..contract.problem import State
 from ..secure.ring import Ring
@@ -67,12 +69,13 @@ class FlowerConnection:
         common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
         letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
         answers = self.flower.post.send(f"query.{exchange.method}", letters)
+        usual = self._usual(exchange, {i: raw for i, (raw, _) in answers.items()})
         for block, ids in enumerate(exchange.blocks):
             reply = Fold(block)
             for i in ids:
                 if i in answers:
                     try:
-                        self._take(reply, exchange, i, *answers[i])
+                        self._take(reply, exchange, i, *answers[i], usual)
                     except MedleyError as e:
                         if not exchange.tolerant:
                             raise
@@ -85,8 +88,19 @@ class FlowerConnection:
         own, post, run = partial(self._own, exchange), self.flower.post, self.flower.run
         return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own)
 
-    def _take(self, reply: Fold, exchange: Exchange, i: int, answer: bytes, size: int) -> None:
-        """Add client i's answer to its block; ``size`` is the bytes of records both ways."""
+    def _usual(self, exchange: Exchange, answers: Mapping[int, bytes]) -> Form | None:
+        """The form of most replies, where a sum may do without some and their type leaves the form open; else None."""
+        up = self.host.algorithm.message_types[exchange.method].up
+        if exchange.weights is None or not exchange.tolerant or up.has_one_form():
+            return None
+        forms: Counter[Form] = Counter()
+        for i, raw in sorted(answers.items()):
+            with contextlib.suppress(MedleyError):
+                forms[form_of(self._read(exchange, i, raw)[1])] += 1
+        return forms.most_common(1)[0][0] if forms else None
+
+    def _read(self, exchange: Exchange, i: int, answer: bytes) -> tuple[Words, Packed, Any]:
+        """Client i's words, reply and buffers. Raises MedleyError for an answer that cannot be read or believed."""
         who = f"client {i}'s answer to {exchange.method}, round {exchange.round}"
         raw = opened(answer, f"client {i}")
         try:
@@ -98,14 +112,29 @@ class FlowerConnection:
             raise WireError(f"{who}: {e}") from None
         except Exception as e:  # of many kinds: a codec's arithmetic on fields of other shapes
             raise WireError(f"{who} is none of ours: {type(e).__name__}: {e}") from None
-        up, (rows, engines) = words.whole("up", 0, LIMIT), work_and_engines(words)
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
+        return words, packed, buffers
+
+    def _take(
+        self, reply: Fold, exchange: Exchange, i: int, answer: bytes, size: int, usual: Form | None = None
+    ) -> None:
+        """Add client i's answer to its block; one that is refused leaves nothing there.
+
+        Args:
+            size: bytes of records both ways
+            usual: the form that the reply must have; default None: any
+        """
+        words, packed, buffers = self._read(exchange, i, answer)
+        if usual is not None and (odd := sorted(form_of(packed) - usual)):
+            name, form = odd[0]
+            raise WireError(f"{words.who}: {name!r} is {form}, and {dict(usual)[name]} in most others' replies")
+        up, (rows, engines) = words.whole("up", 0, LIMIT), work_and_engines(words)
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {}))
         down += sum(t.numel() * t.element_size() for t in exchange.buffers) if exchange.buffers else 0
+        reply.add(exchange, i, packed, None)
         reply.receipts.append(Receipt(i, up, size - down - up, rows))
         reply.ran(engines)
-        reply.add(exchange, i, packed, None)
         if buffers is not None and reply.buffers is not None:
             buffers = reply.buffers[0] + buffers[0], reply.buffers[1]
         reply.buffers = buffers or reply.buffers

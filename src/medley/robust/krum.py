@@ -25,12 +25,13 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
 
     s(i) is the sum of ‖x_i − x_j‖² over the a − f − 2 rows j ≠ i that are nearest to x_i. Two rows that are each
     other's only neighbour have the same, and so have all rows that are there often enough: of rows that differ by a
-    rounding error only, the one that is nearer to all rows goes first.
+    rounding error only, the one that is nearer to its a − f nearest goes first. More would be liars, whose distance
+    has no bound.
     """
     nearest = squared_distances(rows).sort(1).values
-    far, s = nearest.sum(1), nearest[:, 1 : len(rows) - f - 1].sum(1)
-    unit = (1e-9 * far.median()).clamp(min=torch.finfo(torch.float64).tiny)
-    order = (far / unit).round().sort(stable=True).indices
+    near, s = nearest[:, : len(rows) - f].sum(1), nearest[:, 1 : len(rows) - f - 1].sum(1)
+    unit = (1e-9 * near.median()).clamp(min=torch.finfo(torch.float64).tiny)
+    order = (near / unit).round().sort(stable=True).indices
     return order[(s / unit).round()[order].sort(stable=True).indices]
 
 

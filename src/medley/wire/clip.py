@@ -49,13 +49,17 @@ class Clip:
             ) from None
 
     def norm(self, packed: Packed) -> float:
-        """The norm of a reply, in double precision. Raises MedleyError for a field that has no bound or no norm."""
-        total = 0.0
+        """The norm of a reply, in double precision; ∞ where that has no room for it, and such a reply is clipped to 0.
+
+        Raises MedleyError for a field that has no bound or no norm.
+        """
+        sizes = []
         for name, v in packed.items():
             if v is None:
                 continue
             if isinstance(v, bool):
                 raise MedleyError(f"{name!r} is a bool and has no norm")
-            size = float(vector_norm(v, dtype=torch.float64)) if isinstance(v, Tensor) else abs(float(v))
-            total += (size / self.scale(name)) ** 2
-        return math.sqrt(total)
+            if isinstance(v, Tensor):
+                v = float(vector_norm(v if v.is_floating_point() else v.double(), dtype=torch.float64))
+            sizes.append(v / self.scale(name))
+        return math.hypot(*sizes)

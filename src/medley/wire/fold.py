@@ -157,21 +157,26 @@ def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
                 v = v.double()
             total[name] = None if v is None else v * weight
         return total
+    _check_alike(total, packed)
+    for name, v in packed.items():
+        into = total[name]
+        if isinstance(into, Tensor):
+            into.add_(v, alpha=weight)  # type: ignore[arg-type]
+        elif into is not None:
+            total[name] = into + v * weight  # type: ignore[operator]
+    return total
+
+
+def _check_alike(total: Packed, packed: Packed) -> None:
+    """Raise WireError for fields that differ from the total's in shape, or that only one of the two has."""
     for name, v in packed.items():
         into = total[name]
         if (into is None) != (v is None):
             raise WireError(f"{name!r} came from some clients and not from others: read these replies with .each()")
         if isinstance(into, Tensor) != isinstance(v, Tensor):
             raise WireError(f"{name!r} is a tensor at some clients and a number at others: read these with .each()")
-        if isinstance(into, Tensor):
-            assert isinstance(v, Tensor)
-            if into.shape != v.shape:
-                raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
-            into.add_(v, alpha=weight)
-        elif into is not None:
-            assert not isinstance(v, Tensor | None)
-            total[name] = into + v * weight
-    return total
+        if isinstance(into, Tensor) and isinstance(v, Tensor) and into.shape != v.shape:
+            raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
 
 
 def merged(folds: Iterable[Fold]) -> Fold:
