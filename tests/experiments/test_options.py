@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import medley as md
 from medley.experiments.compare import names
@@ -25,6 +26,15 @@ def test_a_method_that_will_be_refused_is_refused_before_any_run() -> None:
     assert rows == []
     with pytest.raises(md.RecipeError, match=r"before the first run: FedAvg: .*no test set to measure that on"):
         md.compare([md.FedAvg()], some, 5, target={"accuracy": 0.5})
+    with pytest.raises(md.RecipeError, match=r"run\(\) has no 'evalevery'. Did you mean 'eval_every'"):
+        md.compare([md.FedAvg()], some, 5, evalevery=2)
+
+
+def test_a_device_may_be_torchs_own() -> None:
+    rows = [md.run(md.FedAvg(), federation(), 2, device=d).digest for d in ("cpu", torch.device("cpu"))]
+    assert rows[0] == rows[1]
+    board = md.compare([md.FedAvg()], federation(), 2, 1, jobs=1, device=torch.device("cpu"))
+    assert board.results[0].settings["device"] == "cpu"
 
 
 def test_methods_have_options_of_their_own() -> None:

@@ -22,10 +22,10 @@ def test_the_known_best_of_a_quadratic(jobs, caplog):
     grid = {"lr": [0.5, 2.0, 3.0], "server_lr": [0.5, 1.0]}
     best = tune(md.FedAvg(), quadratic(), grid, rounds=4, metric="test_loss", jobs=jobs)
     assert (best.lr, best.method) == (2.0, md.FedAvg(server_lr=1.0))
-    # x − 3 shrinks by 1 − η·lr·server_lr a round; the score is the mean loss of rounds 0 to 4.
+    # x − 3 shrinks by 1 − η·lr·server_lr a round; the score is the mean loss of rounds 1 to 4.
     for row in best.record:
         shrink = 1 - 0.5 * row["lr"] * row["server_lr"]
-        assert row["score"] == pytest.approx(sum(4.5 * shrink ** (2 * t) for t in range(5)) / 5)
+        assert row["score"] == pytest.approx(sum(4.5 * shrink ** (2 * t) for t in range(1, 5)) / 4)
     assert [row["chosen"] for row in best.record].index(True) == 3
     assert len(best.record) == 6
     assert best.record[3]["note"] == "server_lr=1.0 is the largest of its grid: a better one may lie beyond"
@@ -65,9 +65,9 @@ def test_accuracy_is_that_of_the_validation_rows():
     best = tune(md.FedAvg(), fed, {"lr": [0.01, 1.0]}, rounds=3, jobs=1)
     held = fed.run(md.FedAvg(), rounds=3, evaluate_on="validation")
     assert best.lr == 1.0
-    assert best.record[1]["score"] == pytest.approx(sum(held["accuracy"]) / 4)
+    assert best.record[1]["score"] == pytest.approx(sum(held["accuracy"][1:]) / 3)
     shown = fed.run(md.FedAvg(), rounds=3)
-    assert best.record[1]["score"] != pytest.approx(sum(shown["accuracy"]) / 4)
+    assert best.record[1]["score"] != pytest.approx(sum(shown["accuracy"][1:]) / 3)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,9 @@ def test_accuracy_is_that_of_the_validation_rows():
         ({"lr": [1, 1]}, {}, "the same value comes twice"),
         ({"lr": [1]}, {"metric": "los"}, "Did you mean 'loss'"),
         ({"lr": [1]}, {"seeds": []}, "give a number from 1"),
+        ({"epochs": [1, 2]}, {}, r"of the clients' pace.* federation of each Pace\(epochs="),
+        ({"lr": [1]}, {"evaluate_on": "test"}, "tune chooses by validation rows"),
+        ({"lr": [1]}, {"evalevery": 2}, "has no 'evalevery'. Did you mean 'eval_every'"),
     ],
 )
 def test_settings_that_make_no_sense(grid, over, says):
@@ -90,7 +93,7 @@ def test_settings_that_make_no_sense(grid, over, says):
 def test_the_default_metric_is_the_first_that_there_is():
     best = tune(md.FedAvg(), quadratic(), {"lr": [1.0, 2.0, 3.0]}, rounds=2, jobs=1)
     assert best.lr == 2.0
-    assert best.record[1]["score"] == pytest.approx(4.5 / 3)  # the test loss is 4.5, 0 and 0
+    assert best.record[0]["score"] == pytest.approx(4.5 * (1 / 4 + 1 / 16) / 2)  # the test loss of rounds 1 and 2
     own = tune(
         md.FedAvg(),
         quadratic(),
@@ -100,7 +103,8 @@ def test_the_default_metric_is_the_first_that_there_is():
         metric="error",
         metrics={"error": lambda out, y: float((out.flatten() - y).abs().mean())},
     )
-    assert own.record[1]["score"] == pytest.approx(1.0)  # 3, 0 and 0
+    assert own.record[0]["score"] == pytest.approx(3 * (1 / 2 + 1 / 4) / 2)
+    assert tune(md.FedAvg(), quadratic(), {"lr": [1.0]}, rounds=0, jobs=1).record[0]["score"] == pytest.approx(4.5)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -130,7 +134,7 @@ def test_figures_that_come_late_are_awaited():
 
 
 def test_no_validation_split_is_refused_with_what_to_do():
-    with pytest.raises(md.RecipeError, match=r"validation=0\.1"):
+    with pytest.raises(md.RecipeError, match=r"validation=0\.1.*validation = 0\.1 in a recipe's \[data\]"):
         tune(md.FedAvg(), quadratic(validation=0.0), {"lr": [1.0]}, rounds=1, metric="loss", jobs=1)
 
 

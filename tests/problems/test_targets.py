@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +107,64 @@ def test_dense_maps_are_learned() -> None:
 def test_labels_that_do_not_fit_the_outputs_are_refused(y: Tensor, said: str) -> None:
     with pytest.raises(md.BadData, match=said):
         md.run(md.FedAvg(), federation(Network(nn.Linear(6, 2)), y), 1)
+
+
+@pytest.mark.parametrize("length", [3, 7])
+def test_classes_that_come_last_are_refused_with_the_way_out(length: int) -> None:
+    """Both with fewer and with more tokens than classes; 4 of each cannot be told."""
+
+    class Last(Tagger):
+        def forward(self, ids: Tensor) -> Tensor:
+            return super().forward(ids).mT
+
+    ids = torch.arange(40 * length).reshape(40, length) % 9
+    with pytest.raises(
+        md.BadData, match=rf"outputs are \[{length}, 4\].*4 classes last.*return outputs.movedim\(-1, 1\)"
+    ):
+        md.run(md.FedAvg(), federation(Network(Last()), ids % 4, X=ids), 1)
+
+
+class Wrapped(nn.Module):
+    """A network whose forward returns its outputs inside something."""
+
+    def __init__(self, inside: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.inside = nn.Linear(6, 3), inside
+
+    def forward(self, X: Tensor) -> object:
+        return self.inside(self.layer(X))
+
+
+class LikeHub(OrderedDict[str, Tensor]):
+    """Outputs as Hugging Face's models return them: `out.logits` and `out["logits"]`."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self[name]
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", lambda out, y: F.cross_entropy(out["logits"], y)])
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (lambda z: {"logits": z}, r"returns a dict, .*self.module\(X\)\['logits'\]"),
+        (lambda z: LikeHub(logits=z), r"returns a LikeHub, .*self.module\(X\)\['logits'\]"),
+        (lambda z: (z, z), r"returns a tuple, .*self.module\(X\)\[0\]"),
+        (lambda z: SimpleNamespace(logits=z), r"returns a SimpleNamespace, .*self.module\(X\).logits"),
+    ],
+)
+def test_outputs_are_one_tensor(inside: Callable[[Tensor], object], said: str, loss: Any) -> None:
+    with pytest.raises(md.RecipeError, match=rf"Network\(module\): the module {said}"):
+        md.run(md.FedAvg(), federation(Network(Wrapped(inside), loss=loss), torch.arange(40) % 3), 1)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_class_weights_have_an_order() -> None:
+    for wrong in ({0: 1.0, 1: 5.0}, {1.0, 5.0}, "15", torch.ones(2, 2)):
+        with pytest.raises(md.RecipeError, match=r"class_weights=.* a list, in the order of the classes"):
+            Network(nn.Linear(6, 2), class_weights=wrong)  # type: ignore[arg-type]
+    for same in (np.array([1, 5]), torch.tensor([1.0, 5.0]), (1, 5)):
+        assert Network(nn.Linear(6, 2), class_weights=same).class_weights == (1.0, 5.0)  # type: ignore[arg-type]
 
 
 def test_class_weights_are_factors_of_each_rows_loss() -> None:

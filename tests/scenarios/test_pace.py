@@ -101,6 +101,12 @@ def test_settings_that_make_no_sense(kwargs, message):
     assert e.value.key in kwargs
 
 
+@pytest.mark.usefixtures("untyped")
+def test_rates_by_name_are_refused_with_the_way_out():
+    with pytest.raises(RecipeError, match="give a list with an entry for each client, in the order of their numbers"):
+        Pace(lr={"Bern": 0.1})
+
+
 def test_laws_that_leave_the_range_are_named_at_the_draw():
     with pytest.raises(RecipeError, match=r"Pace\(lr=...\) gives -\S+ to client 3 in round 2"):
         Pace(lr=Uniform(-2, -1)).of(0, 3, 2)

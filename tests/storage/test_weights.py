@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,30 @@ def test_a_trained_model_is_not_drawn_anew_by_oversight(
     assert "x₀ is drawn by the layers' reset_parameters" in caplog.text
     # The module that the user gave was copied, and is as it was.
     assert federation(fed.problem.module, start="draw").problem.start == "draw"  # type: ignore[attr-defined]
-    assert md.problems.Network(fed.problem.module).start == "draw"  # type: ignore[attr-defined]
+    assert md.problems.Network(fed.problem.module).start is None  # type: ignore[attr-defined]
+
+
+def test_weights_that_no_layer_draws_are_not_lost_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """A trained state dict in a new module has no mark of a run; `Result.model` has one."""
+    module = Net()
+    with torch.no_grad():
+        module.body[0].weight += 1  # as training may
+    said = "Network(module): body.0.weight has values that its layer does not draw"
+    md.run(md.FedAvg(), federation(module), 0)
+    md.run(md.FedAvg(), federation(module), 0)  # once is enough
+    assert [said in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
+    caplog.clear()
+    other = copy.deepcopy(module)
+    for how in ("module", "draw"):
+        md.run(md.FedAvg(), federation(other, start=how), 0)
+    begun = md.run(md.FedAvg(), federation(other), 0, init=other)
+    kept = md.run(md.FedAvg(), federation(other, start="module"), 0)
+    assert torch.equal(begun.x, kept.x)
+    md.run(md.FedAvg(), federation(Net()), 0)
+    assert caplog.text == ""
+    board = md.compare([md.FedAvg(), md.FedPer()], federation(other), 1, 2, jobs=1)
+    assert [said in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
+    assert board.status.ok
 
 
 def test_another_method_goes_on_from_every_form_of_the_weights(

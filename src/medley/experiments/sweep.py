@@ -190,7 +190,7 @@ class Sweep:
 
     def _default_jobs(self) -> int:
         every = [self.options_of(name) for name in self.methods]
-        accelerated = any(o.get("transport") is not None or o.get("device", "cpu") != "cpu" for o in every)
+        accelerated = any(o.get("transport") is not None or str(o.get("device", "cpu")) != "cpu" for o in every)
         return 1 if accelerated or sys.platform != "linux" else cores()
 
     def _interrupted(self, results: Mapping[int, Result], total: int) -> Status:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import Diverged, RecipeError
+from ..contract.pace import Pace
 from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
 from ..numerics.forgetting import figures
@@ -63,22 +64,22 @@ def tune(
         save: a folder that keeps finished runs, as in `compare`. Default None keeps none
         options: options of `medley.run`; ``progress`` shows or hides one bar over all runs
 
-    The score of a point is the mean over the seeds of the mean over the last 10 evaluations; a point that diverged
-    loses to any that did not. The record of the returned method has a dict for each point, in the order of the grid:
-    its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies at the
-    edge of its grid, a note, which is a warning of the log too and stands in reports.
+    The score of a point is the mean over the seeds of the mean over the last 10 evaluations after round 0; a point that
+    diverged loses to any that did not. The record of the returned method has a dict for each point, in the order of the
+    grid: its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies
+    at the edge of its grid, a note, which is a warning of the log too and stands in reports.
 
-    Raises RecipeError for an unknown key, an empty grid, no validation split, and, after the first evaluated round, for
-    a metric that is not there; Diverged if all points diverged.
+    Raises RecipeError for an unknown key, an empty grid, ``evaluate_on="test"``, no validation split, and, after the
+    first evaluated round, for a metric that is not there; Diverged if all points diverged.
     """
-    _check(method, grid, metric)
+    _check(method, grid, metric, options)
     algorithm, lr = split(method)
     points = points_of(algorithm, grid)
     candidates = {_name(algorithm, p): variant(algorithm, p, lr) for p in points}
     if len(candidates) < len(points):
         raise RecipeError(f"tune(grid={dict(grid)!r}): the same value comes twice", "grid")
     progress, folder = options.pop("progress", None), None if save is None else Path(save)
-    options = {"evaluate_on": "validation", **options, "on_round": _checking(metric, options.get("on_round"))}
+    options = {**options, "evaluate_on": "validation", "on_round": _checking(metric, options.get("on_round"))}
     sweep = Sweep(candidates, fed, rounds, seeds_of(seeds, "tune"), "tune", jobs, folder, progress, options)
     results, status = sweep.run()
     if not status.ok:
@@ -103,6 +104,12 @@ def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
     """All points of a grid. Raises RecipeError for an unknown key and for an empty grid."""
     keys = known(algorithm)
     for key, values in grid.items():
+        if key not in keys and key in Pace.__dataclass_fields__:
+            raise RecipeError(
+                f"tune(grid=...): {key!r} is a setting of the clients' pace, the same for all methods; tune on a "
+                f"federation of each Pace({key}=...), and compare the scores",
+                key,
+            )
         if key not in keys:
             raise RecipeError.unknown(key, keys, f"tune(grid=...) of {algorithm.name}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
@@ -149,13 +156,19 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
     return max(ranked, key=lambda k: sign * record[k]["score"])
 
 
-def _check(method: object, grid: object, metric: object) -> None:
+def _check(method: object, grid: object, metric: object, options: Mapping[str, Any]) -> None:
     if not isinstance(method, Algorithm | Tuned):
         raise RecipeError(f"tune(method={method!r}): give a method such as FedAvg()", "method")
     if not isinstance(grid, Mapping):
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
+    if options.get("evaluate_on", "validation") != "validation":
+        raise RecipeError(
+            f"tune(evaluate_on={options['evaluate_on']!r}): a choice by test rows would flatter the method; leave "
+            "evaluate_on= out, and tune chooses by validation rows",
+            "evaluate_on",
+        )
 
 
 def known(algorithm: Algorithm[Any, Any]) -> list[str]:
@@ -175,8 +188,12 @@ def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: flo
 
 
 def score(result: Result, metric: str) -> float:
-    """The mean of the last evaluations, or the final figure of a stream of tasks; nan for an unusable run."""
-    values = [row[metric] for row in (*result.history[-LAST:], figures_of(result)) if metric in row]
+    """The mean of the last evaluations, or the final figure of a stream of tasks; nan for an unusable run.
+
+    Row 0, the model before any training, counts where it is the only one.
+    """
+    rows = result.history[1:][-LAST:] or result.history
+    values = [row[metric] for row in (*rows, figures_of(result)) if metric in row]
     return sum(values) / len(values) if values and usable(result) else math.nan
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -68,6 +69,15 @@ class RunOptions:
     readmit: Sequence[int] = ()
     weights: Weights | None = field(init=False, default=None)
     """The tensors of ``init``."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RunOptions:
+        """These options of `run`, whose device may be torch's own. Raises RecipeError for an unknown one."""
+        known = [f.name for f in fields(cls) if f.init]
+        if unknown := options.keys() - known:
+            raise RecipeError.unknown(min(unknown), known, "run()")
+        device = options.get("device")
+        return cls(**{**options, **({"device": str(device)} if isinstance(device, torch.device) else {})})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", weights_of(self.init))

@@ -61,7 +61,7 @@ def run(
     seed: int = 0,
     init: Start | None = None,
     dtype: torch.dtype | str | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     engine: str = "auto",
     transport: Transport | None = None,
     codec: Codec | None = None,
@@ -94,7 +94,7 @@ def run(
         init: weights and buffers to begin at, in place of the seed's own: a Result, a state_dict, a module, a file of
             either (safetensors, or torch.save's), the folder of a run, or x₀ [d]
         dtype: the floating-point type of the model, "float32" or "float64"; the problem's own by default
-        device: torch's name of the device
+        device: the device, or torch's name of it
         engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
         transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes where
             they pay
@@ -128,7 +128,7 @@ def run(
     Raises RecipeError for options that make no sense, and Unsupported for a method that needs more than there is.
     """
     given = {name: value for name, value in locals().items() if name not in ("method", "fed")}
-    return PreparedRun.of(method, fed, RunOptions(**given)).run()
+    return PreparedRun.of(method, fed, RunOptions.of(given)).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +318,7 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     draws: dict[tuple[str, object], Draw] = {}
     for name, method in methods.items():
         try:
-            o = RunOptions(**options[name])
+            o = RunOptions.of(options[name])
             key = o.device, method.method.shares() if isinstance(method, Tuned) else method.shares()
             prepared = PreparedRun.of(method, fed, o, draws.get(key))
             draws[key] = prepared.draw

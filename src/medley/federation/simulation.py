@@ -251,7 +251,10 @@ def _held(data: Dataset, s: int, on: HeldOut, kept: Sequence[np.ndarray], stream
     if X is not None and y is not None and len(X):
         return X, y
     if on == "validation":
-        raise RecipeError("there is no validation data: give Federation(validation=0.1)", "validation")
+        raise RecipeError(
+            "there is no validation data: give Federation(validation=0.1), or validation = 0.1 in a recipe's [data]",
+            "validation",
+        )
     if stream:
         raise BadData(f"task {s} has no test rows; give it some, or take them by Dataset.split(test=0.2)")
     return None

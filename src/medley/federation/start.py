@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from weakref import WeakSet
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..contract.types import Vec
+from ..numerics.redrawn import undrawn
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..storage.weights import Weights
 
+log = logging.getLogger("medley")
+
 FLAT = {"x", "floats", "ints"}
 """Names of a result's tensors."""
+
+_told = WeakSet[nn.Module]()
+"""Modules of which `_tell_of_redrawn` has warned."""
 
 
 def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
@@ -21,6 +30,7 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
     Raises RecipeError, naming the tensor, where it cannot be used.
     """
     if init is None:
+        _tell_of_redrawn(problem)
         return x0
     if (
         isinstance(problem, SharedNetwork)
@@ -39,6 +49,21 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
         raise RecipeError("run(init=...): a linear model has no state_dict; give a Result, or a vector [d]", "init")
     problem.load_state(init)
     return _finite(problem.flat.clone())
+
+
+def _tell_of_redrawn(problem: Problem) -> None:
+    """Log a warning, once for a module, of weights that its layers do not draw and that nobody chose to draw anew."""
+    joint = problem.joint if isinstance(problem, SharedNetwork) else problem
+    if not isinstance(joint, NetworkProblem) or joint.family.start is not None or joint.family.module in _told:
+        return
+    if name := undrawn(joint.family.module):
+        _told.add(joint.family.module)
+        log.warning(
+            "Network(module): %s has values that its layer does not draw, so it was trained or initialised otherwise; "
+            "the run begins at weights that the seed draws anew. start='module' begins at the module's, and "
+            "start='draw' says that a draw is meant",
+            name,
+        )
 
 
 def _vector(given: Tensor, x0: Vec) -> Vec:

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections import Counter
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+UNIFORM = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+"""Layers that draw weights and biases from ±1/√fan-in."""
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+"""Layers that draw all parameters from ±1/√hidden units."""
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Layers that begin at weights of 1 and biases of 0."""
 
 
 def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -27,3 +46,28 @@ def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
         for name, b in fresh.named_buffers():
             b.copy_(kept[name])
     return fresh
+
+
+def undrawn(module: nn.Module) -> str | None:
+    """The name of a trainable parameter with values that its layer's ``reset_parameters`` never gives; None without.
+
+    Subclasses and other layers are not judged, nor are parameters with several places.
+    """
+    places = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    for path, m in module.named_modules():
+        for name, p in m.named_parameters(recurse=False):
+            if p.requires_grad and p.numel() and places[id(p)] == 1 and not _drawn(m, name, p.detach()):
+                return f"{path}.{name}".lstrip(".")
+    return None
+
+
+def _drawn(layer: nn.Module, name: str, p: Tensor) -> bool:
+    if type(layer) in NORMS:
+        return bool((p == (name == "weight")).all())
+    if type(layer) in UNIFORM and isinstance(layer.weight, nn.Parameter):
+        inputs = layer.weight[0].numel()
+    elif type(layer) in RECURRENT:
+        inputs = int(layer.hidden_size)  # type: ignore[arg-type]
+    else:
+        return True
+    return float(p.abs().max()) <= 1.01 / math.sqrt(inputs)  # a percent for roundings of float16

@@ -19,15 +19,16 @@ from .numbers import (
     by_method,
     directions,
     final,
+    is_share,
     paired,
     primary,
     reached_by_most,
     tailed,
     usable,
 )
-from .targets import COLUMNS
+from .targets import COLUMNS, Goal
 from .text import beyond, difference, impossible, worths
-from .units import DASH, duration, nbytes
+from .units import DASH, duration, nbytes, number, percent
 from .unlike import unlike
 
 NAMES = {
@@ -110,6 +111,16 @@ def headline(results: Sequence[Result]) -> list[str]:
     return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]
 
 
+def said(goal: Goal) -> str:
+    """A target in words: "accuracy of at least 90.0 %"."""
+    mean = "" if goal.over == 1 else f", over the mean of {goal.over} evaluations"
+    return " or ".join(
+        f"{NAMES.get(m, m)} of at {'least' if higher_is_better(m, goal.metrics) else 'most'} "
+        f"{percent(v) if is_share(m) else number(v)}{mean}"
+        for m, v in goal.values.items()
+    )
+
+
 def told_apart(results: Sequence[Result], metric: str) -> set[str]:
     """The method with the best mean, and those whose paired interval against it holds zero; none with a single seed."""
     sums = {s.method: s for s in aggregate(results) if s[metric].n > 1}
@@ -185,9 +196,19 @@ def html(results: Sequence[Result], base: str | None = None) -> str:
 
 
 def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> str:
-    """The caption of a table: the meaning of ± and of brackets, the numbers of seeds and test rows, the accuracy that
-    these tell, and conditions that differ between the runs. ``heads`` are the columns that are shown, default all."""
-    return " ".join(filter(None, (_spread(results), _brackets(results, heads), known_to(results), unlike(results))))
+    """The caption of a table: a target that no run reached, the meaning of ± and of brackets, the numbers of seeds and
+    test rows, the accuracy that these tell, and conditions that differ between the runs. ``heads`` are the columns that
+    are shown, default all."""
+    parts = _unreached(results), _spread(results), _brackets(results, heads), known_to(results), unlike(results)
+    return " ".join(filter(None, parts))
+
+
+def _unreached(results: Sequence[Result]) -> str:
+    """A sentence on the runs' target where none reached it; empty where some did, and without a target."""
+    goal = Goal.of(results)
+    if goal is None or any(map(goal.reached, results)):
+        return ""
+    return f"No run reached {said(goal)}, so final figures are compared."
 
 
 def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -109,6 +109,12 @@ class Pace:
         for key in _SPREAD:
             value = plain(getattr(self, key))
             object.__setattr__(self, key, value)
+            if isinstance(value, Mapping):
+                raise RecipeError(
+                    f"Pace({key}={value!r}): give a list with an entry for each client, in the order of their numbers, "
+                    "or a law that each draws from.",
+                    key,
+                )
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
                     _checked(key, entry, f"client {client}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
@@ -47,6 +47,20 @@ def _takes(module: nn.Module, X: Data) -> str:
     return f"; its forward takes {inspect.signature(module.forward)}" if isinstance(X, Fields) else ""
 
 
+def _one_tensor(out: object) -> Tensor:
+    """The outputs. Raises RecipeError, with the way out, where they are a dict, a tuple or another object."""
+    if isinstance(out, Tensor):
+        return out
+    part = ".logits"
+    if isinstance(out, Mapping | tuple | list) and out:
+        part = f"[{next(iter(out))!r}]" if isinstance(out, Mapping) else "[0]"
+    raise RecipeError(
+        f"Network(module): the module returns a {type(out).__name__}, and outputs must be one tensor; wrap it in a "
+        f"module whose forward returns that, such as self.module(X){part}",
+        "module",
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """Any nn.Module, trained on a loss of its outputs.
@@ -58,7 +72,7 @@ class Network:
             loss of each row. Weights of rows need the latter.
         start: "draw", the default, draws x₀ anew for every seed by the layers' own ``reset_parameters``; "module"
             begins at the weights that the module has. A module that comes from a run, or has a part of one, needs the
-            choice.
+            choice. One whose layers hold weights that they do not draw is a warning of the log without it.
         class_weights: a factor of cross-entropy for each class; default 1 each. The mean divides by the rows, not by
             the sum of factors as torch's does.
         ignore_index: the label in sequences and maps that has no loss, such as padding; default −100, as torch's. A
@@ -95,11 +109,13 @@ class Network:
         if self.class_weights is not None:
             try:
                 weights = [float(w) for w in self.class_weights]
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, RuntimeError):
                 weights = [math.nan]
-            if self.loss != "cross_entropy" or not all(0 <= w < math.inf for w in weights):
+            ordered = not isinstance(self.class_weights, Mapping | Set | str)
+            if self.loss != "cross_entropy" or not ordered or not all(0 <= w < math.inf for w in weights):
                 raise RecipeError(
-                    "Network(class_weights=...): want a finite number from 0 for each class, and loss='cross_entropy'",
+                    "Network(class_weights=...): want a list, in the order of the classes, of a "
+                    "finite number from 0 for each, and loss='cross_entropy'",
                     "class_weights",
                 )
             object.__setattr__(self, "class_weights", tuple(weights))
@@ -124,8 +140,7 @@ class Network:
                     "draws others for every seed; say which",
                     "start",
                 )
-            object.__setattr__(self, "start", "draw")
-        if self.start not in ("draw", "module"):
+        elif self.start not in ("draw", "module"):
             raise RecipeError.unknown(str(self.start), ("draw", "module"), "Network(start=...)")
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
@@ -138,7 +153,8 @@ class Network:
             dtype: of the run; None for float32.
             device: torch's name of it.
 
-        Raises BadData where the network cannot read such rows, or its outputs do not fit the labels.
+        Raises BadData where the network cannot read such rows, or its outputs do not fit the labels, and RecipeError
+        where the outputs are not one tensor.
         """
         if isinstance(X, Sparse):
             raise BadData("a network's rows are dense; give X.toarray(), or use Logistic, Softmax or LeastSquares")
@@ -159,6 +175,7 @@ class Network:
             raise BadData(
                 f"the network cannot read rows of shape {described(X)}{whole}: {e}{_takes(self.module, X)}"
             ) from e
+        out = _one_tensor(out)
         self._check_outputs(out, y, classes)
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
             narrow = list(out.shape[1:]) == [1] and y.ndim == 1
@@ -182,6 +199,12 @@ class Network:
         if not classes:
             return
         wide = out.ndim >= 2 and out.shape[1] >= classes
+        last = out.ndim > 2 and out.shape[1:-1] == y.shape[1:] and out.shape[-1] >= classes
+        if last and not (wide and out.shape[2:] == y.shape[1:]):
+            raise BadData(
+                f"the network's outputs are {list(out.shape[1:])} a row, with the {classes} classes last, and torch's "
+                "cross_entropy takes them first; return outputs.movedim(-1, 1)"
+            )
         if not wide or (y.ndim == 1 and out.ndim != 2):
             over = (y >= (out.shape[1] if out.ndim == 2 else classes)).nonzero()
             raise BadData(
@@ -232,11 +255,12 @@ class Network:
     @property
     def fingerprint(self) -> list[Any]:
         """All that decides a run's bits: with ``start="draw"`` weights that the seed draws don't count."""
-        module = redrawn(self.module) if self.start == "draw" else self.module
+        start = self.start or "draw"
+        module = redrawn(self.module) if start == "draw" else self.module
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
         rest = [] if rest == [None, -100, None] else rest
         rest = [*rest, self.shared] if self.shared is not None else rest
-        return [module, self.loss, self.start, *rest]
+        return [module, self.loss, start, *rest]
 
     def settings(self) -> dict[str, Any]:
         """The module's text, the loss's name and the start, for the record."""
@@ -244,7 +268,7 @@ class Network:
             "problem": "Network",
             "module": str(self.module),
             "loss": self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "own"),
-            "start": self.start,
+            "start": self.start or "draw",
             **({} if self.class_weights is None else {"class weights": list(self.class_weights)}),
             **({} if self.transform is None else {"transform": getattr(self.transform, "__name__", "own")}),
             **({} if self.shared is None else {"shared": self.shared}),

@@ -105,12 +105,12 @@ class NetworkProblem(NetworkModel):
         return NetworkObjective(self, X, y, Meter(), w=w)
 
     def initial(self, generator: torch.Generator) -> Vec:
-        """x₀ [d]: with ``start="draw"`` by the layers' own ``reset_parameters`` under this generator's seed.
+        """x₀ [d]: unless ``start="module"``, by the layers' own ``reset_parameters`` under this generator's seed.
 
         Parameters that no layer resets stay as the module has them. The draw is torch's CPU stream on every device, and
         the global stream is left as it was.
         """
-        if self.family.start == "draw":
+        if self.family.start != "module":
             log.info(
                 "x₀ is drawn by the layers' reset_parameters, for every seed; Network(start='module') keeps weights"
             )

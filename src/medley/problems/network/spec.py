@@ -56,5 +56,5 @@ class NetworkSpec(Protocol):
 
     @property
     def start(self) -> Literal["draw", "module"] | None:
-        """The choice of x₀; never None once the network is made."""
+        """The choice of x₀; None where the user made none, which draws it."""
         ...

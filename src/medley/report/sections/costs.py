@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ...storage.directions import higher_is_better
 from ..document import Block, Cell, Heading, Table
-from ..numbers import aggregate, directions, is_share
-from ..table import NAMES, costs, streamed
+from ..numbers import aggregate, directions
+from ..table import NAMES, costs, said, streamed
 from ..targets import COLUMNS, Goal
 from ..text import worths
-from ..units import DASH, count, nbytes, number, percent
+from ..units import DASH, count, nbytes
 from .comparison import Comparison
 
 
@@ -36,16 +35,6 @@ def _goal(c: Comparison) -> Goal | None:
     if not goal.n or not any(c.metric in row for r in c.results for row in r.history):
         return None
     return Goal({c.metric: goal.mean}, metrics=directions(c.results))
-
-
-def said(goal: Goal) -> str:
-    """A target in words: "accuracy of at least 90.0 %"."""
-    mean = "" if goal.over == 1 else f", over the mean of {goal.over} evaluations"
-    return " or ".join(
-        f"{NAMES.get(m, m)} of at {'least' if higher_is_better(m, goal.metrics) else 'most'} "
-        f"{percent(v) if is_share(m) else number(v)}{mean}"
-        for m, v in goal.values.items()
-    )
 
 
 def _reached(c: Comparison, goal: Goal, where: str) -> list[Block]:

@@ -16,12 +16,11 @@ from ..numbers import (
     reached_by_most,
     status_of,
 )
-from ..table import caption, costs, headline, named
+from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, worth, worths
 from ..units import DASH, nbytes
 from .comparison import Comparison
-from .costs import said
 
 
 def lede(c: Comparison) -> list[Block]:
