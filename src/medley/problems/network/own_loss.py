@@ -66,11 +66,11 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
         raise RecipeError(f"{called(loss)}: {e}; it is called with (outputs, y)", "loss") from None
     except ValueError:  # a builtin has no signature
         pass
-    z = out.detach().clone().requires_grad_()
     try:
+        z = out.detach().clone().requires_grad_()
         found: object = loss(z, y)
     except Exception:
-        _check_floats(loss, z, y)
+        _check_floats(loss, out, y)
         return None
     found = _tensor(loss, found)
     if not found.requires_grad:
@@ -78,15 +78,16 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
     try:
         torch.autograd.grad(found.sum(), z)
     except Exception:
-        _check_floats(loss, z, y)
+        _check_floats(loss, out, y)
     return found.detach()
 
 
-def _check_floats(loss: Loss, z: Tensor, y: Tensor) -> None:
+def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
     """Raise BadData where a loss that failed on whole numbers y takes the same numbers as floats."""
     if y.is_floating_point():
         return
     try:
+        z = out.detach().clone().requires_grad_()
         torch.autograd.grad(loss(z, y.to(z.dtype)).sum(), z)
     except Exception:
         return
