@@ -158,7 +158,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         self.classes_, label = np.unique(y, return_inverse=True)
         k = len(self.classes_)
         if k < 2:
-            raise BadData(f"all rows with a weight are of one class, {self.classes_[0]!r}; at least 2 are needed")
+            raise BadData(
+                f"all rows with a weight are of one class, {self.classes_.tolist()[0]!r}; at least 2 are needed"
+            )
         mu = 1 / (self.C * w.sum())
         if k > 2 and self.multi_class == "multinomial":
             results = [self._run(Softmax(mu, self.fit_intercept), X, label, w, sites)]

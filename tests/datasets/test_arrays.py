@@ -141,3 +141,26 @@ def test_labels_beyond_int64_are_named_with_their_row():
     with pytest.raises(md.BadData, match="row 1: 1000000000000000000000000000000 is no int64") as told:
         md.datasets.Dataset(np.zeros((2, 3)), [1, 10**30], classes=2)
     assert told.value.row == 1
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        [[1, 2, 3], [4, 5]],
+        [torch.ones(3), torch.ones(2)],
+        np.array([np.arange(3), np.arange(2)], object),
+    ],
+)
+def test_rows_of_unequal_length_are_named_with_the_remedy(X: Any) -> None:
+    said = r"^client 0's X cannot be made an array of rows: row 0 has 3 entries and row 1 has 2; pad .*datasets.tokens"
+    with pytest.raises(md.BadData, match=said) as e:
+        md.Federation(md.problems.Softmax(), clients=[(X, [0, 1])])
+    assert e.value.client == 0
+
+
+def test_one_feature_as_a_vector_is_told_of_its_column() -> None:
+    x = np.arange(4.0)
+    with pytest.raises(md.BadData, match=r"client 0: X is \[4\] and y is \[4\]; .*, so X\[:, None\] for one feature"):
+        md.Federation(md.problems.Softmax(), clients=[(x, [0, 1] * 2)])
+    with pytest.raises(md.BadData, match=r"One feature is X\[:, None\]"):
+        md.datasets.Dataset(x, [0, 1] * 2)

@@ -249,3 +249,8 @@ def test_split_by_draws_from_each_value_and_leaves_each_a_training_row() -> None
         assert drawn == {k: round(0.2 * n) for k, n in of.items()}
     with pytest.raises(RecipeError, match=r"has no 'wards'\. Did you mean 'ward'"):
         d.split(0.2, by="wards")
+
+
+def test_a_number_of_rows_in_place_of_a_fraction_is_told_of_it() -> None:
+    with pytest.raises(RecipeError, match=r"split\(test=10\) takes 50 of 50 rows; .*, such as 10 / 50 for 10 rows"):
+        Dataset(torch.zeros(50, 2), torch.zeros(50)).split(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,50 @@ def test_dates_that_pandas_has_as_objects_are_called_dates(when: Any) -> None:
     table = pd.DataFrame({"age": [1.0, 2.0], "died": ["no", "yes"]}).assign(when=[when] * 2)
     with pytest.raises(md.BadData, match=r"column 'when' is a date; give numbers, .*, or leave it out by features="):
         md.datasets.frame(table, "died")
+
+
+def test_the_index_of_a_frame_is_no_feature(tmp_path: Path) -> None:
+    """Rows sorted by class have it in their index."""
+    table = pd.DataFrame({"a": RNG.normal(size=20), "y": ["n"] * 10 + ["p"] * 10})
+    table.to_csv(tmp_path / "rows.csv")
+    said = r"rows.csv'\): the column '' is a frame's index as pandas writes it, .*; write the file with index=False"
+    with pytest.raises(md.BadData, match=said):
+        md.datasets.csv(tmp_path / "rows.csv", target="y")
+    read = pd.read_csv(tmp_path / "rows.csv")
+    with pytest.raises(md.BadData, match="the column 'Unnamed: 0' is a frame's index"):
+        md.datasets.frame(read, target="y")
+    with pytest.raises(md.BadData, match="the column 'Unnamed: 0' is a frame's index"):
+        md.Federation(P, clients=[read])
+    assert md.datasets.frame(read, target="y", features=["a"]).features == ("a",)
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    assert md.datasets.csv(tmp_path / "rows.csv", target="y").features == ("a",)
+
+
+def test_the_index_in_a_parquet_file_is_no_feature(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = pd.DataFrame({"a": RNG.normal(size=20), "y": ["n"] * 10 + ["p"] * 10}).sample(frac=1, random_state=0)
+    table.to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(md.BadData, match=r"'__index_level_0__' is a frame's index .*index=False"):
+        md.datasets.parquet(tmp_path / "rows.parquet", target="y")
+    table.to_parquet(tmp_path / "rows.parquet", index=False)
+    assert md.datasets.parquet(tmp_path / "rows.parquet", target="y").features == ("a",)
+
+
+def test_two_columns_that_may_be_the_target_are_named() -> None:
+    table = patients().rename(columns={"died": "label", "hospital": "client"})
+    both = table.assign(y=0)
+    for give in (lambda: md.Federation(P, clients=both), lambda: md.Federation(P, clients=[both])):
+        with pytest.raises(md.BadData, match=r"has 'label' and 'y', and each may be the target; .*target='label'"):
+            give()
+    places = table.rename(columns={"age": "x"}).assign(y=0.0)
+    assert md.Federation(P, clients=places).data.features == ("x", "smoker", "y")
+
+
+def test_whole_numbers_of_a_frame_are_no_values_by_themselves() -> None:
+    table = patients().drop(columns="died").rename(columns={"hospital": "client"})
+    table["label"] = 100 + 50 * (np.arange(300) % 4)
+    network = md.problems.Network(nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), loss=nn.L1Loss())
+    with pytest.raises(md.BadData, match=r"Network\(loss=L1Loss\) fits values.*'100', '150'.*regression=True"):
+        md.Federation(network, clients=table)
+    values = md.datasets.frame(table, "label", "client", regression=True)
+    assert float(md.Federation(network, clients=values).data.y.max()) == 250

@@ -521,3 +521,9 @@ def test_parquet_takes_blank_names_as_csv_does(tmp_path: Path) -> None:
         pq.write_table(pa.table(columns), file)
         with pytest.raises(BadData, match=f"row 2, column '{name}' holds '', which {said}"):
             datasets.parquet(file, "kind", ["site"])
+
+
+def test_a_file_in_another_encoding_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("größe,y\n1,0\n2,1\n".encode("latin-1"))
+    with pytest.raises(BadData, match=r"no CSV file in UTF-8 .*Save it so, or .*encoding='latin-1'"):
+        datasets.csv(tmp_path / "a.csv", target="y")

@@ -218,20 +218,20 @@ def test_images_in_a_mapped_file_take_at_most_a_third_longer_than_in_memory(tmp_
 
 
 class Torn(TorchDataset[Any]):
-    """A data set whose targets are known, and whose row 7 cannot be read, or is wider than the others."""
+    """A data set whose targets are known, and whose row ``bad`` cannot be read, or is wider than the others."""
 
     targets = (0, 1) * 5
 
-    def __init__(self, fails: bool) -> None:
-        self.fails = fails
+    def __init__(self, fails: bool, bad: int = 7) -> None:
+        self.fails, self.bad = fails, bad
 
     def __len__(self) -> int:
         return 10
 
     def __getitem__(self, i: int) -> Any:
-        if i == 7 and self.fails:
+        if i == self.bad and self.fails:
             raise OSError("no such image")
-        return torch.ones(4 if i == 7 else 3), i % 2
+        return torch.ones(4 if i == self.bad else 3), i % 2
 
 
 @pytest.mark.parametrize(
@@ -241,14 +241,15 @@ def test_a_row_that_fails_when_it_is_used_names_its_client(fails: bool, said: st
     """Inputs are read in the run, beside those of another client and alone."""
     problem, whole = md.problems.Network(nn.Linear(3, 2)), (torch.ones(10, 3), torch.arange(10) % 2)
     pace = md.scenarios.Pace(lr=0.1, batch=5, epochs=1)
-    for clients, name in (
-        ({"Bern": whole, "Basel": Torn(fails)}, "client 'Basel'"),
-        ([whole, Torn(fails)], "client 1"),
-        ({"Basel": Torn(fails)}, "client 'Basel'"),
+    for clients, name, row in (
+        ({"Bern": whole, "Basel": Torn(fails)}, "client 'Basel'", 7),
+        ([whole, Torn(fails)], "client 1", 7),
+        ({"Basel": Torn(fails)}, "client 'Basel'", 7),
+        ({"Basel": Torn(fails, 1)}, "client 'Basel'", 1),
     ):
-        with pytest.raises(md.BadData, match=f"^{name}, row 7 {said}") as e:
+        with pytest.raises(md.BadData, match=f"^{name}, row {row} {said}") as e:
             md.run(md.FedAvg(), md.Federation(problem, clients=clients, pace=pace), 1, progress=False)
-        assert e.value.row == 7
+        assert e.value.row == row
 
 
 def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 import medley as md
 
@@ -211,6 +213,68 @@ def test_whole_numbers_are_classes_and_values() -> None:
         md.Federation(problem, data=signs, partition=md.scenarios.IID(2)).draw(0)
     ranks = md.datasets.Dataset(X, torch.tensor([0, 1] * 4), classes=2, name="t", labels=("0", "1"))
     md.Federation(SQUARES, data=ranks, partition=md.scenarios.IID(2)).draw(0)
+
+
+def numbers_of_classes(labels: tuple[str, ...]) -> md.datasets.Dataset:
+    return md.datasets.Dataset(X, torch.arange(8) % len(labels), classes=len(labels), name="costs", labels=labels)
+
+
+def own_huber(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.huber_loss(z[:, 0], y.float())
+
+
+def ordinal(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A loss of pairs of rows, which reads the order of classes alone."""
+    return F.softplus(-(z[:, 0][:, None] - z[:, 0]) * (y[:, None] - y).sign()).mean()
+
+
+@pytest.mark.parametrize("loss", ["mse", nn.L1Loss(), nn.HuberLoss(), F.smooth_l1_loss, own_huber])
+def test_a_loss_of_values_is_not_fitted_to_numbers_of_classes(loss: Any) -> None:
+    """Costs of 100, 150 and 200 would be fitted as 0, 1 and 2."""
+    network, deal = md.problems.Network(nn.Linear(3, 1), loss=loss), md.scenarios.IID(2)
+    said = r"^Network\(loss=.*\) fits values, .* of costs are the classes '100', '150', '200', .* regression=True$"
+    with pytest.raises(md.BadData, match=said):
+        md.Federation(network, data=numbers_of_classes(("100", "150", "200")), partition=deal)
+    md.Federation(network, data=numbers_of_classes(("0", "1.0", "2")), partition=deal)
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(), lambda z, y: F.cross_entropy(z, y.long()), nn.MultiMarginLoss(), ordinal]
+)
+def test_a_loss_of_classes_takes_classes_of_any_name(loss: Any) -> None:
+    network, names = md.problems.Network(nn.Linear(3, 3), loss=loss), ("100", "150", "200")
+    md.Federation(network, data=numbers_of_classes(names), partition=md.scenarios.IID(2)).draw(0)
+
+
+def test_two_named_classes_are_probabilities_and_three_are_none() -> None:
+    network = md.problems.Network(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
+    md.Federation(network, data=numbers_of_classes(("no", "yes")), partition=md.scenarios.IID(2)).draw(0)
+    three = md.Federation(network, data=numbers_of_classes(("a", "b", "c")), partition=md.scenarios.IID(2))
+    with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) wants targets from 0 to 1; row \d has 2"):
+        three.draw(0)
+
+
+def test_text_labels_of_pairs_reach_the_problem_that_they_fit() -> None:
+    text = np.where(Y > 0, "yes", "no")
+    binary = md.problems.Network(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
+    fed = md.Federation(binary, clients=[(X, text), (X, text, X, text)])
+    assert set(md.run(md.FedAvg(), fed, 1, progress=False).predict(X)) <= {"no", "yes"}
+    for problem in (SQUARES, md.problems.Network(nn.Linear(3, 1), loss="mse")):
+        with pytest.raises(md.BadData, match="fits values, and the targets of own data are the classes 'no', 'yes'"):
+            md.Federation(problem, clients=[(X, text)])
+    with pytest.raises(md.BadData, match="all labels are 'no'; want two at least"):
+        md.Federation(LOGISTIC, clients=[(X, ["no"] * 8)])
+
+
+def test_a_third_text_is_named_with_its_client() -> None:
+    text = np.where(Y > 0, "yes", "no")
+    third = text.astype(object)
+    third[5] = "Yes"
+    said = r"Logistic has two classes, and own data has 3 labels: 'Yes' \(1 rows\), 'no' \(8 rows\), .*problems.Softmax"
+    with pytest.raises(md.BadData, match=f"^client 'Lyon', row 5: {said}"):
+        md.Federation(LOGISTIC, clients={"Bern": (X, text), "Lyon": (X, third)})
+    with pytest.raises(md.BadData, match=f"^Logistic .*'Yes' {chr(92)}(2 rows"):
+        md.Federation(LOGISTIC, clients=[(X, third), (X, third)])
 
 
 def test_a_client_that_lost_its_training_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:

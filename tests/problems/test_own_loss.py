@@ -183,7 +183,7 @@ def fails_in_training(z: Tensor, y: Tensor) -> Any:
 )
 def test_a_loss_that_fails_is_refused_with_both_shapes(loss: Callable[..., Any], said: str) -> None:
     with pytest.raises(md.RecipeError, match=said) as e:
-        trained(nn.Linear(4, 1), loss)
+        trained(nn.Linear(4, 1), loss, Y.sigmoid())
     assert e.value.key == "loss"
 
 
@@ -201,3 +201,13 @@ def test_an_error_without_words_leaves_the_choice_of_an_engine_to_the_others() -
         return squares(z[:, 0], y)
 
     assert trained(nn.Linear(4, 1), wordless) < 0.9
+
+
+@pytest.mark.parametrize("loss", [nn.BCELoss(), nn.HuberLoss(), lambda z, y: F.huber_loss(z, y)])
+def test_whole_numbers_for_a_loss_that_takes_floats_are_refused_with_the_remedy(loss: Callable[..., Any]) -> None:
+    """Some fail at once, some by their gradient."""
+    net = nn.Sequential(nn.Linear(4, 2), nn.Sigmoid())
+    y = torch.stack([Y > 0, Y > 1], 1).long()
+    with pytest.raises(md.BadData, match=r"takes targets as floats, and they are whole numbers; give y.astype"):
+        trained(net, loss, y)
+    trained(net, loss, y.float())

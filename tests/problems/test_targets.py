@@ -292,3 +292,31 @@ def test_integer_targets_of_mse_are_numbers() -> None:
     r = md.run(md.FedAvg(), federation(Network(nn.Linear(6, 1), loss="mse"), y), 1, dtype=F64)
     assert "accuracy" not in r.summary
     assert r.history[0]["loss"] > 100
+
+
+@pytest.mark.parametrize("ignored", [255, 2, -1])
+@pytest.mark.parametrize("classes", [2, None])
+def test_padding_is_no_class_whatever_its_number(ignored: int, classes: int | None) -> None:
+    """Maps of two classes whose first row of pixels has no label, as 255 in VOC and Cityscapes."""
+    X = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    y = (X[:, 0] > 0.5).long()
+    y[:, 0] = ignored
+    net = nn.Conv2d(1, 2, 1)
+    network, whole = Network(net, ignore_index=ignored), md.datasets.Dataset(X, y, classes=classes)
+    feds = [
+        md.Federation(network, clients=[(X[:4], y[:4]), (X[4:], y[4:], X, y)], classes=classes),
+        md.Federation(network, data=whole, partition=md.scenarios.IID(2)),
+        md.Federation(network, data=(X, y), partition=md.scenarios.IID(2), classes=classes),
+    ]
+    assert feds[0].data.classes == 2
+    for fed in feds:
+        assert md.run(md.FedAvg(), fed, 1, progress=False).status.outcome == "finished"
+    with pytest.raises(md.BadData, match=r"padding") as e:
+        md.Federation(Network(net, ignore_index=-7), clients=[(X, y)], classes=classes).draw(0)
+    assert e.value.client == 0
+
+
+def test_labels_of_maps_beyond_the_classes_are_no_padding_where_they_differ() -> None:
+    y = torch.tensor([[0, 1, 7], [1, 255, 0]])
+    with pytest.raises(md.BadData, match=r"training y\[0\] = 7 is no label of 0..1"):
+        md.datasets.Dataset(torch.rand(2, 3), y, classes=2)

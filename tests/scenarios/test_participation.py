@@ -125,3 +125,9 @@ def test_settings_that_make_no_sense(make, message):
 def test_one_cohort_that_is_no_list_of_cohorts_is_refused():
     with unchecked(), pytest.raises(RecipeError, match=r"want a list of ids for each round, such as \[\[0, 7\]\]"):
         Fixed([0, 7])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("ids", [["a"], [None], [math.nan], [0.5]])
+def test_cohorts_of_other_things_than_ids_are_refused(ids):
+    with unchecked(), pytest.raises(RecipeError, match=r"cohort 0 is .*: client ids are 0, 1, ..., each once"):
+        Fixed([ids])

@@ -53,13 +53,22 @@ class RecipeError(MedleyError, ValueError):
 
 
 class BadData(MedleyError, ValueError):
-    """A client's data cannot be used. ``client``, ``row`` and ``column`` are their numbers from 0, or None."""
+    """A client's data cannot be used. ``client``, ``row`` and ``column`` are their numbers from 0, or None.
+
+    ``placed`` is whether the message says whose row it is, and ``row`` is the number there.
+    """
 
     def __init__(
-        self, message: str, *, client: int | None = None, row: int | None = None, column: int | None = None
+        self,
+        message: str,
+        *,
+        client: int | None = None,
+        row: int | None = None,
+        column: int | None = None,
+        placed: bool = False,
     ) -> None:
         super().__init__(message)
-        self.client, self.row, self.column = client, row, column
+        self.client, self.row, self.column, self.placed = client, row, column, placed
 
 
 class Unsupported(MedleyError, NotImplementedError):

@@ -6,6 +6,7 @@ from . import tokens as tokens
 from .dataset import Dataset
 from .disk import saved
 from .flamby import heart_disease, tcga_brca
+from .folders import image_folder
 from .hub import hub
 from .images import cifar10, cifar100, emnist, fashion_mnist, mnist, tiny_imagenet, tiny_imagenet50
 from .leaf import femnist, shakespeare
@@ -30,6 +31,7 @@ __all__ = [
     "gaussian_classes",
     "heart_disease",
     "hub",
+    "image_folder",
     "mnist",
     "msd_years",
     "npz",

@@ -132,13 +132,15 @@ def _numbers(value: Any, what: str, client: int | None, labels: bool) -> np.ndar
     try:
         array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as e:
-        raise BadData(f"{what} cannot be made an array of rows: {e}", client=client) from None
+        raise BadData(f"{what} cannot be made an array of rows: {_ragged(value) or e}", client=client) from None
     if isinstance(array, np.ma.MaskedArray):
         if (mask := np.ma.getmaskarray(array)).any():
             _refuse(mask, array.data, what, client, "is masked; fill such entries or leave these rows out")
         array = array.data
     kind, columns = array.dtype.kind, getattr(value, "columns", None)
     if kind == "O":
+        if columns is None and array.ndim == 1 and (said := _ragged(array)):
+            raise BadData(f"{what} cannot be made an array of rows: {said}", client=client)
         array = _objects(array, what, client, labels, columns)
     elif kind in REMEDIES:
         bad = array.imag != 0 if kind == "c" else np.zeros(array.shape, bool)
@@ -151,6 +153,20 @@ def _numbers(value: Any, what: str, client: int | None, labels: bool) -> np.ndar
     # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
     odd = any(s < 0 for s in array.strides) or not array.flags.writeable
     return array.copy() if odd else np.ascontiguousarray(array)
+
+
+def _ragged(value: Any) -> str:
+    """The two first unequal lengths of rows, and the remedy; empty where rows have no lengths, or all the same."""
+    try:
+        lengths = [len(row) for row in value if not isinstance(row, str)]
+    except TypeError:
+        return ""
+    if not (other := [k for k, n in enumerate(lengths) if n != lengths[0]]):
+        return ""
+    return (
+        f"row 0 has {lengths[0]} entries and row {other[0]} has {lengths[other[0]]}; pad them to one length, as "
+        "datasets.tokens.Vocabulary.encode does of texts and torch.nn.utils.rnn.pad_sequence of tensors"
+    )
 
 
 def _objects(array: np.ndarray, what: str, client: int | None, labels: bool, columns: Any) -> np.ndarray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,20 @@ def _exact(value: Any, kind: type) -> Any:
     if kind is np.int64 and isinstance(value, float):
         raise ValueError
     return int(value) if kind is np.int64 else float(value)
+
+
+INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
+"""Names under which pandas writes and reads rows' index where it has none."""
+
+
+def refuse_index(columns: Iterable[str], call: str, remedy: str) -> None:
+    """Raise BadData, naming ``call`` and ending in ``remedy``, for an input column that is the index of a frame."""
+    for name in columns:
+        if INDEX.fullmatch(name):
+            raise BadData(
+                f"{call}: the column {name!r} is a frame's index as pandas writes it, which follows the order of rows; "
+                f"{remedy}, or give it a name if it is a feature"
+            )
 
 
 def is_number(cell: str) -> bool:

@@ -217,7 +217,9 @@ class Dataset:
         if len(X) != len(y) or not len(X):
             raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
         if X.ndim < 2:
-            raise BadData(f"{self.name}: {part} X has shape {tuple(X.shape)}; rows are needed, [n, features] or more.")
+            one = " One feature is X[:, None]." if X.ndim else ""
+            shape = tuple(X.shape)
+            raise BadData(f"{self.name}: {part} X has shape {shape}; rows are needed, [n, features] or more.{one}")
         if 0 in X.shape[1:]:
             raise BadData(f"{self.name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
         for t, what in tensors(X, f"{self.name}: {part} X"):
@@ -234,8 +236,9 @@ class Dataset:
             raise BadData(
                 f"{self.name}: {part} y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long()."
             )
-        outside = ((y < 0) & (y.ndim == 1)) | (y >= self.classes)  # sequences may be padded with a negative number
-        if outside.any():
+        outside = ((y < 0) & (y.ndim == 1)) | (y >= self.classes)
+        # Sequences and maps may be padded with a negative number, or one above the classes.
+        if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
             at = tuple(outside.nonzero()[0].tolist())
             row = at[0]
             raise BadData(f"{self.name}: {part} y[{row}] = {int(y[at])} is no label of 0..{self.classes - 1}.", row=row)
@@ -253,7 +256,7 @@ class Dataset:
         Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays.
 
         Args:
-            test: Fraction of the training rows; default 0.2.
+            test: Fraction of the training rows; default 0.2. 0 draws none.
             validation: Fraction of the training rows left; default 0, no validation set.
             seed: Of the streams (seed, "split", "test") and (seed, "split", "validation"); default 0.
             by: Keys, such as the clients', or "label": rows that are alike in all of them give this fraction each,

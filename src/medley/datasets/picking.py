@@ -55,9 +55,11 @@ def carved(
         each = [order[group == g] for g in range(int(group.max()) + 1)]
         first = torch.cat([rows[: min(round(fraction * len(rows)), len(rows) - 1)] for rows in each])
     if not 0 < len(first) < n:
+        whole = fraction == int(fraction) and 0 < fraction < n
+        number = f", such as {fraction} / {n} for {fraction} rows" if whole else ""
         raise RecipeError(
             f"{name}.split({part}={fraction}) takes {len(first)} of {n} rows; choose a fraction in (0, 1) "
-            "that leaves something on both sides.",
+            f"that leaves something on both sides{number}.",
             part,
         )
     stays = torch.ones(n, dtype=torch.bool)

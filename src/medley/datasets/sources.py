@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -17,13 +17,28 @@ from ..contract.errors import BadData, RecipeError
 from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, Mapped
 from .arrays import REMEDIES, names_of
+from .cells import refuse_index
 from .dataset import Dataset
 
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""
 
 TARGETS = ("label", "labels", "target", "y")
-"""Names of the target in rows that are mappings."""
+"""Names of the target in rows that are mappings, and in frames."""
+
+
+def target_of(names: Collection[str], where: str) -> str | None:
+    """The one of these names that is a target's; None for none. Raises BadData, naming ``where``, for several.
+
+    A "y" beside an "x" is taken for a coordinate where there is another.
+    """
+    found = [name for name in TARGETS if name in names]
+    if found[1:] and (found[1:] != ["y"] or "x" not in names):
+        raise BadData(
+            f"{where} has {' and '.join(map(repr, found))}, and each may be the target; leave out or rename all but "
+            f"one, or of a frame give datasets.frame(table, target={found[0]!r})"
+        )
+    return found[0] if found else None
 
 
 def read_item(items: Any, i: int, where: str) -> Any:
@@ -31,7 +46,7 @@ def read_item(items: Any, i: int, where: str) -> Any:
     try:
         return items[i]
     except Exception as e:
-        raise BadData(f"{where}, row {i} cannot be read, {type(e).__name__}: {e}", row=i) from e
+        raise BadData(f"{where}, row {i} cannot be read, {type(e).__name__}: {e}", row=i, placed=True) from e
 
 
 class Shelf:
@@ -75,7 +90,7 @@ class Items:
             row = as_row(_at(item, self.path), self.path)
             if row.shape != self.shape[1:]:
                 said = f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop"
-                raise BadData(f"{self.shelf.where}, {said}", row=i)
+                raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
             out.append(row)
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
@@ -172,7 +187,7 @@ def _changed(items: Any) -> bool:
 def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[str] | None, str | int]:
     """The places of inputs in an item, the inputs' names, and the place of the target."""
     if isinstance(item, Mapping):
-        target = next((name for name in TARGETS if name in item), None)
+        target = target_of(item, f"{where}: an item")
         inputs = [name for name in item if name not in (target, aside)]
         if target is not None and inputs:
             return [(name,) for name in inputs], inputs, target
@@ -203,7 +218,7 @@ def _is_hugging_face(value: object) -> bool:
 def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.ndarray]:
     """Inputs and targets of a frame, whose target has one of the usual names."""
     names = _columns(table)
-    target = next((name for name in TARGETS if name in names), None)
+    target = target_of(names, where)
     if target is None:
         raise BadData(
             f"{where} is a frame without a column called {', '.join(TARGETS)}: rename the target's, "
@@ -215,7 +230,7 @@ def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.nda
 def by_client(value: Any) -> Dataset:
     """A frame of all clients' rows as a data set with the key "client". Raises BadData for one without that column."""
     names = [str(name) for name in value.columns]
-    target = next((name for name in TARGETS if name in names), None)
+    target = target_of(names, "Federation(clients=...)")
     if target is None or "client" not in names:
         raise BadData(
             f"Federation(clients=...) is a frame with the columns {', '.join(names)}: say which are the client's and "
@@ -288,6 +303,8 @@ def _inputs(
     """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones."""
     names = _columns(table)
     wanted = tuple(n for n in names if n not in special) if features is None else tuple(map(str, features))
+    if features is None:
+        refuse_index(wanted, "datasets.frame(...)", "leave it out, frame.drop(columns=...)")
     for name in (*special, *wanted):
         if name not in names:
             raise RecipeError.unknown(name, names, "datasets.frame(...): the table")

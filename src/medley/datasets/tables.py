@@ -21,7 +21,7 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
-from .cells import bad_cell, check_keys, check_target, is_number, plain, refuse_nonfinite
+from .cells import bad_cell, check_keys, check_target, is_number, plain, refuse_index, refuse_nonfinite
 from .dataset import Dataset
 from .files import Place, called, check_delimiter, find, locate, read_npz
 
@@ -122,7 +122,7 @@ def csv(
     Raises:
         RecipeError: A column is not there.
         BadData: A cell is empty, no number, NaN or infinite, or a row has another length. Names row, counted from 0
-            below the header, and column.
+            below the header, and column. A column is a frame's index, which pandas writes by default.
     """
     call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
     check_delimiter(delimiter, call)
@@ -150,7 +150,7 @@ def csv(
                     values.append(cells[j].strip())
                 rows += 1
     except (UnicodeDecodeError, csvfile.Error) as error:
-        raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}).") from None
+        raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {ENCODING}") from None
     X = np.frombuffer(numbers, np.float64).reshape(rows, len(numeric))
     refuse_nonfinite(X, numeric, header, call)
     columns = {name: plain(values) for name, values in zip(named, text, strict=True)}
@@ -259,6 +259,9 @@ def online_news(folder: Place | None = None) -> Dataset:
     return Dataset(_float(got["x"]), _float(np.log(got["shares"])), keys=keys, name="online_news")
 
 
+ENCODING = "Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding='latin-1'), target=...)."
+"""The remedy for a CSV file in another encoding."""
+
 KEYS = {"channel": "data_channel_is_", "weekday": "weekday_is_"}
 """Prefixes of one-hot columns by the name of the key that they become."""
 
@@ -287,7 +290,8 @@ def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:
 def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> tuple[dict[str, int], list[int]]:
     """Positions of target and keys by name, and positions of the features.
 
-    Raises BadData for a header that names a column twice, RecipeError for a column that is not there.
+    Raises BadData for a header that names a column twice, or has a frame's index, RecipeError for a column that is not
+    there.
     """
     if len(set(header)) != len(header):
         twice = next(h for h in header if header.count(h) > 1)
@@ -298,6 +302,7 @@ def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> 
     if target in keys:
         raise RecipeError(f"{call}: {target!r} cannot be both target and key.", "keys")
     named = {name: header.index(name) for name in (target, *keys)}
+    refuse_index([name for name in header if name not in named], call, "write the file with index=False")
     return named, [j for j in range(len(header)) if j not in named.values()]
 
 

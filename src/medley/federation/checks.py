@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..contract.algorithm import Algorithm
@@ -12,10 +13,12 @@ from ..contract.errors import BadData, RecipeError, Unsupported
 from ..contract.problem import Family, Problem
 from ..datasets import Dataset
 from ..problems import LeastSquares, Logistic, Network, Softmax
+from ..problems.network.own_loss import called, fits_values
 from ..scenarios import ByKey
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
+from .own_labels import in_rows
 
 log = logging.getLogger("medley")
 
@@ -36,11 +39,12 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
 
 
-def check_labels(problem: Family, data: Dataset) -> None:
+def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None) -> None:
     """Raise BadData, with the remedy, for targets that do not fit the problem.
 
     Values for a problem of classes; classes, whose numbers mean nothing, for one of values; and, with all labels and
-    their rows, more than two text labels for a problem of two classes.
+    their rows, more than two text labels for a problem of two classes; the client too where ``sizes``, the rows of
+    each, are given and the rarest label is only there.
     """
     _check_task(problem, data)
     if not isinstance(problem, Logistic) or len(data.labels) <= 2:
@@ -48,19 +52,25 @@ def check_labels(problem: Family, data: Dataset) -> None:
     counts = torch.bincount(data.y[data.y >= 0], minlength=len(data.labels)).tolist()
     said = [f"{label!r} ({count:,} rows)" for label, count in zip(data.labels, counts, strict=True)]
     more = f" and {len(said) - 8} more" if len(said) > 8 else ""
-    raise BadData(
+    e = BadData(
         f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; mend a label "
         "that is misspelt, or give problems.Softmax"
     )
+    rows = (data.y == counts.index(min(counts))).nonzero()[:, 0].tolist()
+    held = set() if sizes is None else {*np.repeat(np.arange(len(sizes)), sizes)[rows]}
+    raise e if sizes is None or len(held) != 1 else in_rows(e, rows[0], sizes)
 
 
 def _check_task(problem: Family, data: Dataset) -> None:
-    name, y = type(problem).__name__, data.y
-    if isinstance(problem, LeastSquares) and any(label != str(k) for k, label in enumerate(data.labels)):
+    name, y, labels = type(problem).__name__, data.y, data.labels
+    loss = problem.loss if isinstance(problem, Network) else None
+    values = isinstance(problem, LeastSquares) if loss is None else fits_values(loss, len(labels))
+    if values and not all(map(_is_number, labels, range(len(labels)))):
         raise BadData(
-            f"{name} fits values, and the targets of {data.name} are the classes "
-            f"{', '.join(map(repr, data.labels[:4]))}{', …' if len(data.labels) > 4 else ''}, numbered from 0; give "
-            "Logistic or Softmax, or read numbers with regression=True"
+            f"{name if loss is None else called(loss)} fits values, and the targets of {data.name} are the classes "
+            f"{', '.join(map(repr, labels[:4]))}{', …' if len(labels) > 4 else ''}, numbered from 0; give "
+            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, give values as floats, or read numbers "
+            "with regression=True"
         )
     classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
     if not classes or data.classes is not None or not y.is_floating_point() or not len(y):
@@ -72,6 +82,14 @@ def _check_task(problem: Family, data: Dataset) -> None:
         f"{name} wants classes, and the targets of {data.name} are values such as {y.flatten()[0].item():g}; give "
         f"{remedy}, or read classes without regression=True, as whole numbers or text"
     )
+
+
+def _is_number(label: str, k: int) -> bool:
+    """Whether a label, such as "2" or "2.0", is the number k that stands for it."""
+    try:
+        return float(label) == k
+    except ValueError:
+        return False
 
 
 def tell_of_lost(data: Dataset, partition: object) -> None:

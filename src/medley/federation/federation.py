@@ -123,7 +123,8 @@ class Federation:
                 )
         assert data is not None
         self.data = data if classes is None else replace(data, classes=classes)
-        check_labels(problem, self.data)
+        with naming(self._names):
+            check_labels(problem, self.data, self.sizes)
         tell_of_lost(self.data, partition)
         if own_test and self.data.X_test is None:
             raise RecipeError(

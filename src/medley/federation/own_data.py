@@ -20,7 +20,7 @@ from ..datasets.sources import as_key, features_of, is_items, pair_of
 from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
-from .own_labels import all_labels, counted, in_tests, numbered_labels
+from .own_labels import Canonical, all_labels, counted, in_tests, numbered_labels
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""
@@ -66,22 +66,23 @@ def pooled(
     clients = [_pair_of(i, given, aside, said[i]) if is_items(given) else given for i, given in enumerate(clients)]
     test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
     clients, test, names = numbered_labels(clients, test)
+    canonical: Canonical = (lambda y, _: y) if names else problem.canonical
     rows = [_rows(i, given) for i, given in enumerate(clients)]
     _check_alike(rows)
     weights = [r.w for r in rows if r.w is not None]
     if weights and len(weights) < len(rows):
         raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
     sizes = [len(r.X) for r in rows]
-    X_test, y_test = _test(problem, test, classes)
+    X_test, y_test = _test(canonical, test, classes)
     owner: dict[str, np.ndarray] = {}
     if tested := [i for i, r in enumerate(rows) if r.X_test is not None]:
         if test is not None:
             raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
-        X_test, y_test, owner = _own_tests(problem, rows, tested, classes)
-    y = all_labels(problem, torch.cat([r.y for r in rows]), sizes, classes)
+        X_test, y_test, owner = _own_tests(canonical, rows, tested, classes)
+    y = all_labels(canonical, torch.cat([r.y for r in rows]), sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
-    if classes is None and numbered(y):
-        classes = counted(y, y_test, sizes, owner.get("client"))
+    if classes is None and (names or numbered(y)):
+        classes = counted(y, y_test, sizes, owner.get("client"), getattr(problem, "ignore_index", None))
     X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
     return Dataset(
         X,
@@ -172,7 +173,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         raise RecipeError("Federation(test=...): the data set has test rows already; leave one of both out", "test")
     if isinstance(test, Dataset):
         return _joined(data, test)
-    rows = _test(problem, pair_of(test, "Federation(test=...)") if is_items(test) else test, data.classes)
+    rows = _test(problem.canonical, pair_of(test, "Federation(test=...)") if is_items(test) else test, data.classes)
     return replace(data, X_test=rows[0], y_test=rows[1])
 
 
@@ -253,7 +254,8 @@ def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
     X, y = as_tensor(X, f"client {i}'s X{part}", i), as_tensor(y, f"client {i}'s y{part}", i, labels=True)
     if X.ndim < 2 or len(X) != len(y):
         raise BadData(
-            f"client {i}: X{part} is {list(X.shape)} and y{part} is {list(y.shape)}; want one row a sample in both",
+            f"client {i}: X{part} is {list(X.shape)} and y{part} is {list(y.shape)}; want one row a sample in both"
+            f"{', so X[:, None] for one feature' if X.ndim == 1 else ''}",
             client=i,
         )
     if 0 in X.shape[1:]:
@@ -265,14 +267,14 @@ def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
 
 
 def _own_tests(
-    problem: Family, rows: Sequence[OwnRows], tested: Sequence[int], classes: int | None
+    canonical: Canonical, rows: Sequence[OwnRows], tested: Sequence[int], classes: int | None
 ) -> tuple[Tensor, Tensor, dict[str, np.ndarray]]:
     """The test rows of the clients ``tested``, in order, and the client of each as a key."""
     Xs = [X for i in tested if (X := rows[i].X_test) is not None]
     y = torch.cat([y for i in tested if (y := rows[i].y_test) is not None])
     owner = np.repeat(tested, [len(X) for X in Xs])
     try:
-        return torch.cat(Xs), problem.canonical(y, classes), {"client": owner}
+        return torch.cat(Xs), canonical(y, classes), {"client": owner}
     except BadData as e:
         if e.row is None:
             raise
@@ -280,7 +282,7 @@ def _own_tests(
 
 
 def _test(
-    problem: Family, test: tuple[Any, Any] | None, classes: int | None
+    canonical: Canonical, test: tuple[Any, Any] | None, classes: int | None
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Test rows, checked."""
     if test is None:
@@ -291,7 +293,7 @@ def _test(
     if not len(X) or not len(y):
         raise BadData("Federation(test=...): there are no rows; leave test= out")
     try:
-        return X, problem.canonical(y, classes)
+        return X, canonical(y, classes)
     except BadData as e:
         raise BadData(f"the test set: {e}", row=e.row) from None
 

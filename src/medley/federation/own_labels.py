@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
-from ..contract.problem import Family
 from ..datasets.arrays import is_text, numbered, text_labels
+
+Canonical = Callable[[Tensor, int | None], Tensor]
+"""Labels y and the number of classes, or None, to the labels as data sets hold them; `Family.canonical` is one."""
 
 PLACES = (1, 3)
 """The places of y and y_test in a client's tuple."""
@@ -21,7 +23,7 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
     """Clients and test rows with text labels numbered from 0 in the order of the alphabet, and the labels' names.
 
     Labels that are no text stay as they are where none is, and there are no names then. Raises BadData, naming a client
-    of the rarer kind, where some are texts and some are not.
+    of the rarer kind, where some are texts and some are not, and BadData for a single text as all labels.
     """
     whole = [*clients, test]
     called = [*(f"client {i}" for i in range(len(clients))), "the test set"]
@@ -44,6 +46,8 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
             "the same kind, such as y.astype(str)",
             client=i if i < len(clients) else None,
         )
+    if len(names) == 1:
+        raise BadData(f"all labels are {names[0]!r}; want two at least")
     made = [
         tuple(numbered(v, names, called[i]) if (i, k) in given else v for k, v in enumerate(g))
         if isinstance(g, tuple | list)
@@ -53,17 +57,19 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
     return made[:-1], made[-1], names
 
 
-def all_labels(problem: Family, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
+def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
     """All clients' labels as data sets have them. Raises BadData, naming the client and its row."""
     try:
-        return problem.canonical(y, classes)
+        return canonical(y, classes)
     except BadData as e:
         if e.row is None:
             raise
-        raise _in_rows(e, e.row, sizes) from None
+        raise in_rows(e, e.row, sizes) from None
 
 
-def counted(y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None) -> int:
+def counted(
+    y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, ignored: int | None = None
+) -> int:
     """The number of classes of these labels: all of 0, 1, ... up to the largest have rows, or all labels are 1.
 
     Args:
@@ -71,15 +77,16 @@ def counted(y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarra
         y_test: labels of test rows, or None
         sizes: rows of each client
         owner: the client of each test row; None where they are nobody's
+        ignored: the label of sequences and maps that is no class, such as padding; None for none
 
     Raises BadData for other labels [n], with the first row of the label after a gap.
     """
     together = y if y_test is None else torch.cat([y.flatten(), y_test.flatten()])
-    high = int(together.max())
     if y.ndim > 1:  # a few texts or maps need not have every class
-        return max(2, high + 1)
+        kept = together if ignored is None else together.masked_fill(together == ignored, 0)
+        return max(2, int(kept.max()) + 1)
     found = torch.unique(together)
-    low, gaps = int(found[0]), (found != torch.arange(len(found))).nonzero()
+    low, high, gaps = int(found[0]), int(found[-1]), (found != torch.arange(len(found))).nonzero()
     if low > 0 and high > 1:
         raise BadData(
             f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
@@ -100,13 +107,13 @@ def _stray(
         "classes= where some have no rows; if they are values, give floats, y.astype('float32')"
     )
     if len(rows := (y == label).nonzero()):
-        return _in_rows(e, int(rows[0]), sizes)
+        return in_rows(e, int(rows[0]), sizes)
     assert y_test is not None
     row = int((y_test == label).nonzero()[0])
     return BadData(f"the test set, row {row}: {e}", row=row) if owner is None else in_tests(e, row, owner)
 
 
-def _in_rows(e: BadData, row: int, sizes: list[int]) -> BadData:
+def in_rows(e: BadData, row: int, sizes: list[int]) -> BadData:
     """The error of a row of all clients' rows together, by its client."""
     client = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
     return _of_client(e, client, row - sum(sizes[:client]), "row")

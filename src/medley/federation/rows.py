@@ -118,7 +118,7 @@ class Layout:
 
     def blamed(self, e: BadData) -> BadData:
         """The same error with the client that has the row, where it names one of all rows."""
-        if e.row is None:
+        if e.row is None or e.placed:
             return e
         at = int(np.searchsorted(self.starts, e.row, side="right")) - 1
         s, k = divmod(at, len(self.ids))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData
 from ..contract.types import Data
+from ..numerics.lazy import Lazy
 
 
 def cross_entropies(z: Float[Tensor, "n c ..."], y: Int[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
@@ -60,9 +61,21 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
         at = tuple(bad.nonzero()[0].tolist())
         row = at[0]
         known = f"0..{classes - 1}" if classes else "0, 1, ..."
+        padding = "" if y.ndim == 1 or ignored is None else f", or say ignore_index={y[at].item():g} if it is padding"
         raise BadData(
             f"{where} wants labels {known}; row {row} has {y[at].item():g}. Give classes= if there "
-            "are more, or number the labels from 0",
+            f"are more, or number the labels from 0{padding}",
             row=row,
         )
     return whole
+
+
+def binary_targets(y: Data, where: str) -> Data:
+    """Targets of binary cross-entropy as floats. Raises BadData, naming ``where`` and the first row outside 0..1."""
+    if isinstance(y, Lazy):
+        return y
+    bad = (y < 0) | (y > 1)
+    if bad.any():
+        at = tuple(bad.nonzero()[0].tolist())
+        raise BadData(f"{where} wants targets from 0 to 1; row {at[0]} has {y[at].item():g}", row=at[0])
+    return y if y.is_floating_point() else y.float()

@@ -195,7 +195,7 @@ class Fixed:
                 f"Fixed({list(self.cohorts)}): want a list of ids for each round, such as [[0, 7]].", "cohorts"
             )
         for k, cohort in enumerate(self.cohorts):
-            if any(i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
+            if any(not is_number(i) or i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
                 raise RecipeError(
                     f"Fixed: cohort {k} is {list(cohort)}: client ids are 0, 1, ..., each once.", "cohorts"
                 )

@@ -23,10 +23,10 @@ from ...numerics.lazy import in_memory
 from ...numerics.redrawn import redrawn
 from ...numerics.sparse import Sparse
 from ...storage.modules import is_trained
-from ..cross_entropy import class_labels
+from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
 from .names import trainable
-from .own_loss import check_loss, check_mean, check_pairs
+from .own_loss import called, check_loss, check_mean, check_pairs
 from .problem import NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
@@ -206,10 +206,10 @@ class Network:
                 "cross_entropy takes them first; return outputs.movedim(-1, 1)"
             )
         if not wide or (y.ndim == 1 and out.ndim != 2):
-            over = (y >= (out.shape[1] if out.ndim == 2 else classes)).nonzero()
+            over = (y >= (out.shape[1] if out.ndim >= 2 else classes)).nonzero()
             raise BadData(
                 f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row; widen its "
-                "last layer, or number the labels from 0",
+                f"last layer, or number the labels from 0{', or name padding by ignore_index=' if y.ndim > 1 else ''}",
                 row=int(over[0][0]) if len(over) else None,
             )
         if out.shape[2:] != y.shape[1:]:
@@ -244,13 +244,13 @@ class Network:
     def targets(self, y: Data, classes: int | None) -> Data:
         """int64 labels for cross-entropy, floats for mse and binary cross-entropy, y as it is for other losses.
 
-        Raises BadData with the first bad label.
+        Raises BadData with the first bad label, and for binary cross-entropy with the first target outside 0..1.
         """
         if self.loss == "cross_entropy":
             return class_labels(y, classes, "Network", self.ignore_index)
-        if (self.loss == "mse" or is_binary(self.loss)) and not y.is_floating_point():
-            return y.float()
-        return y
+        if is_binary(self.loss):
+            return binary_targets(y, called(self.loss))
+        return y.float() if self.loss == "mse" and not y.is_floating_point() else y
 
     @property
     def fingerprint(self) -> list[Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...contract.errors import BadData, MedleyError, RecipeError
 from .spec import Loss
@@ -15,10 +17,36 @@ from .spec import Loss
 PROBE = (0.3, 0.6)
 """Outputs of two rows that are logits, probabilities and positive numbers at once."""
 
+VALUES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss)
+VALUE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss)
+"""PyTorch's losses of values, as functions and as modules."""
 
-def called(loss: Loss) -> str:
+
+def called(loss: str | Loss) -> str:
     """The start of an error's sentence."""
-    return f"Network(loss={getattr(loss, '__name__', type(loss).__name__)})"
+    name = repr(loss) if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    return f"Network(loss={name})"
+
+
+def fits_values(loss: str | Loss, classes: int) -> bool:
+    """Whether a loss takes targets for values: "mse", those of PyTorch, and others of more than two classes by trial.
+
+    The trial is whether the loss changes with targets between 0 and 1 that keep their order.
+    """
+    if isinstance(loss, str):
+        return loss == "mse"
+    if loss in VALUES or isinstance(loss, VALUE_MODULES):
+        return True
+    if classes <= 2:  # binary cross-entropy takes probabilities too
+        return False
+    z = torch.tensor(PROBE)[:, None]
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one, other = (float(loss(z, torch.tensor(y)).mean()) for y in ((0.25, 0.75), (0.125, 0.5)))
+    except Exception:
+        return False
+    return one != other
 
 
 def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
@@ -30,7 +58,7 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
         y: their targets [2, ...]
 
     Raises RecipeError for a function that does not take two arguments, returns no tensor, or one that does not depend
-    on the outputs as far as autograd knows.
+    on the outputs as far as autograd knows, and BadData for whole numbers as targets of a loss that takes floats only.
     """
     try:
         inspect.signature(loss).bind(out, y)
@@ -39,13 +67,34 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
     except ValueError:  # a builtin has no signature
         pass
     try:
-        found: object = loss(out.detach().clone().requires_grad_(), y)
+        z = out.detach().clone().requires_grad_()
+        found: object = loss(z, y)
     except Exception:
+        _check_floats(loss, out, y)
         return None
     found = _tensor(loss, found)
     if not found.requires_grad:
         raise RecipeError(f"{called(loss)} has no gradient by the outputs; leave out .detach() and no_grad", "loss")
+    try:
+        torch.autograd.grad(found.sum(), z)
+    except Exception:
+        _check_floats(loss, out, y)
     return found.detach()
+
+
+def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
+    """Raise BadData where a loss that failed on whole numbers y takes the same numbers as floats."""
+    if y.is_floating_point():
+        return
+    try:
+        z = out.detach().clone().requires_grad_()
+        torch.autograd.grad(loss(z, y.to(z.dtype)).sum(), z)
+    except Exception:
+        return
+    raise BadData(
+        f"{called(loss)} takes targets as floats, and they are whole numbers; give y.astype('float32'), or take "
+        "y.float() in the loss"
+    )
 
 
 def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:

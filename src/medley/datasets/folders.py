@@ -1,0 +1,105 @@
+"""Folders of image files, a class each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ..contract.errors import BadData, RecipeError
+from ..contract.settings import checked
+from .dataset import Dataset
+from .files import Place, called, find_folder
+
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+"""Of image files, in any case; other files are left out."""
+
+DEEP = ("I", "F")
+"""Beginnings of Pillow's modes whose pixels have more than eight bits."""
+
+
+@checked("datasets")
+def image_folder(
+    path: Place,
+    size: int | None = None,
+    channels: Literal[1, 3] = 3,
+    clients: bool = False,
+    folder: Place | None = None,
+) -> Dataset:
+    """Image files in a folder for each class, ``<class>/<image>``, as float32 pixels in [0, 1], [n, channels, h, w].
+
+    Classes have their folders' names, in the order of the alphabet. Files that are no images by their names, and
+    folders that begin with "." or "__", are left out. A pixel takes four bytes a channel, and five while files are
+    read. It needs Pillow: ``pip install 'medley-fl[images]'``.
+
+    Args:
+        path: The folder, or its name in the folder of data sets.
+        size: Height and width to which images are resized, whatever their shape; default None, they must be alike.
+        channels: 3 (default) for red, green and blue, 1 for grey.
+        clients: Whether the layout is ``<client>/<class>/<image>``, which gives the key "client"; default False.
+        folder: The folder to look in first; default none.
+
+    Raises:
+        RecipeError: ``size`` is below 1, or Pillow is missing.
+        BadData: There is no such folder, no image, or one class only; an image cannot be read, has more than eight
+            bits a channel, or another size. Names the file.
+    """
+    call = called("image_folder", path)
+    if size is not None and size < 1:
+        raise RecipeError(f"{call}: size={size} must be at least 1", "size")
+    given = Path(path).expanduser()
+    root = given if folder is None and given.is_dir() else find_folder(call, str(path), "*/", folder) / path
+    homes = _folders(root) if clients else [root]
+    files = [(file, home.name) for home in homes for kind in _folders(home) for file in _images(kind)]
+    names = tuple(sorted({file.parent.name for file, _ in files}))
+    if len(names) < 2:
+        layout = "<client>/<class>/<image>" if clients else "<class>/<image>"
+        other = "without clients=True" if clients else "with clients=True, for <client>/<class>/<image>"
+        found = f"the one class {names[0]!r}" if names else "no images"
+        raise BadData(f"{call}: {root} has {found} in the layout {layout}; give two classes at least, or try {other}.")
+    empty = [kind for kind in _folders(root) if not clients and kind.name not in names]
+    if empty:
+        raise BadData(f"{call}: {empty[0]} has no images; remove the folder, or put some there.")
+    X = _read([file for file, _ in files], size, channels, call)
+    y = torch.tensor([names.index(file.parent.name) for file, _ in files])
+    keys = {"client": np.array([home for _, home in files])} if clients else {}
+    return Dataset(X, y, classes=len(names), keys=keys, name=root.name or "images", labels=names)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith((".", "__")))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS and not f.name.startswith("."))
+
+
+def _read(files: list[Path], size: int | None, channels: int, call: str) -> torch.Tensor:
+    """Pixels of the files [n, channels, h, w]."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise RecipeError(f"{call} needs Pillow to read images: pip install 'medley-fl[images]'.") from None
+    X: np.ndarray = np.empty(0, np.uint8)
+    for row, file in enumerate(files):
+        try:
+            with Image.open(file) as image:
+                if image.mode.startswith(DEEP):
+                    raise BadData(f"{call}: {file} has more than 8 bits a channel; convert it to 8.", row=row)
+                pixels = image.convert("RGB" if channels == 3 else "L")
+                if size is not None and pixels.size != (size, size):
+                    pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            if isinstance(error, BadData):
+                raise
+            raise BadData(f"{call}: {file} is no readable image ({error}); mend or remove it.", row=row) from None
+        wide, high = pixels.size
+        if not row:
+            X = np.empty((len(files), channels, high, wide), np.uint8)
+        if (high, wide) != X.shape[2:]:
+            first = f"{X.shape[3]}×{X.shape[2]}"
+            raise BadData(f"{call}: {file} is {wide}×{high}, {files[0]} {first}; pass size= to resize all.", row=row)
+        X[row] = np.asarray(pixels).reshape(high, wide, channels).transpose(2, 0, 1)
+    return torch.from_numpy(X.astype(np.float32)).div_(255)
