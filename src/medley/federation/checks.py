@@ -56,7 +56,7 @@ def check_labels(problem: Family, data: Dataset) -> None:
 
 def _check_task(problem: Family, data: Dataset) -> None:
     name, y = type(problem).__name__, data.y
-    if isinstance(problem, LeastSquares) and any(label != str(k) for k, label in enumerate(data.labels)):
+    if isinstance(problem, LeastSquares) and any(str(label) != str(k) for k, label in enumerate(data.labels)):
         raise BadData(
             f"{name} fits values, and the targets of {data.name} are the classes "
             f"{', '.join(map(repr, data.labels[:4]))}{', …' if len(data.labels) > 4 else ''}, numbered from 0; give "

@@ -20,7 +20,7 @@ from ..datasets.sources import as_key, features_of, is_items, pair_of
 from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
-from .own_labels import all_labels, counted, in_tests, numbered_labels
+from .own_labels import all_labels, counted, in_tests, numbered_labels, signed_labels
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""
@@ -78,7 +78,8 @@ def pooled(
         if test is not None:
             raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
         X_test, y_test, owner = _own_tests(problem, rows, tested, classes)
-    y = all_labels(problem, torch.cat([r.y for r in rows]), sizes, classes)
+    given = torch.cat([r.y for r in rows])
+    y = all_labels(problem, given, sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and numbered(y):
         classes = counted(y, y_test, sizes, owner.get("client"))
@@ -92,7 +93,7 @@ def pooled(
         name="own data",
         weights=w,
         test_keys=owner,
-        labels=names,
+        labels=names or signed_labels(problem, given, classes),
         features=features if layout(X) == (len(features),) else (),
     ), sizes
 
