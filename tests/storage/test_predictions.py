@@ -82,6 +82,8 @@ def test_integers_booleans_lists_and_sparse_rows_are_cast_to_the_models_floats(p
         assert torch.equal(r.outputs(form, batch=7), want)
     assert torch.equal(r.outputs(X > 0), r.outputs((X > 0).astype(float)))
     assert torch.equal(r.outputs((X > 0).astype(np.uint8)), r.outputs(X > 0))
+    with pytest.raises(md.BadData, match="X is an array of complex64; give numbers"):
+        r.outputs(torch.ones(2, 4, dtype=torch.complex64))
 
 
 def test_sparse_training_rows_predict() -> None:

@@ -169,7 +169,7 @@ def _ranges(rows: Tensor, integers: Sequence[str]) -> str:
 
 def _tensor(X: Any) -> Tensor:
     """Rows as a tensor: an array, a tensor or a sparse matrix. Raises BadData for arrays of text and other objects."""
-    if isinstance(X, Tensor):
+    if isinstance(X, Tensor) and not X.is_complex():
         return X
     if is_sparse(X):
         return Sparse.of(X)
