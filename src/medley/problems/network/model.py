@@ -205,7 +205,7 @@ class NetworkModel:
 
 
 def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:
-    """What a wrapper, such as DataParallel, put before each of the names ``mine``; empty for nothing."""
+    """The prefix that a wrapper, such as DataParallel, gave each of the names ``mine``; empty for none."""
     name = min(mine)
     found = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
     return next((p for p in found if {p + n for n in mine} <= {*theirs}), "")
