@@ -153,9 +153,7 @@ def test_a_result_is_saved_into_its_own_runs_folder_and_into_no_other(tmp_path: 
     with pytest.raises(RecipeError, match=r"the folder holds another run, or more of this one"):
         short.save(tmp_path)
     assert first.save(tmp_path) == Result.load(tmp_path).save(tmp_path) == tmp_path
-    again = md.run(Toy(), federation(3), 12, resume=tmp_path)
-    assert again.digest == md.run(Toy(), federation(3), 12).digest
-    assert again.save(tmp_path)
+    assert md.run(Toy(), federation(3), 10, resume=tmp_path).save(tmp_path)
     with pytest.raises(RecipeError, match="another folder"):
         first.save(tmp_path)
 
