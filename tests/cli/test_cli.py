@@ -302,8 +302,8 @@ def test_the_table_is_printed_where_saving_fails_at_the_end(file, tmp_path, monk
     def full(self, path, *_):
         raise MedleyError(f"cannot write {path}: No space left on device")
 
-    saves = {"compare": "experiments.board.Board", "run": "storage.result.Result"}
-    monkeypatch.setattr(f"medley.{saves[command]}.save", full)
+    saves = {"compare": "experiments.board.Board.save", "run": "storage.result.Result.write"}
+    monkeypatch.setattr(f"medley.{saves[command]}", full)
     got = medley(command, file, "--save", tmp_path / place)
     assert got.exit_code == 2
     assert "FedAvg" in got.stdout

@@ -254,7 +254,7 @@ def test_whole_numbers_of_a_frame_are_no_values_by_themselves() -> None:
     table = patients().drop(columns="died").rename(columns={"hospital": "client"})
     table["label"] = 100 + 50 * (np.arange(300) % 4)
     network = md.problems.Network(nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), loss=nn.L1Loss())
-    with pytest.raises(md.BadData, match=r"Network\(loss=L1Loss\) fits values.*'100', '150'.*regression=True"):
+    with pytest.raises(md.BadData, match=r"Network\(loss=L1Loss\) fits values.*classes 100, 150.*regression=True"):
         md.Federation(network, clients=table)
     values = md.datasets.frame(table, "label", "client", regression=True)
     assert float(md.Federation(network, clients=values).data.y.max()) == 250

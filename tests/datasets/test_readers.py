@@ -157,7 +157,7 @@ def test_svmlight_numbers_labels_and_shares_columns_with_its_test_set(tmp_path: 
     assert d.X_test is not None
     assert d.X.tolist() == [[0.5, 0, 2, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
     assert d.X_test.tolist() == [[0, 0, 0, 0, 4]]
-    assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0], ("-1", "1"), 2)
+    assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0], (-1, 1), 2)
     thin = datasets.svmlight("toy", folder=tmp_path, sparse=True)
     assert thin.X_test is not None
     assert isinstance(thin.X, Sparse)
@@ -196,7 +196,7 @@ def test_csv_classes_are_ordered_by_value(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("x,y\n1,10\n2,9\n3,-1\n")
     d = datasets.csv(file, "y")
-    assert (d.y.tolist(), d.labels) == ([2, 1, 0], ("-1", "9", "10"))
+    assert (d.y.tolist(), d.labels) == ([2, 1, 0], (-1, 9, 10))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:
     d = datasets.npz(file, X_test="Xt", y_test="yt", keys=["who"])
     assert d.y_test is not None
     assert torch.equal(d.X, torch.from_numpy(X.astype(np.float32)))
-    assert (d.y.tolist(), d.y_test.tolist(), d.labels) == ([0, 1, 1, 0, 2, 2], [2, 0], ("5", "7", "9"))
+    assert (d.y.tolist(), d.y_test.tolist(), d.labels) == ([0, 1, 1, 0, 2, 2], [2, 0], (5, 7, 9))
     assert "".join(d.keys["who"]) == "aabbcc"
     assert datasets.npz(file, regression=True).y.tolist() == [5, 7, 7, 5, 9, 9]
     with pytest.raises(RecipeError, match=r"has no 'whom'\. Did you mean 'who'"):

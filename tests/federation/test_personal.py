@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -54,6 +55,31 @@ def test_rows_have_the_own_model_beside_the_servers():
     )
     assert r.summary["personal_accuracy_worst"] == min(row["accuracy"] for row in rows)
     assert r.summary["personal_accuracy"] > 0.9 > r.summary["accuracy"]
+
+
+@pytest.mark.parametrize("method", [md.FedPer(), md.Local()], ids=lambda m: m.name)
+def test_a_client_predicts_with_its_own_model_and_the_servers_untrained_one_is_refused(
+    method: Algorithm[Any, Any], tmp_path: Path
+) -> None:
+    X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    names = np.where(X[:, 0] > 0, "ill", "well")
+    clients = {"Bern": (X, names), "Lyon": (X, np.where(X[:, 0] > 0, "well", "ill"))}
+    pace = md.scenarios.Pace(lr=0.5, epochs=10, batch=8)
+    fed = md.Federation(md.problems.Network(net), clients=clients, pace=pace)
+    r = run(method, fed)
+    r.save(tmp_path)
+    for result in (r, md.Result.load(tmp_path)):
+        assert (result.predict(X, client="Bern") == names).mean() > 0.9
+        assert (result.predict(X, client="Lyon") != names).mean() > 0.9
+        assert (result.predict(X, client=1) == result.predict(X, client="Lyon")).all()
+        assert torch.equal(result.client_model("Lyon")(X), result.outputs(X, client=1))
+        with pytest.raises(md.RecipeError, match=rf"with {method.name} clients train .* predict\(X, client=0\)"):
+            result.predict(X)
+        with pytest.raises(md.RecipeError, match=r"no 'Bren'\. Did you mean 'Bern'"):
+            result.predict(X, client="Bren")
+    everybody = run(md.Ditto(), fed)
+    assert len(everybody.predict(X)) == len(run(md.FedAvg(), fed).predict(X, client="Bern")) == 40
 
 
 @pytest.mark.parametrize("method", [md.Ditto(), md.FedRep(1), md.FedAvgFT()], ids=lambda m: m.name)

@@ -94,7 +94,7 @@ md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, checkpoint=s
     assert done.returncode == -9
     v = live.view(tmp_path / "run")
     assert v.state == "stopped"
-    assert f"medley run --resume {tmp_path / 'run'} goes on" in v.message
+    assert f"run(resume={str(tmp_path / 'run')!r}) goes on" in v.message
     q = md.problems.quadratics(clients=3, d=4)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, resume=tmp_path / "run")
     again = live.view(tmp_path / "run")
@@ -107,7 +107,9 @@ def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_s
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
     seen = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in seen))
-    assert "; medley run --resume " in live.view(folder).message
+    assert f"; run(resume={str(folder)!r}) goes on" in live.view(folder).message
+    (folder / "recipe.toml").touch()
+    assert f"; medley run --resume {folder} goes on" in live.view(folder).message
     (folder / "flower.json").write_text("{}")
     assert "; medley deploy run --resume " in live.view(folder).message
     (folder / "run.json").unlink()

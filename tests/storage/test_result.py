@@ -44,6 +44,9 @@ def test_columns_that_only_some_rows_have(tmp_path: Path):
     assert a["drift"][1] == 0.5
     assert math.isnan(a["drift"][0])
     assert Result.load(a.save(tmp_path)).history == a.history
+    with pytest.raises(md.RecipeError, match=r"the history has no 'drfit'\. Did you mean 'drift'"):
+        a["drfit"]
+    assert Result("M", 0, torch.zeros(1))["loss"] == []
 
 
 def test_writing_over_an_older_result(tmp_path: Path):

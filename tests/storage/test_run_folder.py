@@ -139,9 +139,23 @@ def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tm
                 md.run(Toy(), federation(3), 9, resume=tmp_path)
 
     assert go(tmp_path, on_round=second).digest == whole.digest
-    with pytest.raises(RecipeError, match=r"holds a run already: resume=.* goes on with it"):
+    with pytest.raises(RecipeError, match=r"holds a run already: resume='.*' goes on with it; else"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
     assert Result.load(tmp_path).digest == whole.digest
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(RecipeError, match=r"goes on with it \(medley run --resume /.*\); else"):
+        md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
+
+
+def test_a_result_is_saved_into_its_own_runs_folder_and_into_no_other(tmp_path: Path):
+    first = go(tmp_path)
+    short = md.run(Toy(), federation(3), 1)
+    with pytest.raises(RecipeError, match=r"the folder holds another run, or more of this one"):
+        short.save(tmp_path)
+    assert first.save(tmp_path) == Result.load(tmp_path).save(tmp_path) == tmp_path
+    assert md.run(Toy(), federation(3), 10, resume=tmp_path).save(tmp_path)
+    with pytest.raises(RecipeError, match="another folder"):
+        first.save(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -120,6 +120,7 @@ def test_another_method_goes_on_from_every_form_of_the_weights(
         (lambda s: {**s, "frozen.bias": torch.ones(64)}, "frozen.bias is frozen"),
         (lambda s: {"x": torch.ones(3)}, "parameters, init has shape"),
         (lambda s: {}, "cannot be made a tensor"),
+        (lambda s: {f"module.{k}": t for k, t in s.items()}, r"its names begin with 'module\.': give {k.removeprefix"),
         (lambda s: "nowhere.pt", "no weights can be read there"),
     ],
 )
@@ -129,6 +130,16 @@ def test_weights_of_another_network_are_refused_by_name(
     fed, r, _ = ran
     with pytest.raises(md.RecipeError, match=said):
         md.run(md.FedAvg(), fed, 1, init=change(r.state_dict()))  # type: ignore[operator]
+
+
+def test_a_checkpoint_of_another_trainer_is_refused_with_the_key_of_its_weights(
+    ran: tuple[md.Federation, md.Result, Path], tmp_path: Path
+) -> None:
+    fed, r, _ = ran
+    torch.save({"epoch": 3, "state_dict": r.state_dict()}, tmp_path / "a.ckpt")
+    said = r"the keys 'epoch', 'state_dict' is no state_dict; give the one in it, torch\.load\(path\)\['state_dict'\]"
+    with pytest.raises(md.RecipeError, match=said):
+        md.run(md.FedAvg(), fed, 1, init=tmp_path / "a.ckpt")
 
 
 def test_a_folder_brings_its_model_back_and_it_predicts(ran: tuple[md.Federation, md.Result, Path]) -> None:

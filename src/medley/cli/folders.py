@@ -15,7 +15,7 @@ from rich.text import Text
 from ..contract.errors import WireError
 from ..storage.identity import PREFIX
 from ..storage.result import Result
-from ..storage.run_folder import described
+from ..storage.run_folder import described, resuming
 from .arguments import Debug
 from .console import show
 
@@ -59,7 +59,7 @@ def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[s
         table.add_row(str(path.relative_to(folder)), r.method, str(r.seed), rounds, Text(str(r.status)))
     if not results:
         own = begun["settings"]
-        table.add_row(".", str(own["method"]), str(own["seed"]), "", "not finished: medley run --resume goes on")
+        table.add_row(".", str(own["method"]), str(own["seed"]), "", Text(f"not finished: {resuming(folder)} goes on"))
     return table
 
 

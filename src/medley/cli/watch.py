@@ -15,7 +15,7 @@ from rich.text import Text
 from ..contract.errors import RecipeError
 from ..report import watching
 from ..storage import live
-from ..storage.run_folder import RUN
+from ..storage.result import RUN
 from .arguments import Debug
 from .console import say, show
 

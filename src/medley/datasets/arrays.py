@@ -15,6 +15,9 @@ from ..numerics.fields import Fields, fields
 from ..numerics.lazy import Lazy, Mapped
 from ..numerics.sparse import Sparse, is_sparse
 
+Label = str | int | float
+"""The name of a class, as the user's targets have it; a bool is an int."""
+
 REMEDIES = {
     "c": "is complex; give real and imaginary parts as columns of their own",
     "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
@@ -101,6 +104,19 @@ def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:
     """All texts among targets, in the order of the alphabet; none where no targets are texts."""
     texts = [np.unique(np.asarray(y).astype(str)) for y in targets if is_text(y) and len(y)]
     return tuple(map(str, np.unique(np.concatenate(texts)))) if texts else ()
+
+
+def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
+    """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``.
+
+    Args:
+        values: one of the user's values for each class
+        texts: their texts
+    """
+    found = values.tolist() if values.dtype.kind in "biufO" else []
+    if not found or not all(isinstance(v, int | float) for v in found):
+        return tuple(texts)
+    return tuple(v if isinstance(v, bool) or v % 1 else int(v) for v in found)
 
 
 def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:

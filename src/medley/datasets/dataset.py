@@ -17,7 +17,7 @@ from ..contract.settings import checked
 from ..numerics.fields import described, layout, tensors
 from ..numerics.scaling import Scaling
 from ..storage.html import facts
-from .arrays import as_column, as_tensor, check_tensor, names_of, numbered, text_labels
+from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
 from .picking import carved, check_finite, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -64,7 +64,8 @@ class Dataset:
             more, or labels are texts; else None, for regression.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
-        labels: Names of the classes; by default the texts among the targets, in the order of the alphabet.
+        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. By default texts
+            among the targets, in the order of the alphabet.
         X_validation: Validation rows [v, ...]; default none.
         y_validation: Validation targets [v]; default none.
         weights: Weight of each training row's loss [n], at least 0; default 1 each.
@@ -80,7 +81,7 @@ class Dataset:
     classes: int | None = None
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
     name: str = "data"
-    labels: tuple[str, ...] = ()
+    labels: tuple[Label, ...] = ()
     X_validation: Features | None = None
     y_validation: Targets | None = None
     weights: Float[Tensor, " _"] | None = None
@@ -92,7 +93,7 @@ class Dataset:
         # fmt: off
         def __init__(  # noqa: PLR0913
             self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, classes: int | None = None,
-            keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[str] = (), X_validation: Any = None,
+            keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[Label] = (), X_validation: Any = None,
             y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
             features: Sequence[str] = (), scaling: Scaling | None = None,
         ) -> None: ...

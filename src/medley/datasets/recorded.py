@@ -23,5 +23,5 @@ def recorded(data: Dataset) -> dict[str, Any]:
     if data.classes is not None and y.ndim == 1:
         counts = torch.bincount(y[y >= 0], minlength=data.classes)
         most = int(counts.argmax())
-        out["test_majority"] = [data.labels[most] if data.labels else str(most), int(counts[most]) / len(y)]
+        out["test_majority"] = [str(data.labels[most] if data.labels else most), int(counts[most]) / len(y)]
     return out

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from ..contract.errors import BadData, RecipeError
 from ..numerics.fields import Fields
 from ..numerics.lazy import Lazy, Mapped
-from .arrays import REMEDIES, names_of
+from .arrays import REMEDIES, given_labels, names_of
 from .cells import refuse_index
 from .dataset import Dataset
 
@@ -275,12 +275,14 @@ def frame(
     if regression:
         return Dataset(X, _numbers(given, target), keys=keys, name=name, features=names)
     given = _names(table, target)
-    labels, y = np.unique(given.astype(str) if given.dtype.kind in "OUS" else given, return_inverse=True)
-    if len(labels) < 2:
-        raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {labels[0]!r}")
-    named = tuple(map(str, labels))
+    kinds, first, y = np.unique(
+        given.astype(str) if given.dtype.kind in "OUS" else given, return_index=True, return_inverse=True
+    )
+    if len(kinds) < 2:
+        raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {kinds[0]!r}")
+    labels = given_labels(given[first], tuple(map(str, kinds)))
     targets = torch.from_numpy(y.astype(np.int64))
-    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=named, features=names)
+    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=labels, features=names)
 
 
 def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:

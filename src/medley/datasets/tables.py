@@ -21,6 +21,7 @@ from torch import Tensor
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
 from ..numerics.sparse import Sparse, is_sparse
+from .arrays import given_labels
 from .cells import bad_cell, check_keys, check_target, is_number, plain, refuse_index, refuse_nonfinite
 from .dataset import Dataset
 from .files import Place, called, check_delimiter, find, locate, read_npz
@@ -115,7 +116,7 @@ def csv(
         target: The column of targets.
         keys: Columns for natural clients; default none.
         regression: Whether targets are values; default False: classes are renumbered 0..C-1 in ascending order,
-            numbers by value, anything else as text.
+            numbers by value, False and True as booleans, anything else as text. `Result.predict` gives those back.
         delimiter: Between cells; default a comma.
         folder: The folder to look in first; default none.
 
@@ -156,8 +157,10 @@ def csv(
     columns = {name: plain(values) for name, values in zip(named, text, strict=True)}
     check_target(columns[target], regression, call, named[target], header)
     check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
+    y = columns[target]
+    y = y == "True" if set(y.tolist()) == {"False", "True"} else y
     of = tuple(header[j] for j in numeric)
-    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
+    return _table(X, y, file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
 
 @checked("datasets")
@@ -356,7 +359,7 @@ def _table(
             "for values. Rows of one client, whose labels are some of all, go in by Dataset(X, y, classes=...)."
         )
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
-    labels = tuple(str(k) if kinds.dtype.kind != "f" else str(int(k)) for k in kinds.tolist())
+    labels = given_labels(kinds, tuple(map(str, kinds.tolist())))
     y_test = None if test is None else codes[1]
     return Dataset(_float(X), codes[0], X_test, y_test, len(kinds), keys or {}, name, labels, features=features)
 

@@ -84,7 +84,7 @@ def _check_task(problem: Family, data: Dataset) -> None:
     )
 
 
-def _is_number(label: str, k: int) -> bool:
+def _is_number(label: Any, k: int) -> bool:
     """Whether a label, such as "2" or "2.0", is the number k that stands for it."""
     try:
         return float(label) == k

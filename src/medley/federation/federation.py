@@ -20,6 +20,7 @@ from ..contract.tuned import Tuned
 from ..datasets import Dataset
 from ..datasets.recorded import recorded
 from ..datasets.sources import by_client, is_frame, only_key
+from ..numerics.fields import integers
 from ..problems import Network
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
@@ -32,6 +33,7 @@ from ..storage.result import Result
 from ..storage.values import without_addresses
 from .checks import check_labels, expect, tell_of_lost
 from .own_data import named_clients, naming, pooled, whole_data
+from .own_labels import recorded_labels
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import HeldOut, Simulation
@@ -302,11 +304,11 @@ class Federation:
         own = f"{len(self.sizes or [])} clients' own data"
         partition = without_addresses(repr(self.partition)) if self.partition else own
         tests = {} if self.own_test is None else {"own_test": self.own_test}
-        named = {"labels": list(self.data.labels)} if self.data.labels else {}
-        if names := self.client_names:
-            named["client_names"] = list(names)
+        named = {"client_names": list(names)} if (names := self.client_names) else {}
+        if isinstance(self.problem, Network) and (ids := integers(self.data.X)):
+            named["integers"] = ids
         return {
-            "classes": self.data.classes,
+            **recorded_labels(self.scenario.problem, self.data),
             **named,
             **({} if self.stream is not None else recorded(self.data)),
             **tests,

@@ -20,7 +20,7 @@ from ..datasets.sources import as_key, features_of, is_items, pair_of
 from ..numerics.fields import described, layout, tensors
 from ..numerics.lazy import Lazy
 from ..numerics.sparse import Sparse, not_finite
-from .own_labels import Canonical, all_labels, counted, in_tests, numbered_labels
+from .own_labels import Canonical, all_labels, counted, in_tests, numbered_labels, signed_labels
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""
@@ -69,9 +69,6 @@ def pooled(
     canonical: Canonical = (lambda y, _: y) if names else problem.canonical
     rows = [_rows(i, given) for i, given in enumerate(clients)]
     _check_alike(rows)
-    weights = [r.w for r in rows if r.w is not None]
-    if weights and len(weights) < len(rows):
-        raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
     sizes = [len(r.X) for r in rows]
     X_test, y_test = _test(canonical, test, classes)
     owner: dict[str, np.ndarray] = {}
@@ -79,11 +76,12 @@ def pooled(
         if test is not None:
             raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
         X_test, y_test, owner = _own_tests(canonical, rows, tested, classes)
-    y = all_labels(canonical, torch.cat([r.y for r in rows]), sizes, classes)
+    given = torch.cat([r.y for r in rows])
+    y = all_labels(canonical, given, sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and (names or numbered(y)):
         classes = counted(y, y_test, sizes, owner.get("client"), getattr(problem, "ignore_index", None))
-    X, w = torch.cat([r.X for r in rows]), torch.cat(weights) if weights else None
+    X = torch.cat([r.X for r in rows])
     return Dataset(
         X,
         y,
@@ -91,11 +89,19 @@ def pooled(
         y_test,
         classes=classes,
         name="own data",
-        weights=w,
+        weights=_weights(rows),
         test_keys=owner,
-        labels=names,
+        labels=names or signed_labels(problem, given, classes),
         features=features if layout(X) == (len(features),) else (),
     ), sizes
+
+
+def _weights(rows: Sequence[OwnRows]) -> Tensor | None:
+    """The weights of all rows; None without. Raises BadData where some clients' rows have weights only."""
+    weights = [r.w for r in rows if r.w is not None]
+    if weights and len(weights) < len(rows):
+        raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
+    return torch.cat(weights) if weights else None
 
 
 def _check_alike(rows: Sequence[OwnRows]) -> None:

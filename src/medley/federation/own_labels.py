@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..contract.problem import Family
+from ..datasets import Dataset
 from ..datasets.arrays import is_text, numbered, text_labels
+from ..problems import Logistic
 
 Canonical = Callable[[Tensor, int | None], Tensor]
 """Labels y and the number of classes, or None, to the labels as data sets hold them; `Family.canonical` is one."""
@@ -55,6 +58,18 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
         for i, g in enumerate(whole)
     ]
     return made[:-1], made[-1], names
+
+
+def signed_labels(problem: Family, y: Tensor, classes: int | None) -> tuple[int, ...]:
+    """The names −1 and 1 where these targets of a logistic regression have them; else none: they are 0 and 1."""
+    return (-1, 1) if isinstance(problem, Logistic) and classes == 2 and bool((y == -1).any()) else ()
+
+
+def recorded_labels(problem: Family, data: Dataset) -> dict[str, Any]:
+    """Number and names of the classes, as results keep them. Whole floats are classes of a logistic regression."""
+    classes = 2 if isinstance(problem, Logistic) and data.classes is None else data.classes
+    labels = data.labels or signed_labels(problem, data.y, classes)
+    return {"classes": classes, **({"labels": list(labels)} if labels else {})}
 
 
 def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:

@@ -153,6 +153,19 @@ def described(X: Tensor) -> str:
     return ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(names, X.parts, strict=True))
 
 
+def integers(X: Tensor) -> list[str]:
+    """Names, or places, of the inputs that are whole numbers, such as token ids; the only input's place is "0"."""
+    parts = X.parts if isinstance(X, Fields) else (X,)
+    return [name for name, t in zip(names_of(X), parts, strict=True) if not t.is_floating_point()]
+
+
+def names_of(X: Tensor) -> Sequence[str]:
+    """The names of X's inputs, or their places where they have none."""
+    if isinstance(X, Fields):
+        return X.names or [str(k) for k in range(len(X.parts))]
+    return ["0"]
+
+
 def tensors(X: Tensor, what: str) -> list[tuple[Tensor, str]]:
     """Each tensor of X, and its name after ``what``."""
     if not isinstance(X, Fields):

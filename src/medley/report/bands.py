@@ -42,7 +42,7 @@ def column(result: Result, name: str) -> Curve:
     """One column of a history [k], nan where a row lacks it; "bytes" is up and down together."""
     if name == "bytes":
         return np.asarray(column(result, "bytes_down") + column(result, "bytes_up"))
-    return np.array(result[name], dtype=np.float64)
+    return np.array([row.get(name, np.nan) for row in result.history], dtype=np.float64)
 
 
 def curve(result: Result, x: str, y: str) -> tuple[Curve, Curve]:

@@ -165,7 +165,7 @@ class Loop:
             with contextlib.closing(Events(self.checkpoint)) as self._events:
                 result = self._watched(state, folder)
             try:
-                result.save(self.checkpoint)
+                result.write(self.checkpoint)
             except MedleyError as e:
                 e.result = result
                 raise

@@ -35,8 +35,9 @@ PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
 
-DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority"})
-"""Settings that describe data: names and scaling of its features, number of test rows and their commonest label."""
+DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers"})
+"""Settings that describe data: names and scaling of its features, number of test rows and their commonest label, number
+and names of its classes, and its inputs that are whole numbers."""
 
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:

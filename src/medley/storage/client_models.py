@@ -26,17 +26,28 @@ def differences(model: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tenso
     return {n: t.detach().cpu().clone() for n, t in state.items() if not torch.equal(t.cpu(), base[n])}
 
 
-def client_model(model: nn.Module, kept: ClientModels, client: int, rows: Sequence[Mapping[str, float]]) -> nn.Module:
+def client_model(
+    model: nn.Module,
+    kept: ClientModels,
+    client: int | str,
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+) -> nn.Module:
     """A copy of the server's model with a client's own tensors.
 
     Args:
         model: the server's model
         kept: the clients' own tensors
-        client: its id
+        client: its id, or its name
         rows: `Result.clients`
+        names: the clients' names by id; empty where there are none
 
     Raises RecipeError for a client that is not there, and where its model was not kept.
     """
+    if isinstance(client, str):
+        if client not in names:
+            raise RecipeError.unknown(client, names, "client_model(...): the federation")
+        client = names.index(client)
     if client not in kept:
         if any("server_loss" in row for row in rows):
             there = f"there are {min(kept)} to {max(kept)}" if kept else "run(client_models=True) keeps them"
@@ -49,6 +60,28 @@ def client_model(model: nn.Module, kept: ClientModels, client: int, rows: Sequen
             if name in kept.get(client, {}):
                 t.copy_(kept[client][name])
     return out.eval()
+
+
+def is_untrained(
+    model: nn.Module,
+    d: int,
+    history: Sequence[Mapping[str, float]],
+    kept: ClientModels,
+    rows: Sequence[Mapping[str, float]],
+) -> bool:
+    """Whether the server's model is as it was drawn, or a part of it, since clients train models of their own.
+
+    Args:
+        model: the server's model
+        d: the number of parameters that the server trains
+        history: `Result.history`, whose losses are those of the server's model, at x₀ first
+        kept: the clients' own tensors
+        rows: `Result.clients`
+    """
+    own = bool(kept) or any("server_loss" in row for row in rows)
+    losses = [row["loss"] for row in history if "loss" in row]
+    stands = len(losses) > 1 and losses[0] == losses[-1]
+    return own and (stands or d < sum(p.numel() for p in model.parameters() if p.requires_grad))
 
 
 def save_models(folder: Path, kept: ClientModels) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from ..contract.errors import WireError
 from . import events
-from .result import Row, history_of
-from .run_folder import HISTORY, LEDGER, RUN, described
+from .result import HISTORY, RUN, Row, history_of
+from .run_folder import LEDGER, described, resuming
 
 Standing = Literal["alive", "late", "lost", "refused", "not asked yet", "left"]
 
@@ -135,8 +135,8 @@ def view(folder: Path, now: float | None = None) -> RunView:
     elif pid is not None and alive(pid):
         v.state = "running"
     else:
-        command = "medley deploy run --resume" if (folder / DEPLOYED).exists() else "medley run --resume"
-        v.message = f"its process is gone; {command} {folder} goes on after the last checkpoint"
+        command = f"medley deploy run --resume {folder}" if (folder / DEPLOYED).exists() else resuming(folder)
+        v.message = f"its process is gone; {command} goes on after the last checkpoint"
     recent = [e["at"] for e in seen if e.get("event") == "exchange" and e["at"] > now - STEADY]
     if len(recent) > 1:
         until = now if v.state == "running" else recent[-1]

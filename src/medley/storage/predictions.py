@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import BadData
-from ..numerics.fields import applied, described, fields, inputs_of
+from ..numerics.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
+from ..numerics.fields import integers as whole
+from ..numerics.lazy import in_memory
 from ..numerics.scaling import Scaling
+from ..numerics.sparse import Sparse, is_sparse
 
 
 def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
@@ -88,43 +92,87 @@ def _is_number(value: object) -> bool:
     return True
 
 
-def outputs_of(module: nn.Module, X: Any, batch: int) -> Tensor:
+def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None) -> Tensor:
     """The module's outputs of rows X in evaluation mode, on the CPU; its mode is as before afterwards.
 
     Args:
         module: the module
-        X: rows [n, ...], a tensor, an array, or a dict or tuple of such; floats in any dtype
+        X: rows [n, ...]: a tensor, an array, a SciPy sparse matrix, or a dict or tuple of such; numbers in any dtype
         batch: rows in one forward pass
+        integers: names or places of inputs that are whole numbers; None: all that are, where the module embeds some
+
+    Raises BadData for rows that the module cannot read, and for outputs of one row that lack its dimension.
     """
-    given = fields(X, lambda v, _: _tensor(v))
-    rows = _tensor(X) if given is None else given
+    several = fields(X, lambda v, _: _tensor(v))
+    rows = _tensor(X) if several is None else several
     if rows.ndim < 2:
         raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")
-    like = next(p for p in module.parameters() if p.is_floating_point())
+    if integers is None:
+        embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+        integers = whole(rows) if embeds else ()
     was = module.training
     module.eval()
-    parts: list[Tensor] = []
     try:
         with torch.no_grad():
-            parts = [
-                applied(
-                    module, inputs_of(part.to(like.device, like.dtype if rows.is_floating_point() else rows.dtype))
-                ).cpu()
-                for part in torch.split(rows, batch)
-            ]
-    except RuntimeError as e:  # torch's own words for rows of another shape
+            parts = [_outputs(module, part, integers) for part in torch.split(rows, batch)]
+    except BadData:
+        raise
+    except IndexError as e:  # of an embedding
+        raise BadData(
+            f"predict(X): the model cannot read {_ranges(rows, integers)} ({e}); it was trained on smaller ids: check "
+            "the tokeniser"
+        ) from e
+    except Exception as e:  # torch's own words for rows of another shape, or the module's
         first = next((m for m in module.modules() if not list(m.children())), None)
         wanted = f", whose first layer takes {first.in_features} columns" if isinstance(first, nn.Linear) else ""
-        raise BadData(f"predict(X): rows of shape {described(rows)} do not fit the model{wanted}: {e}") from e
+        takes = f"; its forward takes {inspect.signature(module.forward)}" if isinstance(rows, Fields) else ""
+        raise BadData(f"predict(X): rows of shape {described(rows)} do not fit the model{wanted}: {e}{takes}") from e
     finally:
         module.train(was)
     return torch.cat(parts)
 
 
+def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor:
+    """The module's outputs of some rows, whose numbers become those that it was trained on."""
+    like = next(p for p in module.parameters() if p.is_floating_point())
+
+    def ready(t: Tensor, name: str) -> Tensor:
+        t = torch.from_numpy(t.held.toarray()) if isinstance(t, Sparse) else in_memory(t)
+        is_whole = name in integers and (not t.is_floating_point() or bool((t == t.round()).all()))
+        return t.to(like.device, torch.int64 if is_whole else like.dtype)
+
+    if isinstance(rows, Fields):
+        parts = zip(rows.parts, names_of(rows), strict=True)
+        given: Tensor = Fields([ready(t, name) for t, name in parts], rows.names)
+    else:
+        given = ready(rows, "0")
+    out = applied(module, inputs_of(given))
+    if not isinstance(out, Tensor):
+        raise BadData(f"predict(X): the model returns a {type(out).__name__}; call it yourself, result.model(rows)")
+    if len(rows) == 1 and out.shape[:1] != (1,) and applied(module, inputs_of(given[[0, 0]])).ndim != out.ndim:
+        raise BadData(
+            f"predict(X): the model's outputs of one row have shape {list(out.shape)}, without the rows; change its "
+            "outputs.squeeze() to outputs.squeeze(1)"
+        )
+    return out.cpu()
+
+
+def _ranges(rows: Tensor, integers: Sequence[str]) -> str:
+    """The least and the greatest of the whole numbers of each input that has some."""
+    found = [
+        (t, where)
+        for (t, where), name in zip(tensors(rows, ""), names_of(rows), strict=True)
+        if name in integers and t.numel()
+    ]
+    return " and ".join(f"ids{where} {int(t.min())}..{int(t.max())}" for t, where in found) or "rows"
+
+
 def _tensor(X: Any) -> Tensor:
-    """Rows as a tensor: an array or a tensor. Raises BadData for arrays of text and other objects."""
-    if isinstance(X, Tensor):
+    """Rows as a tensor: an array, a tensor or a sparse matrix. Raises BadData for arrays of text and other objects."""
+    if isinstance(X, Tensor) and not X.is_complex():
         return X
+    if is_sparse(X):
+        return Sparse.of(X)
     array = np.asarray(X)
     if array.dtype.kind not in "fiub":
         raise BadData(f"predict(X): X is an array of {array.dtype}; give numbers, X.astype(float)")
@@ -139,7 +187,8 @@ def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None
         classes: the number of classes; None for none
         labels: the classes' names as the data had them; None for 0..classes−1
 
-    Returns labels [n, ...] where there are classes, else the outputs.
+    Returns labels [n, ...] where there are classes, else the outputs. Raises BadData for outputs that are nan, and for
+    a class without a name.
     """
     if classes is None:
         return outputs.numpy()
@@ -152,4 +201,14 @@ def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None
         found = (outputs > 0).long()
     else:
         return outputs.numpy()
-    return found.numpy() if labels is None else np.asarray(labels)[found.numpy()]
+    if labels is None:
+        return found.numpy()
+    if bool((beyond := found >= len(labels)).any()):
+        row = int(beyond.nonzero()[0, 0])
+        raise BadData(
+            f"predict(X): of the model's {outputs.shape[1]} outputs number {int(found[beyond][0])} (from 0) is the "
+            f"largest in row {row}, and the data has {len(labels)} labels; give the network {len(labels)} outputs",
+            row=row,
+        )
+    named: np.ndarray = np.asarray(labels)[found.numpy()]
+    return named

@@ -23,7 +23,8 @@ from ..contract.errors import MedleyError, RecipeError, WireError, with_names
 from ..contract.problem import State
 from ..wire.ledger import Ledger
 from . import atomic, modules
-from .client_models import ClientModels, client_model, load_models, save_models
+from .checkpoint import FILE as CHECKPOINT
+from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
 from .environment import environment
 from .formats import other_format
 from .html import facts
@@ -36,7 +37,7 @@ Row = dict[str, float]
 FORMAT = 4
 """The format of result.json and the files beside it."""
 
-CLIENTS = "clients.jsonl"
+RUN, HISTORY, CLIENTS = "run.json", "history.jsonl", "clients.jsonl"
 
 NO_MODEL = (
     "this result has no model; results of a comparison keep x only, so run the method by md.run, or save and load by "
@@ -116,7 +117,9 @@ class Result:
     personal: ClientModels = field(default_factory=dict, compare=False)
 
     def __getitem__(self, name: str) -> list[float]:
-        """One column of the history, with nan for rows that lack it."""
+        """One column of the history, with nan for rows that lack it. Raises RecipeError for one that all rows lack."""
+        if self.history and not any(name in row for row in self.history):
+            raise RecipeError.unknown(name, {key for row in self.history for key in row}, "result[...]: the history")
         return [row.get(name, math.nan) for row in self.history]
 
     @property
@@ -159,14 +162,31 @@ class Result:
         """Write the result into ``folder``, each file whole or not at all.
 
         The files are result.json, history.jsonl, ledger.csv, x.safetensors, and clients.jsonl where there are clients.
+        Raises RecipeError where the folder holds another run, which could not be resumed any more.
         """
+        folder = Path(folder)
+        if any((folder / name).exists() for name in (RUN, CHECKPOINT)) and not self._begins_as(folder):
+            raise RecipeError(
+                f"save({str(folder)!r}): the folder holds another run, or more of this one, which could not be resumed "
+                "any more; choose another folder",
+                "folder",
+            )
+        return self.write(folder)
+
+    def _begins_as(self, folder: Path) -> bool:
+        """Whether the history begins with that of the run in ``folder``, wall times included."""
+        path = folder / HISTORY
+        return not path.exists() or history_text(self.history).startswith(path.read_text(encoding="utf-8"))
+
+    def write(self, folder: str | Path) -> Path:
+        """`save` into whatever folder, such as the run's own."""
         folder = atomic.made(Path(folder))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
         with atomic.replacing(folder / "x.safetensors") as tmp:
             save_file(tensors, tmp)
-        texts = {"history.jsonl": history_text(self.history), "ledger.csv": self.ledger.text()}
+        texts = {HISTORY: history_text(self.history), "ledger.csv": self.ledger.text()}
         if self.clients:
             texts[CLIENTS] = history_text(self.clients)
         else:
@@ -205,14 +225,23 @@ class Result:
         return {name: t.detach().cpu().clone().contiguous() for name, t in self.model.state_dict().items()}
 
     def save_weights(self, path: str | Path) -> Path:
-        """Write `state_dict` to ``path`` as safetensors, whole or not at all. Raises RecipeError without a model."""
+        """Write `state_dict` to ``path`` as safetensors, whole or not at all.
+
+        Raises RecipeError without a model, and for a path that ends as another format's does.
+        """
         state, path = self.state_dict(), Path(path)
+        if path.suffix not in ("", ".safetensors"):
+            raise RecipeError(
+                f"save_weights({str(path)!r}) writes safetensors: name the file {path.stem}.safetensors; torch's own "
+                "format is torch.save(result.state_dict(), path)",
+                "path",
+            )
         atomic.made(path.parent)
         with atomic.replacing(path) as tmp:
             save_file(state, tmp)
         return path
 
-    def outputs(self, X: Any, batch: int = 256) -> Tensor:
+    def outputs(self, X: Any, batch: int = 256, client: int | str | None = None) -> Tensor:
         """The model's outputs of rows X, in evaluation mode.
 
         A frame has raw rows: its columns are taken by the names that training had, in any order, and are scaled as
@@ -220,31 +249,44 @@ class Result:
         the order of `features`, scaled already.
 
         Args:
-            X: rows [n, ...], a frame, a tensor or an array
+            X: rows [n, ...], a frame, a tensor, an array or a SciPy sparse matrix
             batch: rows in one forward pass; default 256
+            client: the id or the name of the client whose model it is, as `client_model` has it; default the server's
 
-        Raises RecipeError without a model; BadData, naming them, for columns of a frame that are missing or that
-        training did not have, for cells that are no finite numbers, and for rows of another shape.
+        Raises RecipeError without a model, and where the server's is untrained, or a part of it, since clients train
+        their own; BadData, naming them, for columns of a frame that are missing or that training did not have, for
+        cells that are no finite numbers, and for rows that the model cannot read.
         """
         if self.model is None:
             raise RecipeError(NO_MODEL, "model")
-        return outputs_of(self.model, rows_of(X, self.features, self.settings.get("scaling")), batch)
+        if client is None and is_untrained(self.model, len(self.x), self.history, self.personal, self.clients):
+            raise RecipeError(
+                f"predict(X): with {self.method} clients train models of their own, and the server's, result.model, is "
+                "as it was drawn, or its last layers are; give the id or the name of a client, predict(X, client=0)",
+                "client",
+            )
+        module = self.model if client is None else self.client_model(client)
+        rows = rows_of(X, self.features, self.settings.get("scaling"))
+        return outputs_of(module, rows, batch, self.settings.get("integers"))
 
-    def predict(self, X: Any, batch: int = 256) -> np.ndarray:
+    def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
         """The model's predictions for rows X: class labels [n], or the outputs where there are no classes.
 
-        Labels are as the data had them, text where it was text. Arguments and errors are those of `outputs`.
+        Labels are as the data had them: numbers where it had numbers, booleans or text where it had such. Arguments and
+        errors are those of `outputs`.
         """
-        return predicted(self.outputs(X, batch), self.settings.get("classes"), self.settings.get("labels"))
+        outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
+        return predicted(outputs, self.settings.get("classes"), names)
 
-    def client_model(self, client: int) -> nn.Module:
+    def client_model(self, client: int | str) -> nn.Module:
         """The network that a client uses at the end, in evaluation mode: its own, or the server's where all use that.
 
-        Raises RecipeError without a model, for a client that is not there, and where own models were not kept.
+        ``client`` is its id, or its name. Raises RecipeError without a model, for a client that is not there, and where
+        own models were not kept.
         """
         if self.model is None:
             raise RecipeError(NO_MODEL, "model")
-        return client_model(self.model, self.personal, client, self.clients)
+        return client_model(self.model, self.personal, client, self.clients, self.client_names)
 
     @property
     def digest(self) -> str:
@@ -275,7 +317,7 @@ class Result:
                 raise TypeError("result.json is no table")
             if (found := head["format"]) != FORMAT:
                 raise other_format(folder, found, FORMAT, head.get("medley"), use="read")
-            history = history_of((folder / "history.jsonl").read_text(encoding="utf-8"))
+            history = history_of((folder / HISTORY).read_text(encoding="utf-8"))
             there = (folder / CLIENTS).exists()
             clients = history_of((folder / CLIENTS).read_text(encoding="utf-8")) if there else []
             kept = load_file(folder / "x.safetensors")

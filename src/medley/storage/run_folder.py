@@ -30,13 +30,16 @@ from ..wire.ledger import Ledger
 from . import atomic, checkpoint
 from .environment import environment, warn_of_changes
 from .formats import other_format
-from .result import CLIENTS, Row, history_of, history_text
+from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
 from .values import plain
 
 FORMAT = 3
 """The format of run.json and of the folder's layout."""
 
-RUN, HISTORY, LEDGER = "run.json", "history.jsonl", "ledger.csv"
+LEDGER, RECIPE = "ledger.csv", "recipe.toml"
+
+COMMAND = "medley run --resume"
+"""The command that goes on with the run in a folder, if that has a recipe."""
 
 
 class Journal:
@@ -101,9 +104,10 @@ class RunFolder:
         """
         starts: list[dict[str, Any]] = []
         if anew and (self.path / checkpoint.FILE).exists():
+            command = f" ({COMMAND} {self.path})" if (self.path / RECIPE).exists() else ""
             raise RecipeError(
-                f"{self.path} holds a run already: resume={str(self.path)!r} goes on with it (medley run --resume "
-                f"{self.path}); else choose another folder, or delete it",
+                f"{self.path} holds a run already: resume={str(self.path)!r} goes on with it{command}; else choose "
+                "another folder, or delete it",
                 "checkpoint",
             )
         if anew and holds_comparison(self.path):
@@ -118,7 +122,7 @@ class RunFolder:
             about = {"format": FORMAT, "settings": settings, "starts": starts}
             tmp.write_text(json.dumps(about, indent=1, default=plain), encoding="utf-8")
         if recipe is not None:
-            with atomic.replacing(self.path / "recipe.toml") as tmp:
+            with atomic.replacing(self.path / RECIPE) as tmp:
                 tmp.write_text(recipe, encoding="utf-8")
         self._history = Journal(self.path / HISTORY, history_text(history), len(history))
         self._held.callback(self._history.close)
@@ -151,6 +155,11 @@ def holds_run(folder: Path) -> bool:
 def holds_comparison(folder: Path) -> bool:
     """True where ``folder`` holds finished runs of a comparison."""
     return next(folder.glob("*/seed-*/result.json"), None) is not None
+
+
+def resuming(folder: Path) -> str:
+    """The command that goes on with the run in ``folder``, or Python's call where the run was made from no recipe."""
+    return f"{COMMAND} {folder}" if (folder / RECIPE).exists() else f"run(resume={str(folder)!r})"
 
 
 def no_run(folder: Path) -> WireError:

@@ -46,8 +46,14 @@ def _tensors(init: Any) -> Weights:
         return {"x": init.x, **buffers}
     if isinstance(init, nn.Module):
         return dict(init.state_dict())
-    if isinstance(init, Mapping) and init and all(isinstance(t, Tensor) for t in init.values()):
+    if _is_state(init):
         return dict(init)
+    if isinstance(init, Mapping) and (key := next((k for k, v in init.items() if _is_state(v)), None)) is not None:
+        raise RecipeError(
+            f"run(init=...): a {type(init).__name__} with the keys {', '.join(map(repr, init))} is no state_dict; give "
+            f"the one in it, torch.load(path)[{key!r}], and take a prefix that a wrapper added off its names",
+            "init",
+        )
     try:
         return torch.as_tensor(init)
     except (TypeError, ValueError, RuntimeError) as e:
@@ -56,6 +62,10 @@ def _tensors(init: Any) -> Weights:
             "module, a file, or a vector [d]",
             "init",
         ) from None
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(t, Tensor) for t in value.values())
 
 
 def _read(path: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy as copying
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -94,6 +94,10 @@ class NetworkModel:
         """
         mine, call = self.module.state_dict(keep_vars=True), "run(init=...)"
         remedy = "the weights are of another network, or of a part of one: load them into the module yourself"
+        if prefix := _prefix(state, mine):
+            remedy = (
+                f"its names begin with {prefix!r}: give {{k.removeprefix({prefix!r}): t for k, t in state.items()}}"
+            )
         for names, said in ((mine.keys() - state.keys(), "lacks"), (state.keys() - mine.keys(), "has")):
             if names:
                 raise RecipeError(f"{call}: the state_dict {said} {min(names)!r}; {remedy}", "init")
@@ -198,3 +202,10 @@ class NetworkModel:
         for mine, flat in ((self.floats, state[0]), (self.ints, state[1])):
             for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
                 b.copy_(v.view(b.shape))
+
+
+def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:
+    """The prefix that a wrapper, such as DataParallel, gave each of the names ``mine``; empty for none."""
+    name = min(mine)
+    found = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
+    return next((p for p in found if {p + n for n in mine} <= {*theirs}), "")
