@@ -88,8 +88,11 @@ def federation(targets: list[float], participation: Any = None, **kw: Any) -> md
     return md.Federation(problem, clients=rows, participation=participation, weights="uniform", **kw)
 
 
-def moved(method: Algorithm[Any, Any], targets: list[float], rounds: int = 1, seed: int = 0, **kw: Any) -> Vec:
-    return md.run(method, federation(targets, **kw), rounds=rounds, seed=seed, progress=False).x
+def moved(
+    method: Algorithm[Any, Any], targets: list[float], rounds: int = 1, seed: int = 0, transport: Any = None, **kw: Any
+) -> Vec:
+    fed = federation(targets, **kw)
+    return md.run(method, fed, rounds=rounds, seed=seed, transport=transport, progress=False).x
 
 
 def test_noise_belongs_to_the_sum() -> None:
@@ -112,10 +115,31 @@ def test_denominator_is_the_expected_cohort() -> None:
 
 def test_lost_reply_changes_neither_noise_nor_denominator() -> None:
     lossy = md.transports.Lossy(loss=0.5)
-    method, fed = md.Private(Says(read="mean"), noise=1.0, clip=1.0), federation([0.0] * 30)
-    whole = md.run(method, fed, rounds=1, progress=False)
-    lost = md.run(method, fed, rounds=1, progress=False, transport=lossy, reply_policy=md.ReplyPolicy())
-    assert torch.equal(whole.x, lost.x)
+    method = md.Private(Says(read="mean"), noise=1.0, clip=1.0)
+    lost = torch.cat([moved(method, [0.0] * 400, seed=s, transport=lossy) for s in range(5)])
+    assert float(lost.std()) == pytest.approx(1.0 / 400, rel=0.07)
+    assert float(moved(md.Private(Says(read="mean"), noise=0.0), [1.0] * 30, transport=lossy).max()) == 1 / 30
+
+
+def test_other_contents_have_other_noise() -> None:
+    """A difference of two releases under one seed has the noise of both: z·√2 for another method, or a lost reply."""
+    says, n = md.Private(Says(), noise=1.0, clip=1.0), 400
+    x = moved(says, [0.0] * n)
+    others = [
+        moved(md.Private(Says(size=2.0), noise=1.0, clip=1.0), [0.0] * n),
+        moved(md.Private(Says(), noise=1.0, clip=2.0), [0.0] * n) / 2,
+        moved(says, [0.0] * n, transport=md.transports.Lossy(loss=0.01)),
+    ]
+    for other in others:
+        assert float((x - other).std()) == pytest.approx(math.sqrt(2) / n, rel=0.1)
+
+
+def test_noise_takes_the_whole_seed() -> None:
+    """All bits of a secret seed are in the noise's key, of which 256 are drawn from; torch's generator has 32."""
+    method, seed = md.Private(Says(), noise=1.0, clip=1.0), 2**255 + 1
+    name = f"privacy, {method.identity}, sum 0 of {list(range(10))}, delta"
+    x = moved(method, [0.0] * 10, seed=seed)
+    torch.testing.assert_close(10 * x, streams.Secret(seed, "server", 1, name).normal((10,)))
 
 
 def test_sensitivity() -> None:
@@ -227,8 +251,9 @@ def test_quantile_counts_both_sides() -> None:
     came = rule.draw(1, np.ones(n), seed)
     i = int(came[0])
 
+    method = md.Private(Says(read="mean"), noise=0.1, clip=clip)
+
     def bound(y: float) -> float:
-        method = md.Private(Says(read="mean"), noise=0.1, clip=clip)
         targets = [0.3] * n
         targets[i] = y
         seen: list[float] = []
@@ -245,7 +270,8 @@ def test_quantile_counts_both_sides() -> None:
 
     within, beyond = bound(0.3), bound(9.0)
     assert math.log(beyond / within) == pytest.approx(0.5 / (0.5 * n))
-    noise = float(torch.randn((), generator=streams.generator(seed, "server", 1, "privacy, sum 0, count")))
+    name = f"privacy, {method.identity}, sum 0 of {came.tolist()}, count"
+    noise = float(streams.Secret(seed, "server", 1, name).normal(()))
     share = 0.5 + len(came) / 2 / (0.5 * n) + clip.count_noise * noise
     assert math.log(within) == pytest.approx(-0.5 * (share - 0.5))
 

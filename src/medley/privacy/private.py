@@ -29,12 +29,12 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import torch
 from torch import Tensor
 
 from ..contract.algorithm import Algorithm
@@ -46,6 +46,8 @@ from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
 from ..contract.wrapper import Wrapper, WrapperServer
+from ..runtime.streams import Secret
+from ..storage.values import plain
 from . import accountant, skellam
 from .accountant import Release
 from .mechanisms import Banded
@@ -172,7 +174,7 @@ class Private(Wrapper[PrivateServer]):
     @property
     def _of_rows(self) -> RowNoise:
         assert isinstance(self.clip, int | float)
-        return RowNoise(self.method, float(self.clip), self._z_of_rows)
+        return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity)
 
     def _z_of_rows(self, law: Local) -> float:
         if self.noise is not None:
@@ -185,6 +187,11 @@ class Private(Wrapper[PrivateServer]):
     def name(self) -> str:
         """ "DP-" and the method's name."""
         return f"DP-{self.method.name}"
+
+    @property
+    def identity(self) -> str:
+        """Name and settings, a part of the names of its noise: under one seed another method has other noise."""
+        return json.dumps([self.name, self.settings()], default=plain)
 
     def requires(self) -> frozenset[str]:
         """The method's needs, the same clients in every round, uniform weights, a known law of participation.
@@ -278,10 +285,10 @@ class Round:
         scales: Any = bound if adaptive is not None else clip
         total, within, came = replies.bounded(weight, scales)
         self.released.append(whole)
-        rng = partial(self._rng, number)
+        rng = partial(self._rng, number, replies.ids)
         if adaptive is not None:
             # Σ (b_i − ½), which a client moves by ½. The count of b_i alone would move by 1.
-            noise = adaptive.count_noise * expected * float(torch.randn((), generator=rng("count")))
+            noise = adaptive.count_noise * expected * float(rng("count").normal(()))
             noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
         out, plain = Packed(), up.zeros(x) if total is None else total
@@ -290,7 +297,7 @@ class Round:
             assert value is not None
             scale = float(scales[name] if isinstance(scales, Mapping) else scales)
             shape = value.shape if isinstance(value, Tensor) else ()
-            fresh = torch.randn(shape, generator=rng(name), dtype=x.dtype).to(x.device)
+            fresh = rng(name).normal(shape).to(x)
             added = weight * z * scale * self._correlated(f"{exchange}.{name}", fresh)
             out[name] = value + added if isinstance(value, Tensor) else float(value) + float(added)
         return out
@@ -317,8 +324,9 @@ class Round:
                 need="sums",
             )
 
-    def _rng(self, number: int, what: str) -> torch.Generator:
-        return self.clients.rng(f"privacy, sum {number}, {what}")
+    def _rng(self, number: int, ids: Sequence[int], what: str) -> Secret:
+        """The stream of a sum's noise. Another method and other replies have another."""
+        return self.clients.secret(f"privacy, {self.private.identity}, sum {number} of {list(ids)}, {what}")
 
     def _correlated(self, key: str, fresh: Tensor) -> Tensor:
         mechanism = self.private.mechanism

@@ -13,6 +13,7 @@ from ..contract.errors import Unsupported
 from ..contract.message import Message, Packed
 from ..contract.problem import State
 from ..contract.sampling import Sampling
+from ..runtime.streams import Secret
 
 U = TypeVar("U", bound=Message)
 
@@ -171,6 +172,10 @@ class PrivateCohort:
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
         return self._clients.rng(purpose)
+
+    def secret(self, purpose: str) -> Secret:
+        """The same for noise that guards clients."""
+        return self._clients.secret(purpose)
 
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""
