@@ -21,6 +21,7 @@ from medley.contract.message import Message
 from medley.contract.messages import Model, Step
 from medley.contract.sampling import Sampling
 from medley.contract.types import Vec
+from medley.federation.checks import warn_of_seed
 from medley.privacy import Banded, Quantile, epsilon
 from medley.privacy.accountant import release
 from medley.runtime import streams
@@ -472,3 +473,15 @@ def test_workers_count_within_the_bound() -> None:
     here = md.run(method, fed, rounds=4, progress=False)
     there = md.run(method, fed, rounds=4, progress=False, transport=md.transports.Processes(2))
     assert torch.equal(here.x, there.x)
+
+
+def test_a_seed_that_can_be_guessed_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    def said(method: Algorithm[Any, Any], seed: int) -> int:
+        moved(method, [0.0] * 4, seed=seed)
+        return caplog.text.count("give seed=secrets.randbits(128)")
+
+    warn_of_seed.cache_clear()
+    assert said(Says(), 0) == said(md.Private(Says(), noise=0.0), 0) == 0
+    assert said(md.Private(Says(), noise=1.0), 2**127) == 0
+    assert said(md.Private(Says(), noise=1.0), 2**64 - 1) == 1
+    assert said(md.Private(Says(), noise=1.0), 0) == 1

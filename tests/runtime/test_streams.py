@@ -63,7 +63,9 @@ def test_secret_streams_are_what_the_docstring_says():
     z = streams.Secret(5, "a").normal((200_000,))
     moments = [float((z**k).mean()) for k in (1, 2, 3, 4)]
     assert moments == pytest.approx([0, 1, 0, 3], abs=0.05)
-    assert bool(torch.isfinite(torch.special.ndtri(torch.tensor([0.5, 2**52 - 0.5], dtype=torch.float64) * 2.0**-52)).all())
+    assert bool(
+        torch.isfinite(torch.special.ndtri(torch.tensor([0.5, 2**52 - 0.5], dtype=torch.float64) * 2.0**-52)).all()
+    )
 
 
 def test_a_seed_may_be_longer_than_a_key():

@@ -245,6 +245,13 @@ class Private(Wrapper[PrivateServer]):
         return accountant.noise_for(sampling, self.epsilon, self.delta, self.rounds, self.exchanges)
 
 
+def private_part(method: Algorithm[Any, Any]) -> Private | None:
+    """`Private` among a method's wrappers; None where there is none."""
+    while isinstance(method, Wrapper) and not isinstance(method, Private):
+        method = method.method
+    return method if isinstance(method, Private) else None
+
+
 class Round:
     """The sums of one round. Implements `medley.privacy.replies.Noisy`.
 
