@@ -485,3 +485,55 @@ def test_a_seed_that_can_be_guessed_is_named_once(caplog: pytest.LogCaptureFixtu
     assert said(md.Private(Says(), noise=1.0), 2**127) == 0
     assert said(md.Private(Says(), noise=1.0), 2**64 - 1) == 1
     assert said(md.Private(Says(), noise=1.0), 0) == 1
+
+
+def test_cohorts_of_nobody() -> None:
+    with pytest.raises(md.RecipeError, match="no round has any client"):
+        moved(md.Private(Says(read="mean"), noise=1.0), [0.0] * 4, participation=md.scenarios.Fixed([[]]))
+
+
+@dataclass(frozen=True)
+class Seldom(Says):
+    """Asks in odd rounds only."""
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        if clients.round % 2:
+            super().round(s, clients)
+
+
+def test_turns_follow_rounds(tmp_path: Path) -> None:
+    """Of two groups in turns that are asked in odd rounds, one has a part in all sums; of three, each in a third."""
+    method = md.Private(Seldom(), noise=2.0, clip=1.0)
+    law = md.scenarios.Everyone().sampling(6)
+    for groups, turns in ((2, 5), (3, 2)):
+        fed = federation([0.0] * 6, md.scenarios.Cyclic(groups))
+        result = md.run(method, fed, rounds=9, progress=False)
+        assert result.history[-1]["epsilon"] == pytest.approx(epsilon([release(law, 2.0, turns)], 1e-5), rel=1e-9)
+
+    def stop(row: Any) -> None:
+        if row["round"] == 4:
+            raise KeyboardInterrupt
+
+    md.run(method, fed, rounds=9, progress=False, checkpoint=tmp_path / "run", on_round=stop)
+    resumed = md.run(method, fed, rounds=9, progress=False, resume=tmp_path / "run")
+    assert resumed.history[-1]["epsilon"] == result.history[-1]["epsilon"]
+
+
+def test_bands_are_rounds() -> None:
+    """A sum that every other round leaves out has the noise of rounds 1 and 3 of a run that takes each."""
+    rule, c = md.scenarios.Cyclic(2), Banded(2).diagonals
+    x = [
+        moved(md.Private(Seldom(), noise=1.0, mechanism=Banded(2)), [0.0] * 800, rounds=t, participation=rule)
+        for t in (1, 3)
+    ]
+    first, third = 800 * x[0], 800 * (x[1] - x[0])
+    # n_3 = (z_3 - c_1 (z_2 - c_1 n_1)/c_0)/c_0: of n_1 a share of (c_1/c_0)^2, and z_3, z_2 besides.
+    share = (c[1] / c[0]) ** 2
+    assert float((third * first).mean() / (first**2).mean()) == pytest.approx(share, abs=0.15)
+    assert float((third - share * first).var()) == pytest.approx((1 + share) / c[0] ** 2, rel=0.15)
+
+
+def test_a_sum_twice_in_a_round_has_no_correlated_noise() -> None:
+    method = md.Private(Twice(), noise=1.0, clip=1.0, mechanism=Banded(2))
+    with pytest.raises(md.RecipeError, match=r"Twice sums 'say\.delta' twice in round 1.*leave mechanism= out"):
+        moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(2))

@@ -219,8 +219,11 @@ class Private(Wrapper[PrivateServer]):
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
-        if this.released:
+        if (
+            this.released or clients.sampling.period > 1
+        ):  # turns come every so many rounds, whether sums are taken or not
             s.spent = this.account()
+        this.pass_on()
 
     def figures(self, s: PrivateServer) -> dict[str, float]:
         """ε of all sums so far, and the method's own figures."""
@@ -265,6 +268,7 @@ class Round:
     def __init__(self, private: Private, s: PrivateServer, clients: Cohort, sampling: Sampling) -> None:
         self.private, self.s, self.clients, self.sampling = private, s, clients, sampling
         self.released: list[float] = []
+        self._drawn: set[str] = set()
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
                 f"Private(mechanism={private.mechanism!r}): a client's turns lie {sampling.period} rounds apart; give "
@@ -339,10 +343,24 @@ class Round:
         mechanism = self.private.mechanism
         if mechanism is None:
             return fresh
+        if key in self._drawn:
+            raise RecipeError(
+                f"Private(mechanism={mechanism!r}): {self.private.method.name} sums {key!r} twice in round "
+                f"{self.clients.round}, and noise is correlated over rounds; leave mechanism= out",
+                "mechanism",
+            )
+        self._drawn.add(key)
         past = self.s.past.get(key, [])
         now = mechanism.next(fresh, past)
         self.s.past = {**self.s.past, key: [now, *past][: mechanism.bands - 1]}
         return now
+
+    def pass_on(self) -> None:
+        """Draw the noise of correlated sums that this round does not take, so that a band is as many rounds."""
+        for key in self.s.past.keys() - self._drawn:
+            for last in self.s.past[key][:1]:
+                stream = self.clients.secret(f"privacy, {self.private.identity}, no sum, {key}")
+                self._correlated(key, stream.normal(last.shape).to(last))
 
     def _check_budget(self, further: float) -> None:
         p = self.private

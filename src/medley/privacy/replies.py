@@ -9,7 +9,7 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort, OnLate, Replies
-from ..contract.errors import Unsupported
+from ..contract.errors import RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.problem import State
 from ..contract.sampling import Sampling
@@ -121,6 +121,12 @@ class PrivateCohort:
         self._clients, self.noisy, self._method = clients, noisy, method
         self.p, self.round, self.task = clients.p, clients.round, clients.task
         self.members = sum(p > 0 for p in clients.p.values())
+        if not noisy.sampling.rate:
+            raise RecipeError(
+                f"{method.name} cannot be private: no round has any client, and a mean has none to divide by; give a "
+                "participation= with clients",
+                "participation",
+            )
         if clients.buffers is not None:
             self.refuse("has a model with buffers, as BatchNorm's, which would be averaged without noise")
         if max(clients.p.values()) * self.members > 1 + 1e-9:

@@ -148,7 +148,11 @@ class NoisySteps(Seq):
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
         self.ran.append(self.exchange)
-        return super().descend(me, x, how._replace(first=False))
+        law, before = Local.of(me.pace, self.of.n), self.of.work
+        out = super().descend(me, x, how._replace(first=False))
+        # The rows that were drawn are not public, and work travels: with the ledger, and as time on the clock.
+        self.of.work = before + law.steps * law.rate * law.rows
+        return out
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """A noisy objective and its rows for every step of this round."""
