@@ -133,9 +133,11 @@ def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
                 own[law] = own.get(law, 0) + last - first
             round += r.rounds
         counts.append(own)
-    among = lambda a, b: a != b and all(n <= b.get(law, 0) for law, n in a.items())
-    most = [own for own in counts if own and not any(among(own, other) for other in counts)]
-    return {tuple(dataclasses.replace(law, rounds=n) for law, n in own.items()) for own in most}
+    return {
+        tuple(dataclasses.replace(law, rounds=n) for law, n in own.items())
+        for own in counts
+        if own and not any(own != c and all(n <= c.get(law, 0) for law, n in own.items()) for c in counts)
+    }
 
 
 @cache
