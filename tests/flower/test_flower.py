@@ -474,3 +474,33 @@ def test_a_client_that_lies_is_named_and_the_run_goes_on_without_it(lie: str, ap
     else:
         assert {e.client for e in there.ledger if e.up} == {0, 2}
         assert share == pytest.approx(1.0)
+
+
+PRIVATE = RECIPE.replace('kind = "FedECADO"', 'kind = "FedAvg"\nprivate = { noise = 1.0, unit = "row" }')
+
+
+def test_noise_of_rows_is_drawn_by_the_node(app: Path) -> None:
+    """The server knows the seed. Two runs with the same one have other noise."""
+    pytest.importorskip("dp_accounting")
+    app.write_text(PRIVATE.replace("[run]", "[run]\nseed = 3"))
+    found = []
+    for name in ("first", "second"):
+        deploy(app, save=str(app.parent / name))
+        found.append(md.Result.load(app.parent / name))
+    assert [r.seed for r in found] == [3, 3]
+    assert float((found[0].x - found[1].x).norm()) > 0.1 * float(found[0].x.norm())
+
+
+def test_a_private_run_without_a_seed_has_one_that_nobody_guesses(app: Path) -> None:
+    """It stands in the run's recipe, so that a run that goes on has it too."""
+    pytest.importorskip("dp_accounting")
+    app.write_text(PRIVATE)
+    deploy(app)
+    seed = md.Result.load(app.parent / "run").seed
+    assert seed > 1 << 64
+    assert recipe.load(app.parent / "run" / "recipe.toml").seed == seed
+    config = {"clients": 3, "resume": str(app.parent / "run"), "set": "run.rounds=4"}
+    grid = Bench([client_app(app)] * 3, config, memory=str(app.parent / "memory"))
+    server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    again = md.Result.load(app.parent / "run")
+    assert (again.seed, again.history[-1]["round"]) == (seed, 4)

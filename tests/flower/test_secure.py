@@ -18,9 +18,11 @@ from medley.flower import client_app, server_app, signatures
 from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
-from medley.flower.parties import STEPS, RemoteParties
+from medley.flower.parties import KEYS, STEPS, RemoteParties
+from medley.flower.sums import Sums
 from medley.flower.terms import refuse_weaker
 from medley.flower.transport import FlowerConnection
+from medley.secure import tables
 from medley.secure.party import Party
 from medley.secure.ring import Ring
 from medley.storage import pytree
@@ -123,7 +125,11 @@ def test_nodes_find_the_sum_of_one_process(method: str, bits: int, app: Path, tm
 def test_private_bounds_are_taken_at_the_nodes(app: Path, tmp_path: Path) -> None:
     """A `Clip` travels with the weights; the node bounds its reply before it masks it."""
     method = "[methods.private]\nclip = 0.5\nnoise = 0.5\n"
-    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + method + '[federation]\nweights = "uniform"\n')
+    app.write_text(
+        RECIPE.replace("SCAFFOLD", "FedAvg").replace("[run]", "[run]\nseed = 0")
+        + method
+        + '[federation]\nweights = "uniform"\n'
+    )
     r = recipe.load(app)
     here = r.federation().run(r.methods()[0], 3, **r.options())
     deploy(app)
@@ -283,6 +289,19 @@ def test_keys_that_are_not_signed_by_nodes_of_the_keyring_are_refused(
     monkeypatch.setattr(RemoteParties, "shares", between)
     with pytest.raises(md.WireError, match=r"client 0 refuses: the public keys .* for client 1 are not signed"):
         deploy(app, every, save="between")
+
+
+def test_a_cohort_beyond_the_keyring_is_refused(keys: Path, tmp_path: Path) -> None:
+    """A larger cohort would have a larger share of the noise, and its clients would be the server's own."""
+    every = {
+        i: Sums(i, tmp_path / str(i), md.SecureSum(), keys / f"node{i}", keys / "keyring").answer for i in range(N)
+    }
+    about = json.dumps({"run": "r", "session": "s", "cohort": N + 1}).encode()
+    signed = {i: answer(STEPS[0], {"about": about}, lambda request: None) for i, answer in every.items()}
+    roster, signatures = ({i: part(s) for i, s in signed.items()} for part in (lambda s: s[:KEYS], lambda s: s[KEYS:]))
+    letter = {"about": about, "roster": tables.packed(roster), "signatures": tables.packed(signatures)}
+    with pytest.raises(md.WireError, match=r"client 0 refuses: the server says that 5 clients .* keyring has 4"):
+        every[0](STEPS[1], letter, lambda request: None)
 
 
 @pytest.mark.parametrize("text", ["x", "0 ssh-rsa AAAA", "0", "one ecdsa-sha2-nistp384 AAAA"])

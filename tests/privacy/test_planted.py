@@ -9,17 +9,18 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from secrets import randbits
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from medley.contract.cohort import BoundedSum
 from medley.contract.sampling import Sampling
 from medley.privacy import private, rows
 from medley.privacy.replies import PrivateReplies
 from medley.problems.linear.objective import LinearObjective
+from medley.runtime import streams
 from medley.scenarios import Bernoulli
 from medley.server.replies import LiveReplies
 from medley.wire.clip import Clip
@@ -72,7 +73,7 @@ def one_vector_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_name(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(private.Round, "_rng", lambda *args: torch.default_generator)
+    patch.setattr(private.Round, "_rng", lambda *args: streams.Secret(randbits(64)))
 
 
 def denominator_of_those_who_came(patch: pytest.MonkeyPatch) -> None:
@@ -96,7 +97,7 @@ def bound_on_the_mean_of_rows(patch: pytest.MonkeyPatch) -> None:
 
 def rows_without_a_name(patch: pytest.MonkeyPatch) -> None:
     right = rows.NoisyGradient.grad
-    unnamed = lambda self, *args, **kw: right(dataclasses.replace(self, rng=torch.default_generator), *args, **kw)
+    unnamed = lambda self, *args, **kw: right(dataclasses.replace(self, rng=streams.Secret(randbits(64))), *args, **kw)
     patch.setattr(rows.NoisyGradient, "grad", unnamed)
 
 

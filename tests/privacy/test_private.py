@@ -21,6 +21,7 @@ from medley.contract.message import Message
 from medley.contract.messages import Model, Step
 from medley.contract.sampling import Sampling
 from medley.contract.types import Vec
+from medley.federation.checks import warn_of_seed
 from medley.privacy import Banded, Quantile, epsilon
 from medley.privacy.accountant import release
 from medley.runtime import streams
@@ -88,8 +89,11 @@ def federation(targets: list[float], participation: Any = None, **kw: Any) -> md
     return md.Federation(problem, clients=rows, participation=participation, weights="uniform", **kw)
 
 
-def moved(method: Algorithm[Any, Any], targets: list[float], rounds: int = 1, seed: int = 0, **kw: Any) -> Vec:
-    return md.run(method, federation(targets, **kw), rounds=rounds, seed=seed, progress=False).x
+def moved(
+    method: Algorithm[Any, Any], targets: list[float], rounds: int = 1, seed: int = 0, transport: Any = None, **kw: Any
+) -> Vec:
+    fed = federation(targets, **kw)
+    return md.run(method, fed, rounds=rounds, seed=seed, transport=transport, progress=False).x
 
 
 def test_noise_belongs_to_the_sum() -> None:
@@ -112,10 +116,31 @@ def test_denominator_is_the_expected_cohort() -> None:
 
 def test_lost_reply_changes_neither_noise_nor_denominator() -> None:
     lossy = md.transports.Lossy(loss=0.5)
-    method, fed = md.Private(Says(read="mean"), noise=1.0, clip=1.0), federation([0.0] * 30)
-    whole = md.run(method, fed, rounds=1, progress=False)
-    lost = md.run(method, fed, rounds=1, progress=False, transport=lossy, reply_policy=md.ReplyPolicy())
-    assert torch.equal(whole.x, lost.x)
+    method = md.Private(Says(read="mean"), noise=1.0, clip=1.0)
+    lost = torch.cat([moved(method, [0.0] * 400, seed=s, transport=lossy) for s in range(5)])
+    assert float(lost.std()) == pytest.approx(1.0 / 400, rel=0.07)
+    assert float(moved(md.Private(Says(read="mean"), noise=0.0), [1.0] * 30, transport=lossy).max()) == 1 / 30
+
+
+def test_other_contents_have_other_noise() -> None:
+    """A difference of two releases under one seed has the noise of both: z·√2 for another method, or a lost reply."""
+    says, n = md.Private(Says(), noise=1.0, clip=1.0), 400
+    x = moved(says, [0.0] * n)
+    others = [
+        moved(md.Private(Says(size=2.0), noise=1.0, clip=1.0), [0.0] * n),
+        moved(md.Private(Says(), noise=1.0, clip=2.0), [0.0] * n) / 2,
+        moved(says, [0.0] * n, transport=md.transports.Lossy(loss=0.01)),
+    ]
+    for other in others:
+        assert float((x - other).std()) == pytest.approx(math.sqrt(2) / n, rel=0.1)
+
+
+def test_noise_takes_the_whole_seed() -> None:
+    """All bits of a secret seed are in the noise's key, of which 256 are drawn from; torch's generator has 32."""
+    method, seed = md.Private(Says(), noise=1.0, clip=1.0), 2**255 + 1
+    name = f"privacy, {method.identity}, sum 0 of {list(range(10))}, delta"
+    x = moved(method, [0.0] * 10, seed=seed)
+    torch.testing.assert_close(10 * x, streams.Secret(seed, "server", 1, name).normal((10,)))
 
 
 def test_sensitivity() -> None:
@@ -227,8 +252,9 @@ def test_quantile_counts_both_sides() -> None:
     came = rule.draw(1, np.ones(n), seed)
     i = int(came[0])
 
+    method = md.Private(Says(read="mean"), noise=0.1, clip=clip)
+
     def bound(y: float) -> float:
-        method = md.Private(Says(read="mean"), noise=0.1, clip=clip)
         targets = [0.3] * n
         targets[i] = y
         seen: list[float] = []
@@ -245,7 +271,8 @@ def test_quantile_counts_both_sides() -> None:
 
     within, beyond = bound(0.3), bound(9.0)
     assert math.log(beyond / within) == pytest.approx(0.5 / (0.5 * n))
-    noise = float(torch.randn((), generator=streams.generator(seed, "server", 1, "privacy, sum 0, count")))
+    name = f"privacy, {method.identity}, sum 0 of {came.tolist()}, count"
+    noise = float(streams.Secret(seed, "server", 1, name).normal(()))
     share = 0.5 + len(came) / 2 / (0.5 * n) + clip.count_noise * noise
     assert math.log(within) == pytest.approx(-0.5 * (share - 0.5))
 
@@ -446,3 +473,67 @@ def test_workers_count_within_the_bound() -> None:
     here = md.run(method, fed, rounds=4, progress=False)
     there = md.run(method, fed, rounds=4, progress=False, transport=md.transports.Processes(2))
     assert torch.equal(here.x, there.x)
+
+
+def test_a_seed_that_can_be_guessed_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    def said(method: Algorithm[Any, Any], seed: int) -> int:
+        moved(method, [0.0] * 4, seed=seed)
+        return caplog.text.count("give seed=secrets.randbits(128)")
+
+    warn_of_seed.cache_clear()
+    assert said(Says(), 0) == said(md.Private(Says(), noise=0.0), 0) == 0
+    assert said(md.Private(Says(), noise=1.0), 2**127) == 0
+    assert said(md.Private(Says(), noise=1.0), 2**64 - 1) == 1
+    assert said(md.Private(Says(), noise=1.0), 0) == 1
+
+
+def test_cohorts_of_nobody() -> None:
+    with pytest.raises(md.RecipeError, match="no round has any client"):
+        moved(md.Private(Says(read="mean"), noise=1.0), [0.0] * 4, participation=md.scenarios.Fixed([[]]))
+
+
+@dataclass(frozen=True)
+class Seldom(Says):
+    """Asks in odd rounds only."""
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        if clients.round % 2:
+            super().round(s, clients)
+
+
+def test_turns_follow_rounds(tmp_path: Path) -> None:
+    """Of two groups in turns that are asked in odd rounds, one has a part in all sums; of three, each in a third."""
+    method = md.Private(Seldom(), noise=2.0, clip=1.0)
+    law = md.scenarios.Everyone().sampling(6)
+    for groups, turns in ((2, 5), (3, 2)):
+        fed = federation([0.0] * 6, md.scenarios.Cyclic(groups))
+        result = md.run(method, fed, rounds=9, progress=False)
+        assert result.history[-1]["epsilon"] == pytest.approx(epsilon([release(law, 2.0, turns)], 1e-5), rel=1e-9)
+
+    def stop(row: Any) -> None:
+        if row["round"] == 4:
+            raise KeyboardInterrupt
+
+    md.run(method, fed, rounds=9, progress=False, checkpoint=tmp_path / "run", on_round=stop)
+    resumed = md.run(method, fed, rounds=9, progress=False, resume=tmp_path / "run")
+    assert resumed.history[-1]["epsilon"] == result.history[-1]["epsilon"]
+
+
+def test_bands_are_rounds() -> None:
+    """A sum that every other round leaves out has the noise of rounds 1 and 3 of a run that takes each."""
+    rule, c = md.scenarios.Cyclic(2), Banded(2).diagonals
+    x = [
+        moved(md.Private(Seldom(), noise=1.0, mechanism=Banded(2)), [0.0] * 800, rounds=t, participation=rule)
+        for t in (1, 3)
+    ]
+    first, third = 800 * x[0], 800 * (x[1] - x[0])
+    # n_3 = (z_3 - c_1 (z_2 - c_1 n_1)/c_0)/c_0: of n_1 a share of (c_1/c_0)^2, and z_3, z_2 besides.
+    share = (c[1] / c[0]) ** 2
+    assert float((third * first).mean() / (first**2).mean()) == pytest.approx(share, abs=0.15)
+    assert float((third - share * first).var()) == pytest.approx((1 + share) / c[0] ** 2, rel=0.15)
+
+
+def test_a_sum_twice_in_a_round_has_no_correlated_noise() -> None:
+    method = md.Private(Twice(), noise=1.0, clip=1.0, mechanism=Banded(2))
+    with pytest.raises(md.RecipeError, match=r"Twice sums 'say\.delta' twice in round 1.*leave mechanism= out"):
+        moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(2))

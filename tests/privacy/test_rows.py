@@ -137,6 +137,14 @@ def test_batches_are_poisson() -> None:
     assert float(found.var()) == pytest.approx(7.5, rel=0.15)
 
 
+def test_work_tells_no_batch() -> None:
+    """A round takes the time of the expected rows, those of a plain run, and not of those that were drawn."""
+    how = {"pace": md.scenarios.Pace(lr=0.1, steps=3, batch=4), "devices": md.scenarios.Devices(speed=2.0)}
+    fed = md.Federation(md.problems.LeastSquares(intercept=False), clients=clients([8, 20]), **how)
+    private, plain = (md.run(method, fed, rounds=3, progress=False)["seconds"] for method in (by_row(), md.FedAvg()))
+    assert private == pytest.approx(plain)
+
+
 def test_every_client_has_its_account() -> None:
     """Rates batch/n_i, the steps that it ran, and the rounds in which it was asked; history has the largest."""
     rule = md.scenarios.Fixed([[0, 1], [1]])

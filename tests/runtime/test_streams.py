@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, shake_256
 
 import numpy as np
 import pytest
@@ -51,3 +51,24 @@ def test_a_generator_is_fresh_every_time_and_leaves_the_global_streams_alone():
     assert streams.rng(0, "a").random() == streams.rng(0, "a").random() != streams.rng(1, "a").random()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
+
+
+def test_secret_streams_are_what_the_docstring_says():
+    secret, key = streams.Secret(5, "a", 1), blake2b(b"sa/i1", digest_size=32, key=b"5").digest()
+    for call, count in ((1, 3), (2, 2)):  # a call goes on, and does not repeat
+        words = np.frombuffer(shake_256(key + call.to_bytes(8, "little")).digest(8 * count), "<u8")
+        assert secret.uniform(count).tolist() == [(int(w >> np.uint64(12)) + 0.5) / 2**52 for w in words]
+    assert streams.Secret(5, "a").normal((2, 3)).shape == (2, 3)
+    assert streams.Secret(5, "a").normal((0,)).shape == (0,)
+    z = streams.Secret(5, "a").normal((200_000,))
+    moments = [float((z**k).mean()) for k in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0, 1, 0, 3], abs=0.05)
+    assert bool(
+        torch.isfinite(torch.special.ndtri(torch.tensor([0.5, 2**52 - 0.5], dtype=torch.float64) * 2.0**-52)).all()
+    )
+
+
+def test_a_seed_may_be_longer_than_a_key():
+    long = [10**64 - 1, 10**64, 10**64 + 1, 2**256 - 1]  # the first one has 64 digits, and is the key as it stands
+    assert len({streams.key(seed, "a") for seed in long}) == 4
+    assert streams.key(long[0], "a") == int.from_bytes(blake2b(b"sa", digest_size=8, key=b"9" * 64).digest(), "little")

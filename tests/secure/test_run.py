@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import medley as md
+from medley.secure.ring import Ring
 from medley.wire.codecs import Cast, Plain, Quantise, TwoWay
 
 
@@ -178,3 +179,15 @@ def test_a_recipe_has_a_table_of_its_own() -> None:
     assert r.options()["secure"] == md.SecureSum(bits=64, bound=10.0)
     with pytest.raises(md.RecipeError, match="bitz"):
         recipe.loads(text + "[secure]\nbitz = 32\n").options()
+
+
+def test_noise_is_whole_with_the_shares_that_a_client_insists_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that lies about the graph could open a sum of 12 of 60 clients, a client's own threshold."""
+    seen, right = [], Ring.share_of_noise
+    monkeypatch.setattr(Ring, "share_of_noise", lambda self, *args: seen.append(self.stay) or right(self, *args))
+    fed = md.Federation(
+        md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(60), weights="uniform"
+    )
+    method = md.Private(md.FedAvg(), noise=1.0, noise_at="clients")
+    md.run(method, fed, rounds=1, secure=md.SecureSum(), progress=False)
+    assert set(seen) == {md.SecureSum().least(60)} != {md.SecureSum().needed(60)}

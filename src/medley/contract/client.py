@@ -112,6 +112,7 @@ class Client(Generic[M]):
         ran: the engines that ran in this call
         optimizer_state: the state of its own optimizer; None before its first step, and where states are not kept
         phase: a part of its work with random streams of its own, as "own"; default ""
+        noise_seed: the seed of noise that guards its rows, which only its own node knows; None for ``seed``
         memory: its memory, as the algorithm declares it; change it by assignment only
     """
 
@@ -130,6 +131,7 @@ class Client(Generic[M]):
     ran: set[str] = field(default_factory=set)
     optimizer_state: OptimizerState | None = None
     phase: str = ""
+    noise_seed: int | None = None
     _whole: Client[M] | None = field(default=None, repr=False)
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
 
@@ -159,6 +161,11 @@ class Client(Generic[M]):
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh stream named (seed, client, round, purpose), with the phase in front of the purpose."""
         return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
+
+    def secret(self, purpose: str) -> streams.Secret:
+        """The same for noise that guards its rows, of ``noise_seed``."""
+        seed = self.seed if self.noise_seed is None else self.noise_seed
+        return streams.Secret(seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
 
     def at(self, phase: str = "", epochs: int | None = None) -> Client[M]:
         """This client for one part of its work: another model that it trains, or another number of epochs.

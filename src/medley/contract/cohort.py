@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload, runtim
 
 import torch
 
+from ..runtime.streams import Secret
 from .client import Client
 from .message import Message, Packed
 from .problem import State
@@ -145,6 +146,10 @@ class Cohort(Protocol):
 
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
+        ...
+
+    def secret(self, purpose: str) -> Secret:
+        """The same for noise that guards clients, where `rng` could be guessed."""
         ...
 
     def note(self, **figures: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError, Unsupported
 from ..contract.problem import Family, Problem
 from ..datasets import Dataset
+from ..privacy.private import private_part
 from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import called, fits_values
 from ..scenarios import ByKey
@@ -158,3 +160,28 @@ def check_secure(
     if cohort:
         secure.degree(cohort)
         secure.needed(cohort)
+
+
+def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
+    """Warn, once in a process, where the noise of a private run follows from a seed that can be guessed.
+
+    Args:
+        algorithm: the method
+        seed: the run's
+        remote: whether clients are on machines of their own, where they draw noise of their own
+    """
+    private = private_part(algorithm)
+    if private is None or private.noise == 0 or abs(seed) >= 1 << 64:
+        return
+    if not remote or (private.unit, private.noise_at) == ("client", "server"):
+        warn_of_seed()
+
+
+@cache
+def warn_of_seed() -> None:
+    """Say once in a process that noise is as secret as its seed."""
+    log.warning(
+        "the noise of a private run follows from its seed, and whoever guesses the seed takes the noise off. In a "
+        "simulation that is fine. For a model that leaves the house give seed=secrets.randbits(128), run.seed in a "
+        "recipe, another one for each run, and keep it secret"
+    )

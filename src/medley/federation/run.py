@@ -41,7 +41,7 @@ from ..storage.weights import Start
 from ..transports.auto import Unchosen
 from ..wire.codec import Codec, Plain
 from ..wire.connection import Connection, FaultyTransport, Placed, Transport
-from .checks import check_secure, expect
+from .checks import check_secure, check_seed, expect
 from .evaluation import Metric
 from .options import RunOptions
 from .progress import ProgressBar, Watched, progress_bar
@@ -252,9 +252,8 @@ class PreparedRun:
         """
         o, draw = self.options, self.draw
         codec = o.codec or Plain()
-        stack_size = engines.stack_size(draw.problem.d, o.device)
+        stack_size, evaluator = engines.stack_size(draw.problem.d, o.device), self._evaluator()
         wanted, policy = dict(o.target or {}), o.reply_policy or ReplyPolicy()
-        evaluator = self._evaluator()
         total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
         folder = o.resume if o.checkpoint is None else o.checkpoint
         settings, host = self.settings | ({} if folder is None else self.identity()), self.host(codec, stack_size)
@@ -262,6 +261,7 @@ class PreparedRun:
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, total) as bar,
         ):
+            check_seed(self.algorithm, o.seed, isinstance(connection, ReachesParties))
 
             def watch(row: Row) -> None:
                 if bar is not None:

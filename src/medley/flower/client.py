@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -217,7 +218,9 @@ class ClientSide:
         engine = engines.choose(options.get("engine", "auto"), problem, device)
 
         def client(i: int, round: int) -> Client[Any]:
-            return rows.client(round, engine, lr, request.exchange.p[i])
+            me = rows.client(round, engine, lr, request.exchange.p[i])
+            me.noise_seed = randbits(256)  # of the operating system: the server knows the run's seed
+            return me
 
         codec = options.get("codec") or Plain()
         host = ClientHost(algorithm.suited(problem.gives), problem, client, r.seed, codec, device=device)

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 from .. import logs
+from .. import recipe as recipes
 from ..contract.algorithm import Algorithm
 from ..contract.errors import MedleyError, RecipeError, Unsupported, WireError
 from ..contract.needs import Need
 from ..federation.run import run
+from ..privacy.private import private_part
 from ..recipe import Recipe
 from ..storage.atomic import replacing
 from ..storage.events import Events
@@ -91,6 +94,8 @@ def _run(
     try:
         tell = lambda text: events.add("log", level="info", message=text)
         fed, ours, r = _gathered(grid, context, recipe, method, tell, folder)
+        goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
+        r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
         with replacing(folder / "recipe.toml") as tmp:
@@ -98,7 +103,7 @@ def _run(
         # Every round: clients can go back to the end of the round before, and no further.
         connection = Flower(fed.post, name, asdict(fed.census.known))
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
-        if context.run_config.get("resume") and holds_run(folder):
+        if goes_on:
             said = str(context.run_config.get("readmit", "")).replace(",", " ").split()
             options |= {"resume": folder, "readmit": tuple(map(int, said))}
         result = run(ours, fed, r.rounds, seed=r.seed, **{**r.options(), "progress": False, **options})
@@ -110,6 +115,20 @@ def _run(
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
         raise
     print(f"{result.status}\nsaved in {folder}", flush=True)
+
+
+def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
+    """The recipe; where it has no run.seed and the method is private, with one that nobody guesses, as noise needs it.
+
+    Args:
+        r: the recipe
+        method: the run's
+        kept: the folder of a run that goes on, whose recipe has its seed; None for a new run
+    """
+    if "seed" in r.tables.get("run", {}) or private_part(method_and_lr(method)[0]) is None:
+        return r
+    seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed
+    return r.with_settings([f"run.seed={seed}"])
 
 
 def _gathered(

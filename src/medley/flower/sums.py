@@ -35,6 +35,7 @@ from .cleaning import private
 from .flwr_api import Letter
 from .parties import KEYS, SEALED, STEPS, form, session_name
 from .signatures import SIZE, check, signature
+from .signatures import read as keys_in
 from .words import Words
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ class Sums:
             roster = read("roster", KEYS)
             if self.keyring is not None:
                 check(self.keyring, self.client, session, roster, read("signatures", SIZE))
+                if about[1] > (known := len(keys_in(self.keyring))):
+                    raise WireError(
+                        f"client {self.client} refuses: the server says that {about[1]} clients are in the secure sum, "
+                        f"and its keyring {self.keyring.name} has {known}"
+                    )
             # Of a cohort of n as many may be gone as the threshold allows; the client keeps to its own.
             return tables.packed(party.shares(roster, party.least))
         if step == STEPS[2]:
@@ -167,7 +173,8 @@ class Sums:
         self._check_noise(here.algorithm, e.clip)
         fold = node.served(here, request, self.folder)
         (receipt,), packed = fold.receipts, fold.replies[i]
-        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, self.settings.needed(cohort))
+        # The cohort is the server's word, the client's own threshold is not: noise is whole with so many shares.
+        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, party.least)
         layout = ring.layout(packed)
         values = ring.encoded(i, packed, layout)
         if ring.noise:  # of the operating system: the server knows the run's seed

@@ -41,7 +41,8 @@ class Release:
 
     Attributes:
         kind, clients, rate, size, period: of the cohort's `Sampling`; the kind "shares" for noise in shares
-        noise: z of all sums of one round together: standard deviation over the bound of one client's part
+        noise: z of all sums of one round together: standard deviation over the bound of one client's part; inf for
+            rounds without a sum
         rounds: number of rounds
     """
 
@@ -52,11 +53,6 @@ class Release:
     period: int
     noise: float
     rounds: int = 1
-
-    @property
-    def turns(self) -> int:
-        """The rounds that one client may take part in, at most."""
-        return -(-self.rounds // self.period)
 
 
 def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
@@ -91,19 +87,17 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
     """The ε of all releases together, at this δ; inf where one has no noise.
 
     Args:
-        releases: of one run, all with the same kind of sampling
+        releases: of one run in their order, all with the same kind of sampling
         delta: δ, in (0, 1)
         by: "pld", privacy loss distributions, or "rdp", Rényi's divergence, which is looser; cohorts of a fixed size
             and noise in shares are counted by "rdp" always. Default "pld"
 
     Raises RecipeError where ``dp-accounting`` is not installed.
     """
-    counted = tuple(r for r in releases if r.rounds and r.noise < math.inf)
-    if not counted:
-        return 0.0
-    if any(r.noise == 0 for r in counted):
+    found = tuple(releases)
+    if any(r.noise == 0 for r in found if r.rounds):
         return math.inf
-    return _epsilon(_merged(counted), delta, by)
+    return max((_epsilon(turns, delta, by) for turns in _turns(found)), default=0.0)
 
 
 def within(releases: Iterable[Release], target: float, delta: float, rounds: int | None) -> bool:
@@ -112,10 +106,11 @@ def within(releases: Iterable[Release], target: float, delta: float, rounds: int
     The bound is the ε of a longer run whose every round has the least noise. Its length is ``rounds``, or the next
     power of 2.
     """
+    releases = list(releases)
     counted = [r for r in releases if r.rounds and r.noise < math.inf]
     if not counted:
         return True
-    law, length = dataclasses.replace(counted[0], noise=0.0, rounds=1), sum(r.rounds for r in counted)
+    law, length = dataclasses.replace(counted[0], noise=0.0, rounds=1), sum(r.rounds for r in releases)
     if any(dataclasses.replace(r, noise=0.0, rounds=1) != law for r in counted):
         return False
     worst = dataclasses.replace(law, noise=min(r.noise for r in counted))
@@ -123,12 +118,26 @@ def within(releases: Iterable[Release], target: float, delta: float, rounds: int
     return any(epsilon([dataclasses.replace(worst, rounds=n)], delta) <= target for n in sorted(longer))
 
 
-def _merged(releases: tuple[Release, ...]) -> tuple[Release, ...]:
-    rounds: dict[Release, int] = {}
-    for r in releases:
-        key = Release(r.kind, r.clients, r.rate, r.size, r.period, r.noise)
-        rounds[key] = rounds.get(key, 0) + r.rounds
-    return tuple(Release(k.kind, k.clients, k.rate, k.size, k.period, k.noise, n) for k, n in rounds.items())
+def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
+    """The sums that each group of clients had a part in; where one group's are among another's, those of the other.
+
+    A group's turns come every ``period`` rounds, and the rounds of a release follow those of the one before.
+    """
+    counts = list[dict[Release, int]]()
+    for group in range(max((r.period for r in releases), default=0)):
+        own, round = dict[Release, int](), 0
+        for r in releases:
+            first, last = (-((group - t) // r.period) for t in (round, round + r.rounds))
+            if r.noise < math.inf and last > first:
+                law = dataclasses.replace(r, rounds=1)
+                own[law] = own.get(law, 0) + last - first
+            round += r.rounds
+        counts.append(own)
+    return {
+        tuple(dataclasses.replace(law, rounds=n) for law, n in own.items())
+        for own in counts
+        if own and not any(own != c and all(n <= c.get(law, 0) for law, n in own.items()) for c in counts)
+    }
 
 
 @cache
@@ -138,7 +147,7 @@ def _epsilon(releases: tuple[Release, ...], delta: float, by: Accountant) -> flo
     whole: Any = None
     step = GRID * max(1.0, 0.1 * min(r.noise for r in releases) ** -2)
     for r in releases:
-        part = _losses(r.noise, r.rate if r.kind == "poisson" else 1.0, step).self_compose(r.turns)
+        part = _losses(r.noise, r.rate if r.kind == "poisson" else 1.0, step).self_compose(r.rounds)
         whole = part if whole is None else whole.compose(part)
     return max(0.0, float(whole.get_epsilon_for_delta(delta)))
 
@@ -161,7 +170,7 @@ def _by_divergence(releases: tuple[Release, ...], delta: float) -> float:
             event = dp.SampledWithoutReplacementDpEvent(r.clients, r.size, dp.GaussianDpEvent(r.noise / 2))
         else:
             event = dp.PoissonSampledDpEvent(r.rate if r.kind == "poisson" else 1.0, dp.GaussianDpEvent(r.noise))
-        accountant.compose(event, r.turns)
+        accountant.compose(event, r.rounds)
     return float(accountant.get_epsilon(delta))
 
 

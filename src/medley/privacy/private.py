@@ -29,12 +29,12 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import torch
 from torch import Tensor
 
 from ..contract.algorithm import Algorithm
@@ -46,6 +46,8 @@ from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
 from ..contract.wrapper import Wrapper, WrapperServer
+from ..runtime.streams import Secret
+from ..storage.values import plain
 from . import accountant, skellam
 from .accountant import Release
 from .mechanisms import Banded
@@ -172,7 +174,7 @@ class Private(Wrapper[PrivateServer]):
     @property
     def _of_rows(self) -> RowNoise:
         assert isinstance(self.clip, int | float)
-        return RowNoise(self.method, float(self.clip), self._z_of_rows)
+        return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity)
 
     def _z_of_rows(self, law: Local) -> float:
         if self.noise is not None:
@@ -185,6 +187,11 @@ class Private(Wrapper[PrivateServer]):
     def name(self) -> str:
         """ "DP-" and the method's name."""
         return f"DP-{self.method.name}"
+
+    @property
+    def identity(self) -> str:
+        """Name and settings, a part of the names of its noise: under one seed another method has other noise."""
+        return json.dumps([self.name, self.settings()], default=plain)
 
     def requires(self) -> frozenset[str]:
         """The method's needs, the same clients in every round, uniform weights, a known law of participation.
@@ -212,8 +219,11 @@ class Private(Wrapper[PrivateServer]):
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
-        if this.released:
+        if (
+            this.released or clients.sampling.period > 1
+        ):  # turns come every so many rounds, whether sums are taken or not
             s.spent = this.account()
+        this.pass_on()
 
     def figures(self, s: PrivateServer) -> dict[str, float]:
         """ε of all sums so far, and the method's own figures."""
@@ -238,6 +248,13 @@ class Private(Wrapper[PrivateServer]):
         return accountant.noise_for(sampling, self.epsilon, self.delta, self.rounds, self.exchanges)
 
 
+def private_part(method: Algorithm[Any, Any]) -> Private | None:
+    """`Private` among a method's wrappers; None where there is none."""
+    while isinstance(method, Wrapper) and not isinstance(method, Private):
+        method = method.method
+    return method if isinstance(method, Private) else None
+
+
 class Round:
     """The sums of one round. Implements `medley.privacy.replies.Noisy`.
 
@@ -251,6 +268,7 @@ class Round:
     def __init__(self, private: Private, s: PrivateServer, clients: Cohort, sampling: Sampling) -> None:
         self.private, self.s, self.clients, self.sampling = private, s, clients, sampling
         self.released: list[float] = []
+        self._drawn: set[str] = set()
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
                 f"Private(mechanism={private.mechanism!r}): a client's turns lie {sampling.period} rounds apart; give "
@@ -278,10 +296,10 @@ class Round:
         scales: Any = bound if adaptive is not None else clip
         total, within, came = replies.bounded(weight, scales)
         self.released.append(whole)
-        rng = partial(self._rng, number)
+        rng = partial(self._rng, number, replies.ids)
         if adaptive is not None:
             # Σ (b_i − ½), which a client moves by ½. The count of b_i alone would move by 1.
-            noise = adaptive.count_noise * expected * float(torch.randn((), generator=rng("count")))
+            noise = adaptive.count_noise * expected * float(rng("count").normal(()))
             noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
         out, plain = Packed(), up.zeros(x) if total is None else total
@@ -290,7 +308,7 @@ class Round:
             assert value is not None
             scale = float(scales[name] if isinstance(scales, Mapping) else scales)
             shape = value.shape if isinstance(value, Tensor) else ()
-            fresh = torch.randn(shape, generator=rng(name), dtype=x.dtype).to(x.device)
+            fresh = rng(name).normal(shape).to(x)
             added = weight * z * scale * self._correlated(f"{exchange}.{name}", fresh)
             out[name] = value + added if isinstance(value, Tensor) else float(value) + float(added)
         return out
@@ -317,17 +335,32 @@ class Round:
                 need="sums",
             )
 
-    def _rng(self, number: int, what: str) -> torch.Generator:
-        return self.clients.rng(f"privacy, sum {number}, {what}")
+    def _rng(self, number: int, ids: Sequence[int], what: str) -> Secret:
+        """The stream of a sum's noise. Another method and other replies have another."""
+        return self.clients.secret(f"privacy, {self.private.identity}, sum {number} of {list(ids)}, {what}")
 
     def _correlated(self, key: str, fresh: Tensor) -> Tensor:
         mechanism = self.private.mechanism
         if mechanism is None:
             return fresh
+        if key in self._drawn:
+            raise RecipeError(
+                f"Private(mechanism={mechanism!r}): {self.private.method.name} sums {key!r} twice in round "
+                f"{self.clients.round}, and noise is correlated over rounds; leave mechanism= out",
+                "mechanism",
+            )
+        self._drawn.add(key)
         past = self.s.past.get(key, [])
         now = mechanism.next(fresh, past)
         self.s.past = {**self.s.past, key: [now, *past][: mechanism.bands - 1]}
         return now
+
+    def pass_on(self) -> None:
+        """Draw the noise of correlated sums that this round does not take, so that a band is as many rounds."""
+        for key in self.s.past.keys() - self._drawn:
+            for last in self.s.past[key][:1]:
+                stream = self.clients.secret(f"privacy, {self.private.identity}, no sum, {key}")
+                self._correlated(key, stream.normal(last.shape).to(last))
 
     def _check_budget(self, further: float) -> None:
         p = self.private

@@ -9,10 +9,11 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort, OnLate, Replies
-from ..contract.errors import Unsupported
+from ..contract.errors import RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.problem import State
 from ..contract.sampling import Sampling
+from ..runtime.streams import Secret
 
 U = TypeVar("U", bound=Message)
 
@@ -120,6 +121,12 @@ class PrivateCohort:
         self._clients, self.noisy, self._method = clients, noisy, method
         self.p, self.round, self.task = clients.p, clients.round, clients.task
         self.members = sum(p > 0 for p in clients.p.values())
+        if not noisy.sampling.rate:
+            raise RecipeError(
+                f"{method.name} cannot be private: no round has any client, and a mean has none to divide by; give a "
+                "participation= with clients",
+                "participation",
+            )
         if clients.buffers is not None:
             self.refuse("has a model with buffers, as BatchNorm's, which would be averaged without noise")
         if max(clients.p.values()) * self.members > 1 + 1e-9:
@@ -171,6 +178,10 @@ class PrivateCohort:
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
         return self._clients.rng(purpose)
+
+    def secret(self, purpose: str) -> Secret:
+        """The same for noise that guards clients."""
+        return self._clients.secret(purpose)
 
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import torch
-
 from ..contract.algorithm import Algorithm
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
@@ -26,6 +24,7 @@ from ..contract.problem import LocalLoss, Objective
 from ..contract.sampling import Local, Sampling
 from ..contract.types import Rows, Vec
 from ..engines.seq import Seq
+from ..runtime.streams import Secret
 from . import accountant
 from .accountant import Release
 from .replies import Hidden
@@ -41,11 +40,13 @@ class RowNoise:
         method: the method, for errors
         bound: C, the largest norm of a row's gradient
         noise: z by the law of the client's batches; the standard deviation of a sum's noise is z·C
+        identity: name and settings of the method, in the names of random streams
     """
 
     method: Algorithm[Any, Any]
     bound: float
     noise: Callable[[Local], float]
+    identity: str
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason for which the method's rows cannot be private."""
@@ -147,20 +148,23 @@ class NoisySteps(Seq):
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
         self.ran.append(self.exchange)
-        return super().descend(me, x, how._replace(first=False))
+        law, before = Local.of(me.pace, self.of.n), self.of.work
+        out = super().descend(me, x, how._replace(first=False))
+        # The rows that were drawn are not public, and work travels: with the ledger, and as time on the clock.
+        self.of.work = before + law.steps * law.rate * law.rows
+        return out
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """A noisy objective and its rows for every step of this round."""
         law = Local.of(me.pace, self.of.n)
-        drawn = me.rng(f"private batches, {self.exchange}")
-        objective: Any = NoisyGradient(
-            self.of, self.by.bound, self.by.noise(law), law, me.rng(f"privacy of rows, {self.exchange}")
-        )
+        drawn = me.secret(f"private batches, {self.by.identity}, {self.exchange}")
+        noise = me.secret(f"privacy of rows, {self.by.identity}, {self.exchange}")
+        objective: Any = NoisyGradient(self.of, self.by.bound, self.by.noise(law), law, noise)
         for _ in range(law.steps):
             if law.rate == 1:
                 yield objective, None, None
             else:
-                took = torch.rand(self.of.n, generator=drawn, dtype=torch.float64) < law.rate
+                took = drawn.uniform(self.of.n) < law.rate
                 yield objective, took.nonzero()[:, 0], None
 
 
@@ -180,13 +184,13 @@ class NoisyGradient:
     bound: float
     noise: float
     law: Local
-    rng: torch.Generator
+    rng: Secret
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """The noisy gradient at x [d]; always a new vector."""
         del loss, copy
         total, decay = self.of.clipped(x, rows, self.bound)
-        fresh = torch.randn(total.shape, generator=self.rng, dtype=x.dtype).to(x.device)
+        fresh = self.rng.normal(total.shape).to(x)
         noisy: Vec = total.add_(fresh, alpha=self.noise * self.bound).div_(self.law.rate * self.law.rows)
         return noisy.add_(decay * x)
 

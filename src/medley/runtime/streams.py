@@ -1,24 +1,33 @@
 """Named random streams: every draw has a name, and depends on the seed and this name alone.
 
-The key of a stream is a 64-bit keyed hash of (seed, *name). There is nothing to save and nothing to restore. A draw is
-the same in one process, in ten workers and on a phone, in any order of events.
+The key of a stream is a keyed hash of (seed, *name), of 64 bits, and of 256 for a `Secret`. There is nothing to save
+and nothing to restore. A draw is the same in one process, in ten workers and on a phone, in any order of events.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, shake_256
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Name = str | int
 
 
 def key(seed: int, *name: Name) -> int:
     """The 64-bit key of a stream, e.g. ``key(seed, client, round, "batches")``."""
+    return int.from_bytes(_digest(seed, name, 8), "little")
+
+
+def _digest(seed: int, name: Sequence[Name], size: int) -> bytes:
     text = "/".join([f"i{part}" if type(part) is int else _escaped(part) for part in name])
-    return int.from_bytes(blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest(), "little")
+    said = str(seed).encode()
+    said = said if len(said) <= blake2b.MAX_KEY_SIZE else blake2b(said).digest()
+    return blake2b(text.encode(), digest_size=size, key=said).digest()
 
 
 @lru_cache(typed=True)
@@ -35,3 +44,25 @@ def generator(seed: int, *name: Name) -> torch.Generator:
 def rng(seed: int, *name: Name) -> np.random.Generator:
     """A fresh numpy generator of that name."""
     return np.random.Generator(np.random.PCG64(key(seed, *name)))
+
+
+class Secret:
+    """A stream for noise that guards clients: whoever lacks the seed foretells none of it, whatever they saw before.
+
+    Its numbers are those of SHAKE-256 under a 256-bit key. torch's generator takes 32 bits of its seed, which can be
+    tried one by one. Each call goes on where the one before ended.
+    """
+
+    def __init__(self, seed: int, *name: Name) -> None:
+        self._key, self._calls = _digest(seed, name, 32), 0
+
+    def uniform(self, count: int) -> Tensor:
+        """Numbers in (0, 1), float64 [count], each one of 2⁵²."""
+        self._calls += 1
+        raw = shake_256(self._key + self._calls.to_bytes(8, "little")).digest(8 * count)
+        return torch.from_numpy(((np.frombuffer(raw, "<u8") >> np.uint64(12)) + 0.5) * 2.0**-52)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """Standard normal numbers of this shape, float64."""
+        numbers: Tensor = torch.special.ndtri(self.uniform(math.prod(shape)))
+        return numbers.reshape(tuple(shape))

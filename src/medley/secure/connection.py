@@ -111,7 +111,7 @@ class SecureConnection:
             streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
         )
         weights, how = {i: exchange.weights[i] for i in asked}, self.settings
-        ring = Ring(how.bits, how.bound, weights, exchange.clip, how.needed(len(asked)))
+        ring = Ring(how.bits, how.bound, weights, exchange.clip, how.least(len(asked)))
         clients: Clients = (
             self.inner.clients(exchange, ring)
             if isinstance(self.inner, ReachesParties)

@@ -66,7 +66,8 @@ class Ring:
         bound: the bound of a field's entries, or of all
         weights: the weight of each client that was asked
         clip: bounds each reply before it is summed; None for no bound
-        stay: t, the clients that must stay for the sum to be opened; noise in shares is whole with theirs. Default 1
+        stay: t, the clients with whose shares noise is whole: the threshold of a neighbourhood, since a server that
+            lies could open a sum of so few. Default 1
     """
 
     bits: int

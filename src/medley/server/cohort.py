@@ -97,6 +97,10 @@ class LiveCohort:
         """A fresh random stream of the server, named (seed, round, purpose)."""
         return streams.generator(self.seed, "server", self.round, purpose)
 
+    def secret(self, purpose: str) -> streams.Secret:
+        """The same for noise that guards clients."""
+        return streams.Secret(self.seed, "server", self.round, purpose)
+
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""
         self.bookkeeping.notes.update(figures)

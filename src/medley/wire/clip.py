@@ -16,8 +16,8 @@ from ..contract.message import Packed
 LEVELS = 1 << 16
 """Whole levels of a field's bound, where clients add noise to whole numbers.
 
-As few that the sampler of Poisson's law is exact to 1e-6 in its logarithms, and so many that rounding d = 10⁶ entries
-moves a norm by 0.8 %.
+As few that the logarithms of the probabilities with which NumPy samples Poisson's law are off by 4.9e-6 at z = 1 with
+2 shares, and by 2.5e-5 at z = 6 with 24; and so many that rounding d = 10⁶ entries moves a norm by 0.8 %.
 """
 
 

@@ -49,7 +49,7 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
     after = f": {r.status.message}" if r.status.message else ""
     return [
         c.name(r.method),
-        str(r.seed),
+        DASH if _private(r) else str(r.seed),
         *(FORMATS[kind_of(m)](v) for m, v in ends.items()),
         count(last_round(r)),
         count(final(r, "exchanges")),
@@ -61,11 +61,23 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
     ]
 
 
+def _private(r: Result) -> bool:
+    """Whether noise follows from the run's seed, which a reader of the report is not to have."""
+    return any(key.startswith("method.private.") for key in r.settings)
+
+
 def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
     """Settings that differ between methods, and those that all share; ``given`` are further ones that all share."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
-        m: [{k.replace(f".{m}.", "."): v for k, v in flattened(r.settings).items() if k not in _LONG} for r in group]
+        m: [
+            {
+                k.replace(f".{m}.", "."): v
+                for k, v in flattened(r.settings).items()
+                if k not in _LONG and not (k == "seed" and _private(r))
+            }
+            for r in group
+        ]
         for m, group in c.groups.items()
     }
     common, differing = flattened(dict(given or {})), {}
