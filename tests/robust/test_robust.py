@@ -181,8 +181,9 @@ def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside() -> None:
+def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dp_accounting")
+    monkeypatch.setattr(md.Private, "identity", "the same noise for both")
     inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), fold=R.Median())
     outside = md.Private(md.Robust(md.FedAvg(), fold=R.Median()), unit="row", noise=1.0)
     a, b = run(inside), run(outside)
