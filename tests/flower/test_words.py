@@ -127,6 +127,12 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
             opened(b"!" + json.dumps(head).encode(), "client 2")
 
 
+def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
+    with pytest.raises(BadData, match="client 2: its data") as caught:
+        opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4, placed=True)), "client 2")
+    assert vars(caught.value) == {"client": 2, "row": 3, "column": 4, "placed": True}
+
+
 RECIPE = """
 [problem]
 kind = "Softmax"

@@ -10,7 +10,7 @@ from ..transports.failures import describe, revive
 LONGEST = 1 << 20
 """Bytes of the longest error of a client that is read."""
 
-KEPT = ("client", "round", "method", "traceback", "row", "column", "key", "need", "result")
+KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result")
 """Attributes that the errors of `medley.contract.errors` have."""
 
 
