@@ -219,9 +219,8 @@ class Private(Wrapper[PrivateServer]):
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
-        if (
-            this.released or clients.sampling.period > 1
-        ):  # turns come every so many rounds, whether sums are taken or not
+        # Turns come every so many rounds, whether sums are taken or not.
+        if this.released or clients.sampling.period > 1:
             s.spent = this.account()
         this.pass_on()
 
