@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -30,10 +31,12 @@ def test_the_generator_decides_all(f: Callable[..., Tensor]) -> None:
     assert first.shape == rows.shape
 
 
-def test_crop_cuts_every_window_of_the_padded_image_equally_often() -> None:
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_crop_cuts_every_window_of_the_padded_image_equally_often(mode: Literal["constant", "reflect"]) -> None:
     n = 2000
-    out = augment.crop(X[:1].expand(n, -1, -1, -1), seeded(), padding=1)
-    padded = torch.nn.functional.pad(X[0], (1, 1, 1, 1))
+    out = augment.crop(X[:1].expand(n, -1, -1, -1), seeded(), padding=1, mode=mode)
+    mirrored = X[0][:, [1, 0, 1, 2, 3, 4, 3]][:, :, [1, 0, 1, 2, 3, 4, 5, 6, 5]]
+    padded = mirrored if mode == "reflect" else torch.nn.functional.pad(X[0], (1, 1, 1, 1))
     windows = torch.stack([padded[:, a : a + 5, b : b + 7] for a in range(3) for b in range(3)])
     which = (out[:, None] == windows).flatten(2).all(2)
     assert (which.sum(1) == 1).all()
@@ -69,6 +72,8 @@ def test_bad_arguments_are_refused() -> None:
         augment.crop(X.flatten(1), seeded())
     with pytest.raises(RecipeError, match="padding=-1"):
         augment.crop(X, seeded(), padding=-1)
+    with pytest.raises(RecipeError, match=r"padding=5\): images of 5×7 are mirrored over at most 4"):
+        augment.crop(X, seeded(), padding=5, mode="reflect")
     with pytest.raises(RecipeError, match="probability=2"):
         augment.flip(X, seeded(), probability=2.0)
     with pytest.raises(RecipeError, match="size=0"):

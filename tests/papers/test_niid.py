@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import medley as md
 from support.scripts import loaded
@@ -16,34 +17,54 @@ from support.scripts import loaded
 def niid(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command, with the digits in place of a cell's images."""
     module = loaded("niid/run.py")
-    pace = md.scenarios.Pace(lr=0.1, epochs=5, batch=16, momentum=0.9)
-    fed = md.Federation(
-        md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.Labels(10, 2), pace=pace
-    )
-    monkeypatch.setattr(module, "federation", lambda cell: fed)
+    monkeypatch.setattr(module, "federation", lambda cell: digits())
     return module
+
+
+def digits(participation: float | None = None) -> md.Federation:
+    pace = md.scenarios.Pace(lr=0.1, epochs=5, batch=16, momentum=0.9)
+    data, partition = md.datasets.digits(), md.scenarios.Labels(10, 2)
+    return md.Federation(md.problems.Softmax(), data=data, partition=partition, pace=pace, participation=participation)
 
 
 def test_the_network_has_the_published_size(niid: Any) -> None:
     assert sum(p.numel() for p in niid.network().parameters()) == 44_426
+    assert sum(p.numel() for p in niid.network(32, 3).parameters()) == 62_006
 
 
 def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
     def curve(out: Path, rounds: int) -> list[list[float]]:
         out.mkdir(exist_ok=True)
-        niid.fill((out, tmp_path / f"kept-{out.name}", "fashion-2", "SCAFFOLD", rounds))
-        return [json.loads(line) for line in niid.file_of(out, "fashion-2", "SCAFFOLD").read_text().splitlines()]
+        niid.fill((out, tmp_path / f"kept-{out.name}", "fashion-2", "SCAFFOLD", 1, rounds))
+        return [json.loads(line) for line in niid.file_of(out, "fashion-2", "SCAFFOLD", 1).read_text().splitlines()]
 
     assert [r for r, _ in curve(tmp_path / "a", 2)] == [0, 1, 2]
     assert curve(tmp_path / "a", 4) == curve(tmp_path / "b", 4)
-    assert niid.fill((tmp_path / "a", tmp_path, "fashion-2", "SCAFFOLD", 3)) == "fashion-2 SCAFFOLD: has 4 rounds"
-    assert "| fashion-2 | SCAFFOLD | 10.0 |" in niid.table(tmp_path / "a")
+    said = niid.fill((tmp_path / "a", tmp_path, "fashion-2", "SCAFFOLD", 1, 3))
+    assert said == "fashion-2_SCAFFOLD_1: has 4 rounds"
+    assert "| fashion-2 | SCAFFOLD | 33.8 ± 41.2 | 1 |" in niid.table(tmp_path / "a")
 
 
 def test_scaffold_learns_under_momentum_with_two_labels_a_client(niid: Any) -> None:
     result = md.run(md.SCAFFOLD(), niid.federation("fashion-2"), 8, throw=False, progress=False)
     assert result.status.outcome == "finished"
     assert result.summary["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(("share", "same"), [(None, True), (0.5, False)])
+def test_where_the_variates_begin_matters_to_a_part_of_the_clients_only(
+    niid: Any, monkeypatch: pytest.MonkeyPatch, share: float | None, same: bool
+) -> None:
+    monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
+    runs = (md.run(m, digits(share), 4, throw=False, progress=False) for m in (md.SCAFFOLD(), niid.FromWeights()))
+    a, b = (r.history[-1]["loss"] for r in runs)
+    assert (a == pytest.approx(b, rel=1e-4)) == same
+
+
+def test_weights_are_drawn_for_the_network_of_that_size(niid: Any) -> None:
+    assert [len(niid.drawn(d)) for d in (44_426, 62_006)] == [44_426, 62_006]
+    assert torch.equal(niid.drawn(44_426), niid.drawn(44_426))
+    assert 0.001 < float(niid.drawn(62_006).std()) < 0.02
 
 
 def test_a_stop_and_an_error_have_exit_codes(

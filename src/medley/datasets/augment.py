@@ -1,10 +1,12 @@
 """Augmentation of images: functions of a batch and a random stream, which return a new batch.
 
 Every function draws from the generator on the CPU only, so that the draws are the same on every device. Rows are
-[b, channels, height, width]; pixels from beyond the image are 0, so augment normalised images.
+[b, channels, height, width]. Unless told otherwise pixels from beyond the image are 0, so augment normalised images.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,23 +14,33 @@ from torch import Tensor
 from ..contract.errors import RecipeError
 
 
-def crop(X: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Each image, padded with zeros on all sides and cut out again at a random place (He et al., CVPR 2016).
+def crop(
+    X: Tensor, generator: torch.Generator, padding: int = 4, mode: Literal["constant", "reflect"] = "constant"
+) -> Tensor:
+    """Each image, padded on all sides and cut out again at a random place (He et al., CVPR 2016).
 
     Args:
         X: Images [b, c, h, w].
         generator: The source of the places, two integers an image.
         padding: Pixels on each side; default 4.
+        mode: "constant", the default, pads with zeros, "reflect" with the image mirrored at its border.
 
     Raises:
-        RecipeError: The rows are no images, or the padding is below 0.
+        RecipeError: The rows are no images, the mode is neither, or the padding is below 0 or, where it reflects, not
+            below the image's height and width.
     """
     _images("crop", X)
+    if mode not in ("constant", "reflect"):
+        raise RecipeError.unknown(str(mode), ("constant", "reflect"), "augment.crop(mode=...)")
+    b, _, h, w = X.shape
     if padding < 0:
         raise RecipeError(f"augment.crop(padding={padding}): at least 0 is needed.", "padding")
-    b, _, h, w = X.shape
+    if mode == "reflect" and padding >= min(h, w):
+        raise RecipeError(
+            f"augment.crop(padding={padding}): images of {h}×{w} are mirrored over at most {min(h, w) - 1}.", "padding"
+        )
     top, left = torch.randint(0, 2 * padding + 1, (2, b), generator=generator).to(X.device)
-    padded = torch.nn.functional.pad(X, (padding,) * 4)
+    padded = torch.nn.functional.pad(X, (padding,) * 4, mode)
     rows = (top[:, None] + torch.arange(h, device=X.device))[:, None, :, None]
     columns = (left[:, None] + torch.arange(w, device=X.device))[:, None, None, :]
     images = torch.arange(b, device=X.device)[:, None, None, None]
