@@ -36,7 +36,7 @@ from .values import plain
 FORMAT = 3
 """The format of run.json and of the folder's layout."""
 
-LEDGER, RECIPE = "ledger.csv", "recipe.toml"
+LEDGER, RECIPE, RESULT = "ledger.csv", "recipe.toml", "result.json"
 
 COMMAND = "medley run --resume"
 """The command that goes on with the run in a folder, if that has a recipe."""
@@ -50,30 +50,37 @@ class Journal:
 
     def __init__(self, path: Path, text: str, lines: int) -> None:
         raw = text.encode()
-        self.path, self.lines, self.size, self._sum = path, lines, len(raw), blake2b(raw, digest_size=16)
+        self.path, self._end = path, (len(raw), lines, blake2b(raw, digest_size=16))
         with atomic.replacing(path) as tmp:
             tmp.write_bytes(raw)
         with atomic.writing(path):
             self._file = path.open("rb+", buffering=0)
 
+    @property
+    def lines(self) -> int:
+        """The number of its lines."""
+        return self._end[1]
+
     def add(self, text: str, lines: int) -> None:
-        """Append. A write that failed half-way is overwritten by the next one."""
+        """Append. A write that failed or was stopped half-way is overwritten by the next one."""
         raw = text.encode()
+        size, before, digest = self._end
         with atomic.writing(self.path):
             done = 0
             while done < len(raw):
-                self._file.seek(self.size + done)
+                self._file.seek(size + done)
                 done += self._file.write(raw[done:])
-        self.size += len(raw)
-        self.lines += lines
-        self._sum.update(raw)
+        digest = digest.copy()
+        digest.update(raw)
+        self._end = size + len(raw), before + lines, digest  # at once: Ctrl-C may come between two lines
 
     def sync(self) -> list[Any]:
         """Force the file to disk. Returns its size in bytes and its checksum."""
+        size, _, digest = self._end
         with atomic.writing(self.path):
-            self._file.truncate(self.size)
+            self._file.truncate(size)
             atomic.flush(self._file.fileno())
-        return [self.size, self._sum.hexdigest()]
+        return [size, digest.hexdigest()]
 
     def close(self) -> None:
         """Close the file."""
@@ -100,7 +107,7 @@ class RunFolder:
             anew: True where the run does not go on with the run in this folder
             recipe: the text of the recipe; None leaves recipe.toml as it is
 
-        Raises RecipeError for a new run in a folder that holds a checkpoint already.
+        Raises RecipeError for a new run in a folder that holds a checkpoint, a saved result or a comparison.
         """
         starts: list[dict[str, Any]] = []
         if anew and (self.path / checkpoint.FILE).exists():
@@ -110,12 +117,17 @@ class RunFolder:
                 "another folder, or delete it",
                 "checkpoint",
             )
+        if anew and (self.path / RESULT).exists():
+            raise RecipeError(
+                f"{self.path} holds a saved result, which this run would replace; choose another folder, or delete it",
+                "checkpoint",
+            )
         if anew and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
         now = environment()
         if not anew and (starts := described(self.path).get("starts", [])):
             warn_of_changes(self.path, starts[-1], now)
-        for stale in [*self.path.glob(".*.tmp"), self.path / "result.json", self.path / CLIENTS]:
+        for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, self.path / CLIENTS]:
             stale.unlink(missing_ok=True)
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
         with atomic.replacing(self.path / RUN) as tmp:
