@@ -108,7 +108,7 @@ def test_global_methods_have_no_columns_of_own_models():
     for result in (r, replace(short, clients=[])):
         assert result.predict(X, client=5).shape == (2,)
         for client in (6, 999, -1):
-            with pytest.raises(md.RecipeError, match=rf"client_model\({client}\): there is no such client; ids end at 5"):
+            with pytest.raises(md.RecipeError, match=rf"\({client}\): there is no such client; ids end at 5"):
                 result.predict(X, client=client)
 
 

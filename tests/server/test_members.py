@@ -225,7 +225,10 @@ def test_a_membership_that_does_not_fit_the_clients_is_refused() -> None:
 def test_a_client_that_replied_left_and_came_back_has_taken_part(tmp_path: Path) -> None:
     cohorts = md.scenarios.Fixed([[0, 1], [0], [0], [0], [0, 2]])
     fed, _ = federation(membership=md.scenarios.Membership(leaves={1: 2}, joins={1: 4}), participation=cohorts)
-    parts = [fed.run(md.FedAvg(), 3, clients_every=1, checkpoint=tmp_path), fed.run(md.FedAvg(), 5, clients_every=1, resume=tmp_path)]
+    parts = [
+        fed.run(md.FedAvg(), 3, clients_every=1, checkpoint=tmp_path),
+        fed.run(md.FedAvg(), 5, clients_every=1, resume=tmp_path),
+    ]
     for r in (fed.run(md.FedAvg(), 5, clients_every=1), parts[1]):
         there = {(row["round"], row["client"]): row["took_part"] for row in r.clients}
         assert [there.get((t, 1)) for t in range(1, 6)] == [1, None, None, 1, 1]

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 import medley as md
 from medley.contract.errors import RecipeError, WireError
-from medley.storage import atomic, checkpoint, run_folder
+from medley.storage import atomic, checkpoint, pytree, run_folder
 from medley.storage.result import Result, history_of
 from support.toys import Toy, federation
 
@@ -311,3 +311,31 @@ def test_a_run_does_not_replace_a_saved_result(tmp_path: Path):
     with pytest.raises(RecipeError, match=r"holds a saved result, which this run would replace; choose another folder"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
     assert Result.load(tmp_path).digest == saved.digest
+
+
+def test_clients_rows_are_appended_and_a_checkpoint_does_not_grow_with_them(tmp_path: Path):
+    def sized(rounds: int) -> tuple[Result, int]:
+        folder = tmp_path / str(rounds)
+        r = md.run(md.FedAvg(), federation(20), rounds, clients_every=1, checkpoint=folder, checkpoint_every=1)
+        return r, (folder / checkpoint.FILE).stat().st_size
+
+    (short, few), (whole, many) = sized(2), sized(12)
+    assert len(whole.clients) == 6 * len(short.clients) == 240
+    assert many - few < 200  # bytes; a row takes a hundred
+    assert history_of((tmp_path / "12" / "clients.jsonl").read_text()) == whole.clients
+    resumed = md.run(md.FedAvg(), federation(20), 12, clients_every=1, resume=tmp_path / "2")
+    assert resumed.clients == whole.clients
+    assert history_of((tmp_path / "2" / "clients.jsonl").read_text()) == whole.clients
+
+
+def test_a_checkpoint_that_holds_the_clients_rows_itself_is_still_read(tmp_path: Path):
+    whole = md.run(md.FedAvg(), federation(3), 4, clients_every=1)
+    first = md.run(md.FedAvg(), federation(3), 2, clients_every=1, checkpoint=tmp_path)
+    state = checkpoint.load(tmp_path, pytree.dataclasses_in(md.FedAvg().start(first.x)))
+    for name in ("client rows", "earlier", "begun with", "last"):
+        del state[name]
+    settings = run_folder.described(tmp_path)["settings"]
+    checkpoint.save(tmp_path, state | {"clients": first.clients}, settings)
+    (tmp_path / "clients.jsonl").unlink()
+    resumed = md.run(md.FedAvg(), federation(3), 4, clients_every=1, resume=tmp_path)
+    assert (resumed.digest, resumed.clients) == (whole.digest, whole.clients)

@@ -169,8 +169,8 @@ class Simulation:
         """The draw for step s among the members of this round: one object for rounds with the same members."""
         data = self.tasks[s]
         members = self.scenario.members(round, len(data.sizes))
-        shares = lambda: self.scenario.shares(data.sizes, self.rows.totals[s], members)
-        return self._members.of((s, members), lambda: data.among(shares()))
+        totals = self.rows.totals[s]
+        return self._members.of((s, members), lambda: data.among(self.scenario.shares(data.sizes, totals, members)))
 
     def view(self, round: int) -> TaskView:
         """The task of this round as the server sees it."""

@@ -164,7 +164,7 @@ class Loop:
         with contextlib.closing(RunFolder(self.checkpoint)) as folder:
             state = self.start() if resume is None else self.resume(resume)
             anew = resume is None or resume.resolve() != self.checkpoint.resolve()
-            folder.begin(self._open(state).history, state.bookkeeping.ledger, self.settings, state.round, anew, self.recipe)
+            folder.begin(self._open(state).grown, self.settings, state.round, anew, self.recipe)
             with contextlib.closing(Events(self.checkpoint)) as self._events:
                 result = self._watched(state, folder)
             try:
@@ -204,7 +204,7 @@ class Loop:
                         saved = state.round
                     elif folder:
                         with stopwatch.doing("files"):
-                            folder.grow(self._open(state).history, state.bookkeeping.ledger)
+                            folder.grow(self._open(state).grown)
                     self._tell_round(state)
                 why = reached(state.history, *goal)
                 status = (
@@ -365,7 +365,7 @@ class Loop:
     def _save(self, state: RunState, folder: RunFolder) -> None:
         held = self._open(state).state(self.connection.save)
         with stopwatch.doing("files"):
-            folder.save(held, self._open(state).history, state.bookkeeping.ledger, self.settings)
+            folder.save(held, self._open(state).grown, self.settings)
 
     def _interrupted(self, state: RunState) -> Status:
         where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint is not None else ""

@@ -9,6 +9,7 @@ from typing import Any
 from ..numerics.forgetting import figures
 from ..storage import pytree
 from ..storage.result import Row, history_text, summarise
+from ..storage.run_folder import Grown
 from ..wire.exchange import Tag
 from .bookkeeping import COUNTS, Bookkeeping
 
@@ -60,8 +61,13 @@ class RunState:
         notes = {name: last[name] for name in COUNTS if name in last}
         return replace(self, history=history, last=last, bookkeeping=replace(self.bookkeeping, notes=notes))
 
+    @property
+    def grown(self) -> Grown:
+        """The parts that a run's folder has in files of their own."""
+        return Grown(self.history, self.bookkeeping.ledger, self.clients)
+
     def state(self, memories: Callable[[Mapping[int, Tag]], Mapping[int, Any]]) -> dict[str, Any]:
-        """The state that a checkpoint holds beside history and ledger.
+        """The state that a checkpoint holds beside `grown`.
 
         Args:
             memories: gives the clients' memories of these versions, by client
@@ -74,7 +80,6 @@ class RunState:
             "begun with": dict(memories(b.begun_with).items()),
             "wall": self.wall,
             "matrix": self.matrix,
-            "clients": self.clients,
             "engines": sorted(b.engines),
             "seconds": b.seconds,
             "acked": b.acked,
