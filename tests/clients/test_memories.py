@@ -69,3 +69,11 @@ def test_load_puts_back_what_save_gave():
     n.load(m.save(acked), acked)
     assert n.get(5, (2, 1), 3) == "b"
     assert n.save(acked) == {3: "a", 5: "b"}
+
+
+def test_load_keeps_the_version_that_a_client_at_work_began_with():
+    m = Memories()
+    m.load({3: "begun with"}, {3: (1, 0)})
+    m.load({3: "late"}, {3: (2, 0)})
+    assert m.peek(3, (1, 0)) == "begun with"
+    assert m.get(3, (2, 0), 4) == "late"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,13 @@ def test_global_methods_have_no_columns_of_own_models():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), r.model.parameters(), strict=True))
     with pytest.raises(md.RecipeError, match="no such client"):
         r.client_model(17)
+    X = torch.zeros(2, 64)
+    short = run(md.FedAvg(), federation(), clients_every=None)
+    for result in (r, replace(short, clients=[])):
+        assert result.predict(X, client=5).shape == (2,)
+        for client in (6, 999, -1):
+            with pytest.raises(md.RecipeError, match=rf"\({client}\): there is no such client; ids end at 5"):
+                result.predict(X, client=client)
 
 
 @pytest.mark.parametrize("method", [md.FedBN(), md.Ditto(), md.APFL()], ids=lambda m: m.name)

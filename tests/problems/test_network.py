@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -383,3 +384,57 @@ def test_a_lazy_module_needs_a_batch_first():
         md.problems.Network(module)
     module(torch.zeros(2, 64))
     md.problems.Network(module)
+
+
+class Shrinks(nn.Module):
+    """Changes its inputs in place, in evaluation mode or in training mode only."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.head, self.only = nn.Linear(4, C), training
+
+    def forward(self, X: Tensor) -> Tensor:
+        if self.training == self.only:
+            X.mul_(0.9)
+        return self.head(X)
+
+
+def halved(X: Tensor, generator: torch.Generator) -> Tensor:
+    return X.mul_(0.5)
+
+
+def first_relu() -> nn.Module:
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, C))
+
+
+@pytest.mark.parametrize("make", [partial(Shrinks, True), partial(Shrinks, False), first_relu])
+def test_a_module_that_works_in_place_leaves_the_rows_as_they_are(make: Callable[[], nn.Module]):
+    X, y = (t.float() if t.is_floating_point() else t for t in rows())
+    X_test, was = X.clone(), X.clone()
+    data = md.datasets.Dataset(X, y, X_test, y, classes=C)
+    pace = md.scenarios.Pace(lr=0.5, batch=None)
+    fed = md.Federation(Network(seeded(make)), data=data, partition=md.scenarios.IID(1), pace=pace)
+    often, once = (md.run(md.FedAvg(), fed, 2, eval_every=k, progress=False) for k in (1, 2))
+    assert torch.equal(X, was)
+    assert torch.equal(X_test, was)
+    assert torch.equal(often.x, once.x)
+    often.predict(X)
+    assert torch.equal(X, was)
+
+
+def test_a_transform_may_work_in_place():
+    X, y = rows()
+    pace = md.scenarios.Pace(lr=0.5, batch=None, epochs=3)
+
+    def trained(transform: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
+        problem = Network(seeded(mlp), transform=transform)
+        return md.run(md.FedAvg(), md.Federation(problem, clients=[(X, y)], pace=pace), 2, progress=False).x
+
+    assert torch.equal(trained(halved), trained(lambda X, generator: X * 0.5))
+
+
+def test_rows_are_copied_for_modules_that_work_in_place_only():
+    found = {make: objective(make).problem.changes_inputs for make in (mlp, cnn, normed, dropped, Residual)}
+    assert not any(found.values())
+    assert objective(lambda: Shrinks(True)).problem.changes_inputs
+    assert objective(lambda: Shrinks(False)).problem.changes_inputs

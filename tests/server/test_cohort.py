@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -253,3 +254,16 @@ def test_a_new_cohort_goes_on_with_the_same_bookkeeping():
         LiveCohort((0, 1), shares, round, connection, books).ask(toy.train, Say(x)).mean()
     assert books.acked == {0: (3, 0), 1: (3, 0)}
     assert connection.save(books.acked)[0].calls == 3
+
+
+def test_ids_of_numpy_are_taken_and_one_that_is_there_twice_is_not():
+    c = cohort(toy)
+    replies = c.ask(toy.each, Say(x), {2: Own(1.0), 0: Own(2.0)}, ids=np.array([2, 0]))
+    assert {i: m.weight for i, m in replies.each().items()} == {0: 2.0, 2: 1.0}
+    assert [type(e.client) for e in c.bookkeeping.ledger] == [int, int]
+    assert [type(i) for i in (*replies.ids, *c.bookkeeping.acked)] == [int] * 4
+    with pytest.raises(MedleyError, match=r"ask\(echo\): client 2 is in ids= twice; give each client once"):
+        c.ask(toy.echo, Say(x), ids=[2, 0, 2])
+    with pytest.raises(MedleyError, match=r"ask\(echo\): ids=\['Lyon'\]: give clients' ids, whole numbers"):
+        c.ask(toy.echo, Say(x), ids=["Lyon"])
+    assert c.bookkeeping.ledger.exchanges == 1

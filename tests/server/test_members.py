@@ -10,6 +10,7 @@ import torch
 
 import medley as md
 from medley.contract.needs import Need
+from medley.runtime.recent import FEW
 from medley.storage import events, live
 from support.oracles import unchecked
 
@@ -219,3 +220,53 @@ def test_a_membership_that_does_not_fit_the_clients_is_refused() -> None:
         federation(f_star=0.0)
     with pytest.raises(md.RecipeError, match="membership"):
         federation(membership={3: 4})
+
+
+def test_a_client_that_replied_left_and_came_back_has_taken_part(tmp_path: Path) -> None:
+    cohorts = md.scenarios.Fixed([[0, 1], [0], [0], [0], [0, 2]])
+    fed, _ = federation(membership=md.scenarios.Membership(leaves={1: 2}, joins={1: 4}), participation=cohorts)
+    parts = [
+        fed.run(md.FedAvg(), 3, clients_every=1, checkpoint=tmp_path),
+        fed.run(md.FedAvg(), 5, clients_every=1, resume=tmp_path),
+    ]
+    for r in (fed.run(md.FedAvg(), 5, clients_every=1), parts[1]):
+        there = {(row["round"], row["client"]): row["took_part"] for row in r.clients}
+        assert [there.get((t, 1)) for t in range(1, 6)] == [1, None, None, 1, 1]
+        assert [there[t, 2] for t in range(1, 6)] == [0, 0, 0, 0, 1]
+
+
+class Counted:
+    """Members of every round, all but one in turn, or all but the last; counts how often it is asked."""
+
+    fingerprint = "counted"
+
+    def __init__(self, turns: bool) -> None:
+        self.turns, self.calls = turns, 0
+
+    def at(self, round: int, clients: int) -> tuple[int, ...]:
+        self.calls += 1
+        away = round % clients if self.turns else clients - 1
+        return tuple(i for i in range(clients) if i != away)
+
+
+def test_members_are_asked_for_a_few_times_a_round_whatever_the_number_of_clients() -> None:
+    calls = []
+    for n in (10, 40):
+        members = Counted(False)
+        q = md.problems.quadratics(clients=n, d=2)
+        md.Federation(q.problem, clients=q.clients, membership=members).run(md.FedAvg(), 3)
+        calls.append(members.calls)
+    assert calls[0] == calls[1] < 40
+
+
+def test_few_sets_of_members_are_held() -> None:
+    q = md.problems.quadratics(clients=30, d=2)
+    fed = md.Federation(q.problem, clients=q.clients, membership=Counted(True))
+    sim = fed.draw(0)
+    evaluator = sim.evaluator(eval_rows=60)
+    found = {t: (evaluator.evaluate(torch.ones(2, dtype=torch.float64), None, t), sim.view(t).p) for t in range(1, 25)}
+    assert len(found) == 24
+    assert len(sim._members) == len(sim._rounds) == len(evaluator.sampled.__self__._drawn) == FEW  # type: ignore[union-attr]
+    for t in (1, 13):  # and what was dropped is made again
+        assert sim.view(t).p == found[t][1]
+        assert evaluator.evaluate(torch.ones(2, dtype=torch.float64), None, t) == found[t][0]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from filelock import FileLock
 
 import medley as md
 from medley.contract.errors import RecipeError, WireError
-from medley.storage import atomic, checkpoint, run_folder
+from medley.storage import atomic, checkpoint, pytree, run_folder
 from medley.storage.result import Result, history_of
 from support.toys import Toy, federation
 
@@ -262,3 +266,76 @@ def test_a_run_json_of_other_kinds_is_refused(entry: dict[str, Any], tmp_path: P
     (tmp_path / "run.json").write_text(json.dumps(about | entry))
     with pytest.raises(WireError, match=r"run\.json cannot be read"):
         go(tmp_path)
+
+
+def test_ctrl_c_at_any_line_of_an_addition_leaves_a_journal_that_goes_on(tmp_path: Path):
+    first = inspect.getsourcelines(run_folder.Journal.add)[1]
+    stops: list[int] = []
+
+    def added(stop: int | None) -> tuple[str, list[Any]]:
+        """Two additions, of which the first is stopped before this line of the function, and is made again."""
+        journal = run_folder.Journal(tmp_path / "journal", "head\n", 1)
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            if (frame.f_code.co_filename, frame.f_code.co_name) != (run_folder.__file__, "add"):
+                return None
+            if event == "line" and frame.f_lineno == stop:
+                stops.append(stop)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            journal.add("one\n", 1)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        if journal.lines == 1:
+            journal.add("one\n", 1)
+        journal.add("two\n", 1)
+        said = journal.sync()
+        journal.close()
+        return (tmp_path / "journal").read_text(), said
+
+    wanted = "head\none\ntwo\n"
+    found = [added(stop) for stop in (None, *range(first, first + 20))]
+    assert found == [(wanted, [len(wanted), blake2b(wanted.encode(), digest_size=16).hexdigest()])] * 21
+    assert len(stops) > 7
+
+
+def test_a_run_does_not_replace_a_saved_result(tmp_path: Path):
+    saved = md.run(Toy(), federation(3), 1)
+    saved.save(tmp_path)
+    with pytest.raises(RecipeError, match=r"holds a saved result, which this run would replace; choose another folder"):
+        md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
+    assert Result.load(tmp_path).digest == saved.digest
+
+
+def test_clients_rows_are_appended_and_a_checkpoint_does_not_grow_with_them(tmp_path: Path):
+    def sized(rounds: int) -> tuple[Result, int]:
+        folder = tmp_path / str(rounds)
+        r = md.run(md.FedAvg(), federation(20), rounds, clients_every=1, checkpoint=folder, checkpoint_every=1)
+        return r, (folder / checkpoint.FILE).stat().st_size
+
+    (short, few), (whole, many) = sized(2), sized(12)
+    assert len(whole.clients) == 6 * len(short.clients) == 240
+    assert many - few < 200  # bytes; a row takes a hundred
+    assert history_of((tmp_path / "12" / "clients.jsonl").read_text()) == whole.clients
+    resumed = md.run(md.FedAvg(), federation(20), 12, clients_every=1, resume=tmp_path / "2")
+    assert resumed.clients == whole.clients
+    assert history_of((tmp_path / "2" / "clients.jsonl").read_text()) == whole.clients
+
+
+def test_a_checkpoint_that_holds_the_clients_rows_itself_is_still_read(tmp_path: Path):
+    whole = md.run(md.FedAvg(), federation(3), 4, clients_every=1)
+    first = md.run(md.FedAvg(), federation(3), 2, clients_every=1, checkpoint=tmp_path)
+    state = checkpoint.load(tmp_path, pytree.dataclasses_in(md.FedAvg().start(first.x)))
+    for name in ("client rows", "earlier", "begun with", "last"):
+        del state[name]
+    settings = run_folder.described(tmp_path)["settings"]
+    checkpoint.save(tmp_path, state | {"clients": first.clients}, settings)
+    (tmp_path / "clients.jsonl").unlink()
+    resumed = md.run(md.FedAvg(), federation(3), 4, clients_every=1, resume=tmp_path)
+    assert (resumed.digest, resumed.clients) == (whole.digest, whole.clients)

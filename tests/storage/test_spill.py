@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -84,3 +87,78 @@ def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: An
     part.write_bytes(part.read_bytes()[:-1] + b"?")
     with pytest.raises(md.WireError, match=f"{part.name} is damaged"):
         dict(checkpoint.load(tmp_path, {"Held": Held})["memories"].items())
+
+
+def lines_of(call: Any, stop: int | None = None) -> int:
+    """The lines of spill.py that ``call()`` runs, as Python counts them; Ctrl-C comes before line number ``stop``."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != spill.__file__:
+            return None
+        if event == "line":
+            count += 1
+            if count == stop:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("budget", [0, 2 * 80, 10 * 80])
+def test_ctrl_c_at_any_line_leaves_every_client_its_old_or_its_new_value(budget: int):
+    def filled() -> Spill:
+        kept = Spill({"Held": Held}, budget=budget)
+        for i in range(3):
+            kept[i] = value(i, 10)
+        return kept
+
+    def store(kept: Spill) -> None:
+        assert kept[0][0][1].count == 0
+        kept[1] = value(7, 10)
+
+    there = filled()
+    steps = lines_of(lambda: store(there))
+    assert steps > 10
+    for stop in range(1, steps + 1):
+        kept = filled()
+        with pytest.raises(KeyboardInterrupt):
+            lines_of(lambda: store(kept), stop)  # noqa: B023 (called here)
+        assert sorted(kept) == [0, 1, 2]
+        assert len(kept) == 3
+        found = {i: kept.peek(i)[0][1].count for i in kept}
+        assert found in ({0: 0, 1: 1, 2: 2}, {0: 0, 1: 7, 2: 2})
+
+
+class NoRoom:
+    def seek(self, at: int) -> None:
+        pass
+
+    def write(self, raw: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_value_that_does_not_fit_on_disk_is_still_there():
+    kept = Spill({"Held": Held}, budget=80)
+    kept[0] = value(0, 10)
+    kept[1] = value(1, 10)
+    file = kept._file
+    kept._file = NoRoom()
+    with pytest.raises(md.MedleyError, match="set TMPDIR"):
+        kept[2] = value(2, 10)
+    kept._file = file
+    assert {i: kept.peek(i)[0][1].count for i in sorted(kept)} == {0: 0, 1: 1, 2: 2}
+    kept[3] = value(3, 10)
+    assert {i: kept[i][0][1].count for i in sorted(kept)} == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert kept.size <= 80

@@ -67,7 +67,7 @@ class Memories:
             yield from ((i, m) for tag, m in peek(i) if tag == acked.get(i))
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """Restore memories from `save`."""
-        self.versions.clear()
+        """Restore memories from `save`, each after the earlier versions of its client."""
         for i, m in memories.items():
-            self.versions[i] = [(acked[i], m)]
+            others = [(tag, held) for tag, held in self.versions.get(i, []) if tag != acked[i]]
+            self.versions[i] = [*others, (acked[i], m)]

@@ -13,6 +13,7 @@ from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..contract.types import Vec
 from ..runtime import streams
+from ..runtime.recent import Recent
 from ..storage.result import Row
 from .evaluation import EvaluationData, outputs
 from .rows import ClientRows
@@ -53,7 +54,7 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """Training rows of each client, drawn once a run, for an unbiased estimate of Σ p_i f_i(x).
+    """Training rows of each client, the same in each round of a run, for an unbiased estimate of Σ p_i f_i(x).
 
     Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on
     the seed alone, so that all methods of a comparison are measured on the same rows.
@@ -67,13 +68,11 @@ class RowSample:
     rows: ClientRows
     seed: int
     count: int
-    _drawn: dict[EvaluationData, Drawn] = field(default_factory=dict, repr=False)
+    _drawn: Recent[EvaluationData, Drawn] = field(default_factory=Recent, repr=False)
 
     def drawn(self, s: int, data: EvaluationData) -> Drawn:
         """The sample of step s, of the clients in ``data``."""
-        if data not in self._drawn:
-            self._drawn[data] = self._draw(s, data)
-        return self._drawn[data]
+        return self._drawn.of(data, lambda: self._draw(s, data))
 
     def _draw(self, s: int, data: EvaluationData) -> Drawn:
         layout = self.rows.layout

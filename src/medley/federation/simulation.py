@@ -16,6 +16,7 @@ from ..contract.problem import Problem, State
 from ..contract.task import Task, TaskView
 from ..contract.types import Vec
 from ..datasets import Dataset
+from ..runtime.recent import Recent
 from ..scenarios.participation import sampling_of
 from ..storage.result import Row
 from .clients import ClientFactory
@@ -97,7 +98,7 @@ class Simulation:
         if attack is not None and attack.kind == "backdoor" and held[0] is not None:
             rows = attack.wanted(dealt[0].data.X, *held[0])
             triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
-        self._members: dict[tuple[int, tuple[int, ...]], TaskData] = {}
+        self._rounds, self._members = Recent[int, TaskData](), Recent[tuple[int, tuple[int, ...]], TaskData]()
         self._held = tests, triggered
 
     def _task(
@@ -158,15 +159,18 @@ class Simulation:
 
     def task(self, round: int) -> TaskData:
         """The draw for the task of this round, among the members of the round; rounds count from 1."""
-        s, scenario = self.plan.step(round), self.scenario
-        if scenario.membership is None:
+        s = self.plan.step(round)
+        if self.scenario.membership is None:
             return self.tasks[s]
-        members = scenario.members(round, len(self.tasks[s].sizes))
-        if (s, members) not in self._members:
-            data = self.tasks[s]
-            p = scenario.shares(data.sizes, self.rows.totals[s], members)
-            self._members[s, members] = data.among(p)
-        return self._members[s, members]
+        # Asked for once for each client of a round, and a round's members are as many.
+        return self._rounds.of(round, lambda: self._among(s, round))
+
+    def _among(self, s: int, round: int) -> TaskData:
+        """The draw for step s among the members of this round: one object for rounds with the same members."""
+        data = self.tasks[s]
+        members = self.scenario.members(round, len(data.sizes))
+        totals = self.rows.totals[s]
+        return self._members.of((s, members), lambda: data.among(self.scenario.shares(data.sizes, totals, members)))
 
     def view(self, round: int) -> TaskView:
         """The task of this round as the server sees it."""

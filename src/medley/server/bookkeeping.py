@@ -25,6 +25,7 @@ class Bookkeeping:
         notes: figures of the next history row: those that the method notes in its round, and `counts`
         late: clients at work since an exchange that ended without them
         engines: names of the engines that ran local descents so far
+        earlier: clients that replied before they left, or before they lost their memory
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -34,6 +35,7 @@ class Bookkeeping:
     notes: dict[str, float] = field(default_factory=dict)
     late: dict[int, Arrival] = field(default_factory=dict)
     engines: frozenset[str] = frozenset()
+    earlier: frozenset[int] = frozenset()
 
     @property
     def counts(self) -> dict[str, float]:
@@ -46,6 +48,12 @@ class Bookkeeping:
         return frozenset(i for i, w in self.late.items() if w.packed is not None or w.at > self.seconds)
 
     @property
+    def begun_with(self) -> dict[int, Tag]:
+        """The acknowledged versions of clients whose late reply will bring another one."""
+        at_work = (i for i, late in self.late.items() if late.packed is not None)
+        return {i: self.acked[i] for i in at_work if i in self.acked}
+
+    @property
     def remembered(self) -> dict[int, Tag]:
-        """The versions of clients' memories that the server may still build on."""
+        """The last versions of clients' memories that the server may build on; see `begun_with` for earlier ones."""
         return self.acked | {i: late.tag for i, late in self.late.items() if late.packed is not None}

@@ -73,10 +73,10 @@ class Clientwise:
                 return found
 
             rows = self.evaluator.by_client(x, b.buffers, state.round, models)
-        took_part = {"took_part": 0}, {"took_part": 1}
+        replied = b.acked.keys() | b.earlier
         own: Mapping[Any, dict[str, float]] = self.algorithm.by_client(state.s)
         return [
-            {"round": state.round, **row, **took_part[row["client"] in b.acked], **own.get(row["client"], {})}
+            {"round": state.round, **row, "took_part": int(row["client"] in replied), **own.get(row["client"], {})}
             for row in rows
         ]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -110,7 +112,7 @@ class LiveCohort:
     ) -> LiveReplies[Any]:
         """See `medley.contract.cohort.Cohort.ask`."""
         self.settle()
-        ids = self.ids if ids is None else tuple(sorted(ids))
+        ids = self.ids if ids is None else chosen(method, ids)
         name, types = checked(method, common, each, ids)
         if strangers := sorted(set(ids) - self.p.keys()):
             raise MedleyError(f"ask({name}): clients {strangers} are no members of round {self.round}")
@@ -200,6 +202,21 @@ class LiveCohort:
         rng = lambda *client: streams.generator(self.seed, "server", self.round, self._exchanges, *client, "codec")
         own = {} if each is None else {i: codec.encode(each[i].pack(), {}, partial(rng, i)) for i in asked}
         return codec.encode(common.pack(), {}, rng), own
+
+
+def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
+    """Ids of the clients to ask, ascending, as Python's integers.
+
+    Raises MedleyError for an id that is no whole number, and for one that is there twice.
+    """
+    call = f"ask({getattr(method, '__name__', method)})"
+    try:
+        found = tuple(sorted(map(operator.index, ids)))
+    except TypeError:
+        raise MedleyError(f"{call}: ids={ids!r}: give clients' ids, whole numbers") from None
+    if twice := [i for i, j in pairwise(found) if i == j]:
+        raise MedleyError(f"{call}: client {twice[0]} is in ids= twice; give each client once")
+    return found
 
 
 def checked(

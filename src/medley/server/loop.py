@@ -22,7 +22,7 @@ from ..runtime.clock import Device
 from ..storage import pytree, run_folder
 from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
-from ..storage.result import Result, Row, Status, shown
+from ..storage.result import Result, Row, Status, history_of, shown
 from ..storage.run_folder import RunFolder
 from ..storage.spill import LazyMapping
 from ..wire.codec import Codec, Plain
@@ -31,7 +31,7 @@ from .bookkeeping import Bookkeeping
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
 from .divergence import check_loss, check_model, judged, judged_by, one_round, reached, started
-from .members import regrouped
+from .members import known, regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
 from .run_state import RunState
@@ -141,8 +141,11 @@ class Loop:
         bookkeeping = Bookkeeping(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
         bookkeeping.engines = frozenset(kept["engines"])
         bookkeeping.notes = kept["notes"]
+        bookkeeping.earlier = frozenset(kept.get("earlier", ()))
+        history += history_of(kept.get("last", "")) if kept["round"] == self.rounds else []
         memories: LazyMapping = kept["memories"]
         moved = LazyMapping(lambda: ((i, pytree.map_tensors(m, to)) for i, m in memories.items()))
+        self.connection.load(kept.get("begun with", {}), bookkeeping.begun_with)  # the older versions first
         self.connection.load(moved, bookkeeping.remembered)
         return RunState(
             kept["round"], kept["server"], bookkeeping, history, kept["wall"], kept["matrix"], kept["clients"]
@@ -161,7 +164,7 @@ class Loop:
         with contextlib.closing(RunFolder(self.checkpoint)) as folder:
             state = self.start() if resume is None else self.resume(resume)
             anew = resume is None or resume.resolve() != self.checkpoint.resolve()
-            folder.begin(state.history, state.bookkeeping.ledger, self.settings, state.round, anew, self.recipe)
+            folder.begin(self._open(state).grown, self.settings, state.round, anew, self.recipe)
             with contextlib.closing(Events(self.checkpoint)) as self._events:
                 result = self._watched(state, folder)
             try:
@@ -201,7 +204,7 @@ class Loop:
                         saved = state.round
                     elif folder:
                         with stopwatch.doing("files"):
-                            folder.grow(state.history, state.bookkeeping.ledger)
+                            folder.grow(self._open(state).grown)
                     self._tell_round(state)
                 why = reached(state.history, *goal)
                 status = (
@@ -341,12 +344,7 @@ class Loop:
         answers = f"{asked - lost - late} of {asked} answers, {lost} lost, {late} late"
         log.info(
             "%s, seed %d, round %d of %d: %s; not evaluated; %.3g s",
-            self.algorithm.name,
-            self.seed,
-            state.round,
-            self.rounds,
-            answers,
-            state.wall,
+            *(self.algorithm.name, self.seed, state.round, self.rounds, answers, state.wall),
             extra={"row": {"method": self.algorithm.name, "seed": self.seed, **figures}},
         )
 
@@ -359,12 +357,15 @@ class Loop:
         log.info(
             "%s, seed %d, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
         )
-        self.on_round(row)
+        self.on_round(dict(row))
+
+    def _open(self, state: RunState) -> RunState:
+        return state.open_ended(self.rounds, self.eval_every)
 
     def _save(self, state: RunState, folder: RunFolder) -> None:
-        held = state.state(self.connection.save(state.bookkeeping.remembered))
+        held = self._open(state).state(self.connection.save)
         with stopwatch.doing("files"):
-            folder.save(held, state.history, state.bookkeeping.ledger, self.settings)
+            folder.save(held, self._open(state).grown, self.settings)
 
     def _interrupted(self, state: RunState) -> Status:
         where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint is not None else ""
@@ -390,6 +391,7 @@ class Loop:
             state.bookkeeping.ledger,
             status.naming(self.settings.get("client_names", ())),
             self.settings
+            | {"clients": known(self.clients, state)}
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),
             buffers=pytree.map_tensors(state.bookkeeping.buffers, lambda t: t.cpu()),

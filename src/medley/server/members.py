@@ -12,9 +12,16 @@ from ..contract.errors import RecipeError
 from ..contract.task import TaskView
 from ..storage.events import Events
 from .cohort import LiveCohort
+from .protocols import ClientSource
 from .run_state import RunState
 
 log = logging.getLogger("medley")
+
+
+def known(clients: ClientSource, state: RunState) -> int:
+    """The number of clients that were ever members, whose ids begin at 0."""
+    rounds = {1, max(1, state.round)}
+    return 1 + max({i for t in rounds for i in clients.view(t).p} | state.bookkeeping.earlier)
 
 
 def regrouped(
@@ -44,6 +51,7 @@ def regrouped(
         )
     joined, left = sorted(view.p.keys() - set(before)), sorted(set(before) - view.p.keys())
     who, b = sorted({*joined, *left, *readmitted}), state.bookkeeping
+    b.earlier |= b.acked.keys() & set(who)
     for i in who:
         b.acked.pop(i, None)
         b.late.pop(i, None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..numerics.forgetting import figures
 from ..storage import pytree
-from ..storage.result import Row, summarise
-from .bookkeeping import Bookkeeping
+from ..storage.result import Row, history_text, summarise
+from ..storage.run_folder import Grown
+from ..wire.exchange import Tag
+from .bookkeeping import COUNTS, Bookkeeping
 
 
 @dataclass
@@ -24,6 +26,7 @@ class RunState:
         wall: seconds spent so far
         matrix: test accuracy on every task (column) after each task done so far (row)
         clients: figures of each client, as in `Result.clients`
+        last: the row that only the last round of a run has, taken out of the history by `open_ended`; else None
     """
 
     round: int
@@ -33,6 +36,7 @@ class RunState:
     wall: float = 0.0
     matrix: list[list[float]] = field(default_factory=list)
     clients: list[Row] = field(default_factory=list)
+    last: Row | None = None
 
     def before(self) -> RunState:
         """A copy to spend the next round on; the tensors are shared, since nothing changes them in place."""
@@ -41,22 +45,49 @@ class RunState:
         s = pytree.copy(self.s)
         return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients)
 
-    def state(self, memories: Mapping[int, Any]) -> dict[str, Any]:
-        """The state that a checkpoint holds beside history and ledger, with the clients' memories."""
+    def open_ended(self, rounds: int, eval_every: int) -> RunState:
+        """The run as one of more rounds has it here, so that it can go on as that one.
+
+        A last round has a row though ``eval_every`` does not divide it. It is taken out, and its counts wait for the
+        next row.
+
+        Args:
+            rounds: the number of rounds
+            eval_every: rounds between two rows of the history
+        """
+        if not self.history or self.round != rounds or rounds % eval_every == 0 or self.history[-1]["round"] != rounds:
+            return self
+        *history, last = self.history
+        notes = {name: last[name] for name in COUNTS if name in last}
+        return replace(self, history=history, last=last, bookkeeping=replace(self.bookkeeping, notes=notes))
+
+    @property
+    def grown(self) -> Grown:
+        """The parts that a run's folder has in files of their own."""
+        return Grown(self.history, self.bookkeeping.ledger, self.clients)
+
+    def state(self, memories: Callable[[Mapping[int, Tag]], Mapping[int, Any]]) -> dict[str, Any]:
+        """The state that a checkpoint holds beside `grown`.
+
+        Args:
+            memories: gives the clients' memories of these versions, by client
+        """
         b = self.bookkeeping
         return {
             "round": self.round,
             "server": self.s,
-            "memories": memories,
+            "memories": memories(b.remembered),
+            "begun with": dict(memories(b.begun_with).items()),
             "wall": self.wall,
             "matrix": self.matrix,
-            "clients": self.clients,
             "engines": sorted(b.engines),
             "seconds": b.seconds,
             "acked": b.acked,
             "buffers": b.buffers,
             "late": b.late,
             "notes": b.counts,
+            "earlier": sorted(b.earlier),
+            "last": "" if self.last is None else history_text([self.last]),
         }
 
     def summary(self) -> dict[str, Any]:

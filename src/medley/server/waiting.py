@@ -176,7 +176,8 @@ def wait_by_policy(
             books.late.pop(i, None)
         else:
             books.late[i] = w if late == "deliver" else replace(w, packed=None, buffers=None)
-    for name, count in zip(COUNTS, (len(asking.missing), len(coming) - len(there)), strict=True):
+    # A late reply counts in the exchange that asked for it, and in no later one that it is under way in.
+    for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - there.keys())), strict=True):
         books.notes[name] = books.notes.get(name, 0) + count
     if len(there) < policy.quorum * len(ids):
         raise TooFewReplies(

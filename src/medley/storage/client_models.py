@@ -32,6 +32,7 @@ def client_model(
     client: int | str,
     rows: Sequence[Mapping[str, float]],
     names: Sequence[str],
+    count: int | None,
 ) -> nn.Module:
     """A copy of the server's model with a client's own tensors.
 
@@ -41,6 +42,7 @@ def client_model(
         client: its id, or its name
         rows: `Result.clients`
         names: the clients' names by id; empty where there are none
+        count: the number of clients, whose ids begin at 0; None where it is not known
 
     Raises RecipeError for a client that is not there, and where its model was not kept.
     """
@@ -52,8 +54,10 @@ def client_model(
         if any("server_loss" in row for row in rows):
             there = f"there are {min(kept)} to {max(kept)}" if kept else "run(client_models=True) keeps them"
             raise RecipeError(f"client_model({client}): this result has no own model of that client; {there}", "client")
-        if rows and client not in {row["client"] for row in rows}:
-            raise RecipeError(f"client_model({client}): there is no such client", "client")
+        there_are = {row["client"] for row in rows} or range(client + 1 if count is None else count)
+        if client < 0 or client not in there_are:
+            last = f"; ids end at {max(there_are)}" if there_are else ""
+            raise RecipeError(f"client_model({client}): there is no such client{last}", "client")
     out = copy.deepcopy(model)
     with torch.no_grad():
         for name, t in out.state_dict().items():

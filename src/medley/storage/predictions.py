@@ -139,7 +139,8 @@ def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor
     def ready(t: Tensor, name: str) -> Tensor:
         t = torch.from_numpy(t.held.toarray()) if isinstance(t, Sparse) else in_memory(t)
         is_whole = name in integers and (not t.is_floating_point() or bool((t == t.round()).all()))
-        return t.to(like.device, torch.int64 if is_whole else like.dtype)
+        # A copy: the module may change its inputs in place.
+        return t.to(like.device, torch.int64 if is_whole else like.dtype, copy=True)
 
     if isinstance(rows, Fields):
         parts = zip(rows.parts, names_of(rows), strict=True)

@@ -286,7 +286,8 @@ class Result:
         """
         if self.model is None:
             raise RecipeError(NO_MODEL, "model")
-        return client_model(self.model, self.personal, client, self.clients, self.client_names)
+        count = self.settings.get("clients")
+        return client_model(self.model, self.personal, client, self.clients, self.client_names, count)
 
     @property
     def digest(self) -> str:

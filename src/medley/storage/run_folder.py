@@ -5,15 +5,17 @@ One run at a time writes to a folder. Its files:
 - ``run.json``: settings, and an entry for every start: time, round, versions and machine
 - ``recipe.toml``: the recipe, where the run was made from one
 - ``history.jsonl``, ``ledger.csv``: one line a row and one line a delivery, added as the run goes
-- ``checkpoint.safetensors``: server, clients' memories, clock, and the lengths of history and ledger at that time
+- ``checkpoint.safetensors``: server, clients' memories, clock, and the lengths of history, ledger and clients' rows at
+  that time
 - ``memories-….safetensors``: the part of the memories that is too large for one file
-- ``result.json``, ``x.safetensors``, ``clients.jsonl``: the result, once the run has ended
+- ``clients.jsonl``: one line for a client's figures after a round, added as the run goes; none without such figures
+- ``result.json``, ``x.safetensors``: the result, once the run has ended
 - ``events.jsonl``, ``events.earlier.jsonl``: the end of each exchange and round, warnings, starts and ends, with times;
   for `medley watch`, and no part of the result
 - ``.lock``, ``.writer``: the lock of the process that writes, and its number
 
-A process that is killed at any moment leaves its last checkpoint. The history and the ledger that it leaves begin with
-the lines that the checkpoint counts.
+A process that is killed at any moment leaves its last checkpoint. The history, the ledger and the clients' rows that it
+leaves begin with the lines that the checkpoint counts.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import time
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
@@ -36,10 +38,24 @@ from .values import plain
 FORMAT = 3
 """The format of run.json and of the folder's layout."""
 
-LEDGER, RECIPE = "ledger.csv", "recipe.toml"
+LEDGER, RECIPE, RESULT = "ledger.csv", "recipe.toml", "result.json"
 
 COMMAND = "medley run --resume"
 """The command that goes on with the run in a folder, if that has a recipe."""
+
+
+class Grown(NamedTuple):
+    """The parts of a run that only grow, a file for each.
+
+    Attributes:
+        history: the rows of evaluated rounds
+        ledger: every delivery
+        clients: figures of each client, as in `Result.clients`
+    """
+
+    history: list[Row]
+    ledger: Ledger
+    clients: list[Row]
 
 
 class Journal:
@@ -50,30 +66,37 @@ class Journal:
 
     def __init__(self, path: Path, text: str, lines: int) -> None:
         raw = text.encode()
-        self.path, self.lines, self.size, self._sum = path, lines, len(raw), blake2b(raw, digest_size=16)
+        self.path, self._end = path, (len(raw), lines, blake2b(raw, digest_size=16))
         with atomic.replacing(path) as tmp:
             tmp.write_bytes(raw)
         with atomic.writing(path):
             self._file = path.open("rb+", buffering=0)
 
+    @property
+    def lines(self) -> int:
+        """The number of its lines."""
+        return self._end[1]
+
     def add(self, text: str, lines: int) -> None:
-        """Append. A write that failed half-way is overwritten by the next one."""
+        """Append. A write that failed or was stopped half-way is overwritten by the next one."""
         raw = text.encode()
+        size, before, digest = self._end
         with atomic.writing(self.path):
             done = 0
             while done < len(raw):
-                self._file.seek(self.size + done)
+                self._file.seek(size + done)
                 done += self._file.write(raw[done:])
-        self.size += len(raw)
-        self.lines += lines
-        self._sum.update(raw)
+        digest = digest.copy()
+        digest.update(raw)
+        self._end = size + len(raw), before + lines, digest  # at once: Ctrl-C may come between two lines
 
     def sync(self) -> list[Any]:
         """Force the file to disk. Returns its size in bytes and its checksum."""
+        size, _, digest = self._end
         with atomic.writing(self.path):
-            self._file.truncate(self.size)
+            self._file.truncate(size)
             atomic.flush(self._file.fileno())
-        return [self.size, self._sum.hexdigest()]
+        return [size, digest.hexdigest()]
 
     def close(self) -> None:
         """Close the file."""
@@ -87,20 +110,19 @@ class RunFolder:
         self.path, self._held = path, ExitStack()
         self._held.enter_context(atomic.locked(path))
         self._history: Journal | None = None
+        self._clients: Journal | None = None  # most runs have no such rows
 
-    def begin(
-        self, history: list[Row], ledger: Ledger, settings: dict[str, Any], round: int, anew: bool, recipe: str | None
-    ) -> None:
-        """Write run.json, the history and the ledger as of the start.
+    def begin(self, grown: Grown, settings: dict[str, Any], round: int, anew: bool, recipe: str | None) -> None:
+        """Write run.json, the history, the ledger and the clients' rows as of the start.
 
         Args:
-            history, ledger: the rows and deliveries before the start; empty for a new run
+            grown: rows and deliveries before the start; empty for a new run
             settings: the settings of the run
             round: the last round that is done
             anew: True where the run does not go on with the run in this folder
             recipe: the text of the recipe; None leaves recipe.toml as it is
 
-        Raises RecipeError for a new run in a folder that holds a checkpoint already.
+        Raises RecipeError for a new run in a folder that holds a checkpoint, a saved result or a comparison.
         """
         starts: list[dict[str, Any]] = []
         if anew and (self.path / checkpoint.FILE).exists():
@@ -110,12 +132,18 @@ class RunFolder:
                 "another folder, or delete it",
                 "checkpoint",
             )
+        if anew and (self.path / RESULT).exists():
+            raise RecipeError(
+                f"{self.path} holds a saved result, which this run would replace; choose another folder, or delete it",
+                "checkpoint",
+            )
         if anew and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
         now = environment()
         if not anew and (starts := described(self.path).get("starts", [])):
             warn_of_changes(self.path, starts[-1], now)
-        for stale in [*self.path.glob(".*.tmp"), self.path / "result.json", self.path / CLIENTS]:
+        old_clients = [] if grown.clients else [self.path / CLIENTS]
+        for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
         with atomic.replacing(self.path / RUN) as tmp:
@@ -124,23 +152,36 @@ class RunFolder:
         if recipe is not None:
             with atomic.replacing(self.path / RECIPE) as tmp:
                 tmp.write_text(recipe, encoding="utf-8")
-        self._history = Journal(self.path / HISTORY, history_text(history), len(history))
-        self._held.callback(self._history.close)
-        self._ledger = Journal(self.path / LEDGER, ledger.text(), len(ledger))
-        self._held.callback(self._ledger.close)
+        self._history = self._journal(HISTORY, history_text(grown.history), len(grown.history))
+        self._ledger = self._journal(LEDGER, grown.ledger.text(), len(grown.ledger))
+        self._grow_clients(grown.clients)
 
-    def grow(self, history: list[Row], ledger: Ledger) -> None:
+    def _journal(self, name: str, text: str, lines: int) -> Journal:
+        journal = Journal(self.path / name, text, lines)
+        self._held.callback(journal.close)
+        return journal
+
+    def _grow_clients(self, rows: list[Row]) -> None:
+        if self._clients is not None:
+            self._clients.add(history_text(rows[self._clients.lines :]), len(rows) - self._clients.lines)
+        elif rows:
+            self._clients = self._journal(CLIENTS, history_text(rows), len(rows))
+
+    def grow(self, grown: Grown) -> None:
         """Append the rows and deliveries that the files lack."""
         assert self._history is not None
+        history, ledger, clients = grown
         self._history.add(history_text(history[self._history.lines :]), len(history) - self._history.lines)
         self._ledger.add(ledger.text(self._ledger.lines), len(ledger) - self._ledger.lines)
+        self._grow_clients(clients)
 
-    def save(self, state: dict[str, Any], history: list[Row], ledger: Ledger, settings: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], grown: Grown, settings: dict[str, Any]) -> None:
         """Write a checkpoint of ``state`` and bring the files up to it. Raises MedleyError when that fails."""
         assert self._history is not None
-        self.grow(history, ledger)
-        state = state | {"history": self._history.sync(), "ledger": self._ledger.sync()}
-        checkpoint.save(self.path, state, settings)
+        self.grow(grown)
+        clients = None if self._clients is None else self._clients.sync()
+        lengths = {"history": self._history.sync(), "ledger": self._ledger.sync(), "client rows": clients}
+        checkpoint.save(self.path, state | lengths, settings)
 
     def close(self) -> None:
         """Close the files and release the lock."""
@@ -187,10 +228,13 @@ def load(
     try:
         history = history_of(_prefix(folder / HISTORY, *state.pop("history")))
         ledger = Ledger.of(_prefix(folder / LEDGER, *state.pop("ledger")))
+        rows = state.pop("client rows", None)
+        # Earlier checkpoints hold the rows themselves.
+        state.setdefault("clients", [] if rows is None else history_of(_prefix(folder / CLIENTS, *rows)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
         raise WireError(
-            f"history and ledger in {folder} are not what its checkpoint says ({e}); take an earlier copy of the "
-            "folder, or start anew"
+            f"history, ledger or clients' rows in {folder} are not what its checkpoint says ({e}); take an earlier "
+            "copy of the folder, or start anew"
         ) from None
     return state, history, ledger
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
@@ -55,6 +56,9 @@ class Spill(MutableMapping[int, Any]):
     The part on disk is one file without a name in the folder for temporary files (the environment variable TMPDIR sets
     it). So nothing is left behind, whichever process is killed. A value must not be changed in place once it is here:
     its copy on disk would not follow. Raises MedleyError when the disk is full.
+
+    A client has its value at every moment, also where Ctrl-C or a full disk ends a call half-way: a value is stored in
+    its new place before it leaves the old one, and counted after that.
     """
 
     def __init__(
@@ -64,8 +68,9 @@ class Spill(MutableMapping[int, Any]):
         self.budget = BUDGET if budget is None else budget
         self.size = 0
         """Bytes of tensors in memory."""
-        self._here: dict[int, tuple[Any, int]] = {}  # value and bytes; the most recently used come last
-        self._there: dict[int, tuple[int, int, int]] = {}  # offset in the file, bytes written, bytes of room
+        self._here = OrderedDict[int, tuple[Any, int]]()  # value and bytes; the most recently used come last
+        # Offset in the file, bytes written, bytes of room. A value in memory is newer than one here.
+        self._there: dict[int, tuple[int, int, int]] = {}
         self._free: dict[int, list[int]] = {}  # offsets of free places, by bytes of room
         self._end = 0
         self._file: io.RawIOBase | None = None  # only this process reads and writes it
@@ -73,7 +78,7 @@ class Spill(MutableMapping[int, Any]):
 
     def __getitem__(self, client: int) -> Any:
         if client in self._here:
-            self._here[client] = self._here.pop(client)
+            self._here.move_to_end(client)
             return self._here[client][0]
         value = self.peek(client)
         self[client] = value
@@ -90,11 +95,12 @@ class Spill(MutableMapping[int, Any]):
         return pytree.map_tensors(value, lambda t: t.to(self.device))
 
     def __setitem__(self, client: int, value: Any) -> None:
-        self.size -= self._here.pop(client, (None, 0))[1]
-        self._leave(client)
         size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(value))
+        before = self._here.get(client, (None, 0))[1]
         self._here[client] = value, size
-        self.size += size
+        self._here.move_to_end(client)
+        self._leave(client)
+        self.size += size - before
         self._put += size
         while self.size > self.budget and len(self._here) > 1:
             self._spill(next(iter(self._here)))
@@ -112,20 +118,20 @@ class Spill(MutableMapping[int, Any]):
         return client in self._here or client in self._there
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*self._here, *self._there])
+        return iter([*self._here, *(i for i in self._there if i not in self._here)])
 
     def __len__(self) -> int:
-        return len(self._here) + len(self._there)
+        return len(self._here.keys() | self._there.keys())
 
     def _spill(self, client: int) -> None:
         """Move a client's value to disk."""
-        value, size = self._here.pop(client)
-        self.size -= size
+        value, size = self._here[client]
         raw = pytree.to_bytes(value)
         room = -(-len(raw) // PAGE) * PAGE
         if self._file is None:
             self._file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
-        at = self._free[room].pop() if self._free.get(room) else self._end
+        free = self._free.get(room)
+        at = free[-1] if free else self._end
         try:
             self._file.seek(at)
             done = self._file.write(raw) or 0
@@ -138,8 +144,13 @@ class Spill(MutableMapping[int, Any]):
                 f"the clients' memories do not fit into {tempfile.gettempdir()} ({why}); set TMPDIR to a folder on a "
                 "larger disk"
             )
-        self._end = max(self._end, at + room)
+        if free:
+            free.pop()
+        else:
+            self._end = at + room
         self._there[client] = at, len(raw), room
+        del self._here[client]
+        self.size -= size
 
     def _leave(self, client: int) -> None:
         """Free the client's place in the file, if it has one."""

@@ -35,5 +35,5 @@ class MemoriesHere:
         return self.host.memories.save(acked)
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """Restore memories from `save`."""
+        """Restore memories from `save`, each after the earlier versions of its client."""
         self.host.memories.load(memories, acked)

@@ -38,7 +38,7 @@ class MemoryVersions(Protocol):
         ...
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """Restore memories from `save`."""
+        """Restore memories from `save`, each after the earlier versions of its client."""
         ...
 
 
@@ -123,7 +123,7 @@ class Connection(Protocol):
         ...
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """Restore memories from `save`."""
+        """Restore memories from `save`, each after the earlier versions of its client."""
         ...
 
     def close(self) -> None:

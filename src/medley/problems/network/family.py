@@ -84,7 +84,8 @@ class Network:
             are each client's own, as are the buffers of their modules: they neither travel nor count. None shares all
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
-    client draws its own, from a named stream.
+    client draws its own, from a named stream. A module that changes its inputs in place, as it is seen to on copies of
+    two rows, is given copies of all.
 
     Raises RecipeError for a module without trainable parameters, for other values of loss and start, and for a result's
     module without start.
@@ -162,7 +163,7 @@ class Network:
         p.row = X.shape[1:]
         try:
             p.check_ids(X)
-            rows = in_memory(p.inputs(X[:2]))
+            rows = in_memory(p.inputs(X[:2])).clone()
             out = p.outputs(p.flat, rows)
         except BadData:
             raise
@@ -186,6 +187,7 @@ class Network:
             )
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
+        p.changes_inputs = p.works_in_place(rows)
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out, y)
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)

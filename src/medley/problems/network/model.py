@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from ...contract.errors import RecipeError
 from ...contract.problem import State
@@ -43,6 +44,8 @@ class NetworkModel:
             taken to keep rows apart.
         by_rows: whether the loss of each row is known: not where the user's own returns a mean only.
         factors: the factor of the loss for each class [c]; None for 1 each.
+        changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
+            `NetworkProblem.works_in_place` has seen that it does not.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """
 
@@ -70,6 +73,7 @@ class NetworkModel:
         self.head = linear[-1] if linear else None
         self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
@@ -145,14 +149,18 @@ class NetworkModel:
 
     def apply(self, X: Data) -> Tensor:
         """The network's outputs of these rows in its present mode, with its present parameters."""
-        return applied(self.module, inputs_of(X))
+        return applied(self.module, self.given(inputs_of(X)))
+
+    def given(self, X: Inputs) -> Inputs:
+        """The inputs of one forward pass: copies, where the module would change the rows in place."""
+        return tree_map(torch.clone, X) if self.changes_inputs else X
 
     def call(self, x: Vec, X: Inputs) -> Tensor:
         """The network's outputs in its present mode, differentiable by x."""
         parts = self.split(x)
         params = {path: parts[i] for path, i in self.places}
         # Tied by torch, a module at two paths would be left with what it was given.
-        args, named = arguments(self.module, X)
+        args, named = arguments(self.module, self.given(X))
         return cast(Tensor, functional_call(self.module, params, args, named, tie_weights=False))
 
     def compared(self, outputs: Tensor, y: Data) -> Tensor:

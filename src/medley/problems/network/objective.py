@@ -125,7 +125,7 @@ class NetworkObjective:
         p.mode(True)
         p.gradient.zero_()
         if self.transform is not None and self.rng is not None:
-            X = several(self.transform(inputs_of(X), self.rng))
+            X = several(self.transform(inputs_of(X.clone()), self.rng))  # it may work in place
         now = Labelled(X, y, self._weights(rows))
         if self.also is None:
             self._backward(x, now, rows, loss)

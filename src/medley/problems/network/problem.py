@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -69,7 +70,8 @@ class NetworkProblem(NetworkModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
-        state = {"gives": self.gives, "row": self.row, "allowed": self.allowed, "by_rows": self.by_rows}
+        names = ("gives", "row", "allowed", "by_rows", "changes_inputs")
+        state = {name: getattr(self, name) for name in names}
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def inputs(self, X: Data) -> Data:
@@ -136,6 +138,22 @@ class NetworkProblem(NetworkModel):
                 return True
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             return not all(map(torch.equal, before, after))
+
+    def works_in_place(self, X: Data) -> bool:
+        """Whether the forward pass of these rows, in training or in evaluation mode, changes its inputs in place.
+
+        Tried on a copy, as `draws_random_numbers` tries. What a pass that fails has done until then counts.
+        """
+        rows = X.clone()
+        parts = [part for part, _ in tensors(rows, "")]
+        before = [part._version for part in parts]
+        with torch.random.fork_rng([torch.device(self.device)] if self.device.startswith("cuda") else []):
+            for training in (False, True):
+                self.mode(training)
+                kept = {name: b.clone() for name, b in self.module.named_buffers()}
+                with torch.no_grad(), contextlib.suppress(Exception):
+                    functional_call(self.module, kept, *arguments(self.module, inputs_of(rows)), tie_weights=False)
+        return before != [part._version for part in parts]
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> NetworkProblem:
         """The same network, with a row of label y compared with classes ``allowed[y]`` only; None for all.

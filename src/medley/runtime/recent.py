@@ -1,0 +1,30 @@
+"""The last few values that were made, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+FEW = 4
+"""The number of values that are held."""
+
+
+class Recent(Generic[K, V]):
+    """Holds the last `FEW` values that were made. A value follows from its key alone, so that it can be made again."""
+
+    def __init__(self) -> None:
+        self._held: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def of(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key: the one held, else a new one of ``make()``."""
+        if key in self._held:
+            return self._held[key]
+        value = make()
+        self._held = dict([*self._held.items(), (key, value)][-FEW:])
+        return value
