@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from secrets import randbits
@@ -18,6 +19,7 @@ from ..clients.host import ClientHost
 from ..contract.client import Client
 from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
 from ..recipe import Recipe
+from ..recipe.own import names
 from ..storage import pytree
 from ..wire.codec import Plain
 from . import node
@@ -27,7 +29,7 @@ from .own_rows import Lot, Own, OwnRows, own_lots, report, share
 from .parties import STEPS
 from .settings import Method, clients_of, method_and_lr, settled
 from .sums import Sums
-from .terms import Terms, refuse_unserved, refuse_weaker
+from .terms import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from .words import Words
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ OWN_LOG = "the log of its node says more"
 
 
 def client_app(
-    recipe: str | Path, data: Callable[[Context], Own] | None = None, method: Method | None = None
+    recipe: str | Path,
+    data: Callable[[Context], Own] | None = None,
+    method: Method | None = None,
+    code: Collection[str] | None = None,
 ) -> ClientApp:
     """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is: ``partition-id=0``.
 
@@ -48,12 +53,14 @@ def client_app(
         data: a function that reads the client's own data, in a stream a data set for each task; test rows in it are for
             evaluation. By default the client has its share of the recipe's data
         method: the server's method, where it isn't the recipe's first
+        code: the names "module:name" that the recipe and the server's settings may import; by default those that stand
+            in the recipe's file
 
     The client's memory lies in ``memory``, a folder that the node config names, by default ``~/.medley``. A process
     that serves several messages reads recipe and data once.
     """
 
-    side = ClientSide(recipe, data, method)
+    side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods().values(), *([] if method is None else [type(method_and_lr(method)[0])])]
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
@@ -103,8 +110,14 @@ KEPT = 2
 class ClientSide:
     """Handlers of one client's messages; the parameters are those of `client_app`."""
 
-    def __init__(self, recipe: str | Path, data: Callable[[Context], Own] | None, method: Method | None) -> None:
-        self.data, self.method = data, method
+    def __init__(
+        self,
+        recipe: str | Path,
+        data: Callable[[Context], Own] | None,
+        method: Method | None,
+        code: Collection[str] | None = None,
+    ) -> None:
+        self.data, self.method, self.code = data, method, code
         self._file = Path(recipe)
         self._given: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
@@ -112,8 +125,9 @@ class ClientSide:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, as its file was at the first message."""
-        return recipes.load(self._file)
+        """The recipe, as its file was at the first message. It imports nothing but what is allowed."""
+        r = recipes.load(self._file)
+        return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
 
     def isolated(self, handler: Handler) -> Handler:
         """The handler, after whose failure the next message finds a new problem and new rows."""
@@ -172,10 +186,14 @@ class ClientSide:
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""
+        node, i = context.node_config, _id(context)
+        refuse_settings(node, context.run_config, i)
         r = settled(self.recipe, context.run_config)
-        refuse_weaker(context.node_config, self.recipe, r, _id(context))
+        refuse_weaker(node, self.recipe, r, i)
+        if self.method is None:
+            refuse_kind(node, r, i)  # before anything is built
         method = r.only().methods()[0] if self.method is None else self.method
-        refuse_unserved(context.node_config, context.run_config, method, _id(context))
+        refuse_unserved(node, method, i)
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
