@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import scipy.sparse
@@ -22,10 +24,12 @@ from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
 from medley.numerics.sparse import Sparse
-from medley.storage import events
+from medley.flower.transport import FlowerConnection
+from medley.storage import events, pytree
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from medley.wire.codecs import Cast
+from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
 
@@ -157,6 +161,52 @@ def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
 def test_what_is_no_request_is_refused(letter: dict[str, bytes]) -> None:
     with pytest.raises(md.WireError):
         CallRequest.read(letter)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"round": "../../../PWNED"}, "round is str '../../../PWNED', and has to be a whole number from 0"),
+        ({"number": "../PWNED"}, r"number is str '\.\./PWNED', and has to be a whole number from 0"),
+        ({"round": True}, "round is True"),
+        ({"round": -1}, "round is -1"),
+        ({"number": 1 << 40}, f"number is {1 << 40}"),
+        ({"acked": {0: ("../x", 0)}}, "blocks is .* with each, p and acked of whole numbers"),
+        ({"acked": {0: (1, 2, 3)}}, "with each, p and acked of whole numbers"),
+        ({"p": {0: "1"}}, "p is str '1', and has to be a number from 0"),
+        ({"p": {0: math.nan}}, "p is nan"),
+        ({"method": 7}, "method is 7"),
+        ({"weights": {0: 1.0}}, "this client something of it"),
+        ({"buffers": (torch.ones(2), torch.ones(2))}, "this client something of it"),
+    ],
+)
+def test_a_requests_fields_are_checked_before_anything_is_done(
+    fields: dict[str, Any], said: str, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that is text was a part of a file's name: the server could write anywhere on a node."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a node does not check annotations
+    honest, change = FlowerConnection._own, {"acked": {0: (1, 0)}} if "acked" in fields else {}
+
+    def own(self: FlowerConnection, exchange: Any, i: int) -> bytes:
+        tree = pytree.from_bytes(honest(self, exchange, i), {"Exchange": Exchange})
+        return pytree.to_bytes({**tree, "exchange": replace(tree["exchange"], **{**change, **fields})})
+
+    monkeypatch.setattr(FlowerConnection, "_own", own)
+    with pytest.raises(md.WireError, match=said):
+        deploy(app)
+    assert not [p for p in tmp_path.rglob("*PWNED*")]
+    assert not [*(tmp_path / "memory").rglob("*.safetensors")]
+
+
+def test_an_evaluations_fields_are_checked(app: Path, tmp_path: Path) -> None:
+    side, context = ClientSide(app, None, None), Context(1, 1, {"partition-id": 0, "memory": str(tmp_path)}, RecordDict(), {})
+    known = {"classes": 10, "labels": [list(range(10))]}
+    good = {"x": torch.zeros(8 * 64 + 8 + 80 + 10), "buffers": None, "round": 1, "tests": [0], "loss": True, "known": known}
+    ask = lambda **other: side.evaluate({"common": pytree.to_bytes({**good, **other})}, context)
+    assert "loss" in json.loads(ask())
+    for other in ({"round": "1"}, {"round": 1 << 40}, {"tests": [5]}, {"tests": ["0"]}, {"tests": 0}, {"more": 1}):
+        with pytest.raises(md.WireError, match="the server's request of an evaluation: "):
+            ask(**other)
 
 
 RECIPE = """

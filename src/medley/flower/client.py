@@ -186,14 +186,14 @@ class ClientSide:
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""
-        node, i = context.node_config, _id(context)
-        refuse_settings(node, context.run_config, i)
+        owner, i = context.node_config, _id(context)
+        refuse_settings(owner, context.run_config, i)
         r = settled(self.recipe, context.run_config)
-        refuse_weaker(node, self.recipe, r, i)
+        refuse_weaker(owner, self.recipe, r, i)
         if self.method is None:
-            refuse_kind(node, r, i)  # before anything is built
+            refuse_kind(owner, r, i)  # before anything is built
         method = r.only().methods()[0] if self.method is None else self.method
-        refuse_unserved(node, method, i)
+        refuse_unserved(owner, method, i)
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
@@ -201,6 +201,12 @@ class ClientSide:
         self.served(context)
         asked = pytree.from_bytes(letter["common"], {})
         rows = self.own(context, asked.pop("known"))
+        words = Words("the server's request of an evaluation", asked)
+        words.only("x", "buffers", "round", "tests", "loss")
+        words.whole("round", 0, node.MOST)
+        tests = words.entries("tests", 0, len(rows.tests))
+        if not all(type(k) is int and 0 <= k < len(rows.tests) for k in tests):
+            words.refuse("tests", f"whole numbers below {len(rows.tests)}")
         return json.dumps(rows.evaluate(**asked)).encode()
 
     def serve(self, letter: Letter, context: Context) -> bytes:
