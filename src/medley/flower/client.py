@@ -229,7 +229,8 @@ class ClientSide:
                 raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
             key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
-            return Sums(i, node.memories(context.node_config), settings, key, keyring).answer(step, letter, host)
+            terms = Terms.of(r, method).digest if step == STEPS[2] else ""
+            return Sums(i, node.memories(context.node_config), settings, key, keyring, terms).answer(step, letter, host)
 
         return reply
 

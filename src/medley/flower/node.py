@@ -38,7 +38,7 @@ MOST, HUGE = 1 << 31, 1e300
 """The largest number of a round, an exchange or a client, and the largest other number, in a request."""
 
 SHARED = {"common", "buffers", "weights", "clip"}
-"""Fields of an exchange that are the same for all clients. A name of a secure sum holds their digest."""
+"""Fields of an exchange that are the same for all clients; in a secure sum p is too. Its name holds their digest."""
 
 
 @dataclass
@@ -96,7 +96,8 @@ class CallRequest:
             every = pytree.from_bytes(letter["common"], {"Clip": Clip})
             own = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
             alone: Exchange = own["exchange"]
-            if not every.keys() <= SHARED or any(getattr(alone, key) for key in SHARED):
+            twice = [key for key in SHARED | every.keys() if getattr(alone, key)]
+            if not every.keys() <= {*SHARED, "p"} or twice:
                 raise ValueError(f"what all clients are sent is {sorted(every)}, and this client something of it")
             request = cls(replace(alone, **every), own["run"], own["known"])
             _check(request.exchange)

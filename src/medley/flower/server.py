@@ -94,6 +94,7 @@ def _run(
     try:
         tell = lambda text: events.add("log", level="info", message=text)
         fed, ours, r = _gathered(grid, context, recipe, method, tell, folder)
+        terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
@@ -101,7 +102,7 @@ def _run(
         with replacing(folder / "recipe.toml") as tmp:
             tmp.write_text(r.dumps(), encoding="utf-8")
         # Every round: clients can go back to the end of the round before, and no further.
-        connection = Flower(fed.post, name, asdict(fed.census.known))
+        connection = Flower(fed.post, name, asdict(fed.census.known), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
             said = str(context.run_config.get("readmit", "")).replace(",", " ").split()

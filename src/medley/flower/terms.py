@@ -56,6 +56,11 @@ class Terms:
         """Plain values, for `read`."""
         return asdict(self)
 
+    @property
+    def digest(self) -> str:
+        """Short text that differs where the terms do."""
+        return _digest(self.plain())
+
     def compare(self, theirs: Terms, who: str) -> None:
         """Raise WireError, naming the first difference and the remedy, unless both sides have the same terms."""
         remedies = {
