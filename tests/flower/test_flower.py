@@ -126,15 +126,73 @@ def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path
         fed.run(md.SCAFFOLD(), 3, transport=transport, on_round=crash)
 
 
-def test_a_node_that_comes_back_as_another_is_the_same_client(tmp_path: Path) -> None:
+def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 103 is client 3, and away in rounds 2 and 3, in which node 200 says that it is client 3."""
     fed, transport = federation(), InProcess(tmp_path)
+    fed.participation = md.scenarios.Everyone()
 
     def moved(row: dict[str, Any]) -> None:
-        grid, to = transport.grid, 200 + int(row["round"])
-        old = next(n for n, i in grid.ids.items() if i == 3)
-        grid.apps[to], grid.ids[to] = grid.apps.pop(old), grid.ids.pop(old)
+        grid, away = transport.grid, row["round"] in (1, 2)
+        transport.post.timeout = 0.5
+        grid.apps[200], grid.ids[200] = grid.apps[103], 3
+        grid.silent = {103} if away else ()
+        grid.get_node_ids = lambda: [n for n in grid.apps if n != 103 or not away]  # type: ignore[method-assign]
 
-    assert_same(fed.run(md.SCAFFOLD(), 4), fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved))
+    b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved)
+    said = "node 200 says that it is client 3, which is node 103 in this run: it is refused"
+    assert caplog.text.count(said) == 1
+    assert not any(m.metadata.dst_node_id == 200 for m in transport.grid.sent if m.metadata.message_type != "query")
+    assert {e.round for e in b.ledger if e.client == 3 and e.up} == {1, 4}
+
+
+def says(client: int) -> Any:
+    """An app that says this number, and does nothing else."""
+    return made_up({"query": lambda letter, context: json.dumps({"client": client}).encode()})
+
+
+def test_a_run_that_is_resumed_has_its_nodes(app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 99 answers first; the number is node 101's in the folder, and node 99's once the operator says so."""
+    config = {"clients": 3, "timeout": 5, "set": "run.rounds=2"}
+    deploy(app, save=str(tmp_path / "run"), set="run.rounds=1")
+    assert json.loads((tmp_path / "run" / "nodes.json").read_text()) == {"0": 100, "1": 101, "2": 102}
+    config["resume"] = str(tmp_path / "run")
+    grid = Bench([client_app(app) for _ in range(3)], config, memory=str(tmp_path / "memory"))
+    grid.apps[99], grid.ids[99] = grid.apps[101], 1
+    grid.get_node_ids = lambda: [99, 100, 101, 102]  # type: ignore[method-assign]
+    run = lambda: server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    run()
+    assert caplog.text.count("node 99 says that it is client 1, which is node 101 in this run: it is refused") == 1
+    assert "take it out of" in caplog.text and "nodes.json and resume" in caplog.text
+    (tmp_path / "run" / "nodes.json").write_text('{"0": 100, "2": 102}')
+    del grid.apps[101]
+    grid.get_node_ids = lambda: [99, 100, 102]  # type: ignore[method-assign]
+    config["set"] = "run.rounds=3"
+    run()
+    assert md.Result.load(tmp_path / "run").status.ok
+    (tmp_path / "run" / "nodes.json").write_text('{"0": "x"}')
+    with pytest.raises(md.WireError, match="nodes.json does not say which node each client is"):
+        run()
+
+
+@pytest.mark.parametrize("number", [77, 3])
+def test_a_number_out_of_range_is_a_faulty_answer_of_its_node(
+    number: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"node 102 says that it is client {number}, and the app's clients= says 3, ids from 0: start it with"
+    every = [client_app(app), client_app(app), says(number)]
+    config = {"clients": 3, "save": str(tmp_path / "a"), "timeout": 5}
+    start = lambda: server_app(app)(
+        grid=Bench(every, config, memory=str(tmp_path / "m")), context=Context(7, 0, {}, RecordDict(), config)
+    )
+    with pytest.raises(md.MedleyError, match=said):
+        start()
+    app.write_text(RECIPE + '[reply_policy]\nfaulty = "drop"\n')
+    config["save"] = str(tmp_path / "b")
+    start()
+    r = md.Result.load(tmp_path / "b")
+    assert r.status.ok
+    assert {e.client for e in r.ledger} == {0, 1}
+    assert f"a node is refused: {said}" in caplog.text
 
 
 def caused(error: Exception) -> Exception:

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 RUN_ID = "flower.json"
 """The file in a run's folder with the name under which clients keep their memories of it."""
 
+NODES = "nodes.json"
+"""The file in a run's folder with Flower's number of each client's node."""
+
 
 def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
     """The server's side of a recipe: trains ``method``, by default the recipe's first, on clients behind SuperNodes.
@@ -149,7 +152,7 @@ def _gathered(
     """
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
-    post = Post(grid, float(context.run_config.get("timeout", 600)))
+    post = Post(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
         _refuse_open(method_and_lr(ours)[0], options)
