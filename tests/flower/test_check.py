@@ -76,7 +76,9 @@ CALL = "subprocess:getoutput"
 def test_a_recipe_runs_no_code_that_the_nodes_owner_has_not_named(tmp_path: Path) -> None:
     """Neither a method, nor a model, a law, an optimizer, a loss, a reader or a metric imports anything."""
     (data := tmp_path / "mydata.py").write_text(DATA)
-    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom torch import nn\nNet = nn.Identity\n")
+    (tmp_path / "mine.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom torch import nn\nNet = nn.Identity\n"
+    )
     file = tmp_path / "recipe.toml"
     touch = f"kind = '{CALL}', cmd = 'touch {tmp_path / 'ran'}; echo 1'"
     for old, new in (

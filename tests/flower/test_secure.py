@@ -411,7 +411,7 @@ def test_clients_of_one_sum_have_the_same_settings(app: Path) -> None:
             context.run_config = {**context.run_config, "set": "pace.lr=0.000001"}
         return inner(message, context)
 
-    with pytest.raises(md.WireError, match="client 1 refuses: it was sent another request .* or has other settings"):
+    with pytest.raises(md.WireError, match=r"client 1 refuses: it was sent another request .* or has other settings"):
         deploy(app, {1: slow})
 
 

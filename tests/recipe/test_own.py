@@ -56,10 +56,16 @@ def test_anothers_recipe_imports_what_it_may_and_nothing_else(key: str, tables: 
 
 def test_code_that_may_be_imported_is(tmp_path: Path) -> None:
     tables = {**TABLES, "pace": {"optimizer": "torch.optim:Adam"}}
-    assert len(recipes.Recipe(tables, code=frozenset({"torch.optim:Adam"})).with_settings(["run.rounds=1"]).methods()) == 1
+    assert (
+        len(recipes.Recipe(tables, code=frozenset({"torch.optim:Adam"})).with_settings(["run.rounds=1"]).methods()) == 1
+    )
     recipes.Recipe(tables, code=frozenset({"torch.optim:Adam"})).federation()
-    with pytest.raises(md.RecipeError, match="has allowed torch.optim:Adam: the owner can allow it, medley node --allow"):
-        recipes.Recipe({**tables, "pace": {"optimizer": "torch.optim:SGD"}}, code=frozenset({"torch.optim:Adam"})).federation()
+    with pytest.raises(
+        md.RecipeError, match=r"has allowed torch.optim:Adam: the owner can allow it, medley node --allow"
+    ):
+        recipes.Recipe(
+            {**tables, "pace": {"optimizer": "torch.optim:SGD"}}, code=frozenset({"torch.optim:Adam"})
+        ).federation()
 
 
 MINE = '''

@@ -30,7 +30,8 @@ ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 
 Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
 AllowCode = typer.Option(
-    metavar="NAMES", help="Code of your own that the recipe and the server may name, mynet:Net,mynet:loss; default none."
+    metavar="NAMES",
+    help="Code of your own that the recipe and the server may name, mynet:Net,mynet:loss; default none.",
 )
 Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
 

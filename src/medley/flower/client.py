@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,18 @@ from .. import recipe as recipes
 from ..clients.host import ClientHost
 from ..contract.client import Client
 from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
+from ..privacy.private import private_part
 from ..recipe import Recipe
 from ..recipe.own import names
 from ..storage import pytree
 from ..wire.codec import Plain
 from . import node
+from .account import Trainings
 from .census import Known
 from .flwr_api import Handler, Letter
 from .own_rows import Lot, Own, OwnRows, own_lots, report, share
 from .parties import STEPS
-from .settings import Method, clients_of, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, method_and_lr, settled
 from .sums import Sums
 from .terms import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from .words import Words
@@ -198,8 +201,13 @@ class ClientSide:
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
         """Figures of the server's model on the client's rows, see `OwnRows.evaluate`."""
-        self.served(context)
+        _, method = self.served(context)
         asked = pytree.from_bytes(letter["common"], {})
+        if asked.get("loss") and is_row_private(method):
+            raise WireError(
+                f"client {_id(context)} refuses: its rows are private, and the server asks for their loss, which has "
+                "no noise: leave it out"
+            )
         rows = self.own(context, asked.pop("known"))
         words = Words("the server's request of an evaluation", asked)
         words.only("x", "buffers", "round", "tests", "loss")
@@ -217,7 +225,21 @@ class ClientSide:
             raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
             raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
-        return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
+
+        def answer() -> bytes:
+            return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
+
+        if (account := self._account(context, method)) is None:
+            return answer()
+        asked = repr((sorted(letter.items()), Terms.of(r, method)))
+        return account.once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
+
+    def _account(self, context: Context, method: Method) -> Trainings | None:
+        """The node's account of trainings on private rows; None where they are not."""
+        part = private_part(method_and_lr(method)[0])
+        if part is None or part.unit != "row":
+            return None
+        return Trainings(node.own_folder(context.node_config), _id(context), part.rounds or self.recipe.rounds)
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.flower.sums`."""
@@ -235,7 +257,9 @@ class ClientSide:
         return reply
 
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
-        """The host that serves a request."""
+        """The host that serves a request. A training on private rows is counted."""
+        if (account := self._account(context, method)) is not None:
+            account.charge(request.exchange.method)
         algorithm, lr = method_and_lr(method)
         rows = self.own(context, request.known)
         options, problem = r.options(), rows.problem

@@ -133,7 +133,10 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         "app/client_app.py": CLIENT,
         "app/recipe.toml": r.dumps(),
         "node/recipe.toml": r.dumps(),
-        **{name: (scripts / name).read_text(encoding="utf-8").replace("@CLIENTS@", str(n)).replace("@CODE@", code) for name in SCRIPTS},
+        **{
+            name: (scripts / name).read_text(encoding="utf-8").replace("@CLIENTS@", str(n)).replace("@CODE@", code)
+            for name in SCRIPTS
+        },
         OWN: (scripts / "node/mydata.txt").read_text(encoding="utf-8"),
     }
     for source in modules(r.tables, r.folder):

@@ -118,7 +118,9 @@ def _check(e: Exchange) -> None:
     numbers = [i, *e.each, *e.p, *e.acked, *(k for tag in e.acked.values() for k in tag)]
     if any(type(k) is not int or not 0 <= k <= MOST for k in numbers) or any(len(tag) != 2 for tag in e.acked.values()):
         words.refuse("blocks", f"with each, p and acked of whole numbers from 0 to {MOST}")
-    scales = () if e.clip is None else e.clip.scales.values() if isinstance(e.clip.scales, Mapping) else (e.clip.scales,)
+    scales = (
+        () if e.clip is None else e.clip.scales.values() if isinstance(e.clip.scales, Mapping) else (e.clip.scales,)
+    )
     for key, low, values in (
         ("p", 0.0, e.p.values()),
         ("weights", 0.0, (e.weights or {}).values()),

@@ -202,8 +202,8 @@ class Post:
         if (known := self.bound.get(client, node)) != node:
             remedy = "" if self.file is None else f", take it out of {self.file} and resume"
             raise Moved(
-                f"node {node} says that it is client {client}, which is node {known} in this run: it is refused. A node "
-                f"keeps its number while its key does; if the client's owner has a new key{remedy or ', start anew'}"
+                f"node {node} says that it is client {client}, which is node {known} in this run: it is refused. A "
+                f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start anew'}"
             )
 
     def _keep(self) -> None:

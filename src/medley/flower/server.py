@@ -30,7 +30,7 @@ from .cleaning import private
 from .post import Post
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
-from .settings import Method, clients_of, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, method_and_lr, settled
 from .terms import Terms
 from .transport import Flower
 from .words import Words
@@ -171,7 +171,7 @@ def _gathered(
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    return RemoteFederation(scenario, census, post, tolerant, roster), ours, r
+    return RemoteFederation(scenario, census, post, tolerant, roster, is_row_private(ours)), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:

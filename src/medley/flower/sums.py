@@ -172,8 +172,8 @@ class Sums:
         weights = e.weights
         if weights is None or len(weights) != cohort or i not in weights or e.p.keys() != weights.keys():
             raise WireError(f"client {i} was sent no weights and p of the {cohort} clients in the secure sum")
-        for what, values in (("weights", weights), ("p", e.p)):
-            self.settings.check_weights(i, what, values, party.least)
+        self.settings.check_weights(i, "weights", weights, party.least)
+        self.settings.check_weights(i, "p", e.p, party.least)
         here = host(request)
         self._check_noise(here.algorithm, e.clip)
         fold = node.served(here, request, self.folder)

@@ -99,7 +99,8 @@ def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
 
     An entry of ``serve`` such as "DP-FedAvg" lets the kind FedAvg pass here.
     """
-    kind, serves = str(next(iter(r.tables.get("methods", ())), {}).get("kind", "")), _serves(node)
+    tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
+    kind, serves = "".join(str(table.get("kind", "")) for table in tables), _serves(node)
     name = (kind.rpartition(":")[2].rpartition(".")[2] if is_own(kind) else kind.partition(".")[0]).lower()
     if serves and not any(n.lower() == name or n.lower().endswith(f"-{name}") for n in serves):
         raise RecipeError(f"client {client} does not serve {kind}: its owner serves {', '.join(serves)}", "serve")

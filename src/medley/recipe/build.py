@@ -19,7 +19,8 @@ from .schema import LAWS, fits, hints, in_words, model_functions, named
 class Builder:
     """Builds objects from the tables of ``source``, a file in ``folder``.
 
-    ``code`` are the names "module:name" that may be imported; None: all. All methods raise RecipeError, with the path of the wrong key.
+    ``code`` are the names "module:name" that may be imported; None: all. All methods raise RecipeError, with the path
+    of the wrong key.
     """
 
     source: str

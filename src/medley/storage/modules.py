@@ -1,8 +1,8 @@
 """Networks in JSON: classes, settings and shapes of a module, so that a folder brings its network back without pickle.
 
-A module is of a class of `torch.nn`, of `medley.models`, or of a Python module that the reader has imported. Its settings
-are plain values, such classes, functions of `FUNCTIONS`, and functions of the file of its own class. So a folder of
-somebody else's can combine layers, and calls no other code.
+A module is of a class of `torch.nn`, of `medley.models`, or of a Python module that the reader has imported. Its
+settings are plain values, such classes, functions of `FUNCTIONS`, and functions of the file of its own class. So a
+folder of somebody else's can combine layers, and calls no other code.
 """
 
 from __future__ import annotations
