@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from medley.cli import app
+from medley.cli.node import ALLOWED
+from medley.flower import client_app
 
 pytest.importorskip("flwr")
+
+from flwr.app import Message, RecordDict
+
+from support.bench import Bench
 
 RECIPE = """
 [problem]
 kind = "Network"
 model = "mlp"
 hidden = [4]
+
+[[methods]]
+kind = "FedAvg"
+"""
+
+SHARE = """
+[problem]
+kind = "Softmax"
+
+[data]
+name = "digits"
+train = 60
+flatten = true
+
+[partition]
+kind = "IID"
+clients = 3
 
 [[methods]]
 kind = "FedAvg"
@@ -44,3 +68,55 @@ def test_a_node_checks_its_recipe_and_data_without_a_server(tmp_path: Path) -> N
     got = CliRunner().invoke(app, words)
     assert got.exit_code == 2
     assert "client 1: its data cannot be read, ZeroDivisionError" in got.output
+
+
+CALL = "subprocess:getoutput"
+
+
+def test_a_recipe_runs_no_code_that_the_nodes_owner_has_not_named(tmp_path: Path) -> None:
+    """Neither a method, nor a model, a law, an optimizer, a loss, a reader or a metric imports anything."""
+    (data := tmp_path / "mydata.py").write_text(DATA)
+    (tmp_path / "mine.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom torch import nn\nNet = nn.Identity\n"
+    )
+    file = tmp_path / "recipe.toml"
+    touch = f"kind = '{CALL}', cmd = 'touch {tmp_path / 'ran'}; echo 1'"
+    for old, new in (
+        ("[[methods]]", f"[pace]\nlr = {{ {touch} }}\n[[methods]]"),
+        ("[[methods]]", "[pace]\noptimizer = 'mine:Net'\n[[methods]]"),
+        ('"mlp"\nhidden = [4]', "'mine:Net'"),
+        ("hidden = [4]", f"hidden = {{ {touch} }}\nloss = 'mine:Net'"),
+        ("hidden = [4]", "transform = 'mine:Net'"),
+    ):
+        file.write_text(RECIPE.replace(old, new))
+        got = CliRunner().invoke(app, ["node", "--check", f"--recipe={file}", f"--data={data}", "--client=1"])
+        assert got.exit_code == 2, new
+        assert "is code, and this node's owner has allowed none" in " ".join(got.output.split())
+        assert not (tmp_path / "ran").exists()
+
+
+def asked(recipe: Path, folder: Path, settings: str, **node: str) -> bytes:
+    """The answer of the node of client 0 to the server's first message, with these settings."""
+    client = client_app(recipe, code=node.pop("code", "").split())
+    node = {"allow": ALLOWED, "memory": str(folder), **node}
+    bench = Bench([client], {"clients": 3, "set": settings}, **node)
+    (sent,) = bench.push_messages([Message(RecordDict(), 100, "query")])
+    (reply,) = bench.pull_messages([sent])
+    answer = reply.content.config_records["answer"]["bytes"]
+    assert isinstance(answer, bytes)
+    return answer
+
+
+def test_the_servers_settings_run_no_code_at_a_node(tmp_path: Path) -> None:
+    (file := tmp_path / "recipe.toml").write_text(SHARE)
+    code = f"{{kind='{CALL}',cmd='touch {tmp_path / 'ran'}; echo 1'}}"
+    assert asked(file, tmp_path, "pace.lr=0.3")[:1] == b"="
+    for key in ("pace.lr", "pace.optimizer", "methods.0.x", "participation", "methods.0.fold"):
+        answer = asked(file, tmp_path, f'"{key}={code}"', allow="*")
+        assert f"{CALL!r} is code, and this node's owner has allowed none" in json.loads(answer[1:])["text"], key
+    answer = asked(file, tmp_path, f"methods.0.kind={CALL}", serve="FedAvg")
+    assert f"does not serve {CALL}".encode() in answer
+    assert b"does not let the server set methods.0.x" in asked(file, tmp_path, f'"methods.0.x={code}"', allow="run.*")
+    assert not (tmp_path / "ran").exists()
+    assert b"has allowed none" in asked(file, tmp_path, "pace.optimizer=torch.optim:Adam")
+    assert asked(file, tmp_path, "pace.optimizer=torch.optim:Adam", code="torch.optim:Adam")[:1] == b"="

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import scipy.sparse
@@ -21,11 +23,13 @@ from medley.flower import client_app, post, server_app
 from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
+from medley.flower.transport import FlowerConnection
 from medley.numerics.sparse import Sparse
-from medley.storage import events
+from medley.storage import events, pytree
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from medley.wire.codecs import Cast
+from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
 
@@ -122,15 +126,73 @@ def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path
         fed.run(md.SCAFFOLD(), 3, transport=transport, on_round=crash)
 
 
-def test_a_node_that_comes_back_as_another_is_the_same_client(tmp_path: Path) -> None:
+def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 103 is client 3, and away in rounds 2 and 3, in which node 200 says that it is client 3."""
     fed, transport = federation(), InProcess(tmp_path)
+    fed.participation = md.scenarios.Everyone()
 
     def moved(row: dict[str, Any]) -> None:
-        grid, to = transport.grid, 200 + int(row["round"])
-        old = next(n for n, i in grid.ids.items() if i == 3)
-        grid.apps[to], grid.ids[to] = grid.apps.pop(old), grid.ids.pop(old)
+        grid, away = transport.grid, row["round"] in (1, 2)
+        transport.post.timeout = 0.5
+        grid.apps[200], grid.ids[200] = grid.apps[103], 3
+        grid.silent = {103} if away else ()
+        grid.get_node_ids = lambda: [n for n in grid.apps if n != 103 or not away]  # type: ignore[method-assign]
 
-    assert_same(fed.run(md.SCAFFOLD(), 4), fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved))
+    b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved)
+    said = "node 200 says that it is client 3, which is node 103 in this run: it is refused"
+    assert caplog.text.count(said) == 1
+    assert not any(m.metadata.dst_node_id == 200 for m in transport.grid.sent if m.metadata.message_type != "query")
+    assert {e.round for e in b.ledger if e.client == 3 and e.up} == {1, 4}
+
+
+def says(client: int) -> Any:
+    """An app that says this number, and does nothing else."""
+    return made_up({"query": lambda letter, context: json.dumps({"client": client}).encode()})
+
+
+def test_a_run_that_is_resumed_has_its_nodes(app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 99 answers first; the number is node 101's in the folder, and node 99's once the operator says so."""
+    config = {"clients": 3, "timeout": 5, "set": "run.rounds=2"}
+    deploy(app, save=str(tmp_path / "run"), set="run.rounds=1")
+    assert json.loads((tmp_path / "run" / "nodes.json").read_text()) == {"0": 100, "1": 101, "2": 102}
+    config["resume"] = str(tmp_path / "run")
+    grid = Bench([client_app(app) for _ in range(3)], config, memory=str(tmp_path / "memory"))
+    grid.apps[99], grid.ids[99] = grid.apps[101], 1
+    grid.get_node_ids = lambda: [99, 100, 101, 102]  # type: ignore[method-assign]
+    run = lambda: server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    run()
+    assert caplog.text.count("node 99 says that it is client 1, which is node 101 in this run: it is refused") == 1
+    assert "nodes.json and resume" in caplog.text
+    (tmp_path / "run" / "nodes.json").write_text('{"0": 100, "2": 102}')
+    del grid.apps[101]
+    grid.get_node_ids = lambda: [99, 100, 102]  # type: ignore[method-assign]
+    config["set"] = "run.rounds=3"
+    run()
+    assert md.Result.load(tmp_path / "run").status.ok
+    (tmp_path / "run" / "nodes.json").write_text('{"0": "x"}')
+    with pytest.raises(md.WireError, match=r"nodes\.json does not say which node each client is"):
+        run()
+
+
+@pytest.mark.parametrize("number", [77, 3])
+def test_a_number_out_of_range_is_a_faulty_answer_of_its_node(
+    number: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"node 102 says that it is client {number}, and the app's clients= says 3, ids from 0: start it with"
+    every = [client_app(app), client_app(app), says(number)]
+    config = {"clients": 3, "save": str(tmp_path / "a"), "timeout": 5}
+    start = lambda: server_app(app)(
+        grid=Bench(every, config, memory=str(tmp_path / "m")), context=Context(7, 0, {}, RecordDict(), config)
+    )
+    with pytest.raises(md.MedleyError, match=said):
+        start()
+    app.write_text(RECIPE + '[reply_policy]\nfaulty = "drop"\n')
+    config["save"] = str(tmp_path / "b")
+    start()
+    r = md.Result.load(tmp_path / "b")
+    assert r.status.ok
+    assert {e.client for e in r.ledger} == {0, 1}
+    assert f"a node is refused: {said}" in caplog.text
 
 
 def caused(error: Exception) -> Exception:
@@ -157,6 +219,62 @@ def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
 def test_what_is_no_request_is_refused(letter: dict[str, bytes]) -> None:
     with pytest.raises(md.WireError):
         CallRequest.read(letter)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"round": "../../../PWNED"}, "round is str '../../../PWNED', and has to be a whole number from 0"),
+        ({"number": "../PWNED"}, r"number is str '\.\./PWNED', and has to be a whole number from 0"),
+        ({"round": True}, "round is True"),
+        ({"round": -1}, "round is -1"),
+        ({"number": 1 << 40}, f"number is {1 << 40}"),
+        ({"acked": {0: ("../x", 0)}}, "blocks is .* with each, p and acked of whole numbers"),
+        ({"acked": {0: (1, 2, 3)}}, "with each, p and acked of whole numbers"),
+        ({"p": {0: "1"}}, "p is str '1', and has to be a number from 0"),
+        ({"p": {0: math.nan}}, "p is nan"),
+        ({"method": 7}, "method is 7"),
+        ({"weights": {0: 1.0}}, "this client something of it"),
+        ({"buffers": (torch.ones(2), torch.ones(2))}, "this client something of it"),
+    ],
+)
+def test_a_requests_fields_are_checked_before_anything_is_done(
+    fields: dict[str, Any], said: str, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that is text was a part of a file's name: the server could write anywhere on a node."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a node does not check annotations
+    honest, change = FlowerConnection._own, {"acked": {0: (1, 0)}} if "acked" in fields else {}
+
+    def own(self: FlowerConnection, exchange: Any, i: int) -> bytes:
+        tree = pytree.from_bytes(honest(self, exchange, i), {"Exchange": Exchange})
+        return pytree.to_bytes({**tree, "exchange": replace(tree["exchange"], **{**change, **fields})})
+
+    monkeypatch.setattr(FlowerConnection, "_own", own)
+    with pytest.raises(md.WireError, match=said):
+        deploy(app)
+    assert not [p for p in tmp_path.rglob("*PWNED*")]
+    assert not [*(tmp_path / "memory").rglob("*.safetensors")]
+
+
+def test_an_evaluations_fields_are_checked(app: Path, tmp_path: Path) -> None:
+    side, context = (
+        ClientSide(app, None, None),
+        Context(1, 1, {"partition-id": 0, "memory": str(tmp_path)}, RecordDict(), {}),
+    )
+    known = {"classes": 10, "labels": [list(range(10))]}
+    good = {
+        "x": torch.zeros(8 * 64 + 8 + 80 + 10),
+        "buffers": None,
+        "round": 1,
+        "tests": [0],
+        "loss": True,
+        "known": known,
+    }
+    ask = lambda **other: side.evaluate({"common": pytree.to_bytes({**good, **other})}, context)
+    assert "loss" in json.loads(ask())
+    for other in ({"round": "1"}, {"round": 1 << 40}, {"tests": [5]}, {"tests": ["0"]}, {"tests": 0}, {"more": 1}):
+        with pytest.raises(md.WireError, match="the server's request of an evaluation: "):
+            ask(**other)
 
 
 RECIPE = """
@@ -482,7 +600,7 @@ PRIVATE = RECIPE.replace('kind = "FedECADO"', 'kind = "FedAvg"\nprivate = { nois
 def test_noise_of_rows_is_drawn_by_the_node(app: Path) -> None:
     """The server knows the seed. Two runs with the same one have other noise."""
     pytest.importorskip("dp_accounting")
-    app.write_text(PRIVATE.replace("[run]", "[run]\nseed = 3"))
+    app.write_text(PRIVATE.replace("[run]", "[run]\nseed = 3").replace("noise = 1.0", "noise = 1.0, rounds = 6"))
     found = []
     for name in ("first", "second"):
         deploy(app, save=str(app.parent / name))
@@ -491,10 +609,42 @@ def test_noise_of_rows_is_drawn_by_the_node(app: Path) -> None:
     assert float((found[0].x - found[1].x).norm()) > 0.1 * float(found[0].x.norm())
 
 
+def test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has_rounds(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each training has fresh noise, so that a server that asks often takes it off by a mean."""
+    pytest.importorskip("dp_accounting")
+    app.write_text(PRIVATE.replace("rounds = 3", "rounds = 1"))
+    grid = deploy(app, save=str(tmp_path / "a"))
+    r = md.Result.load(tmp_path / "a")
+    assert r.status.ok
+    assert all("loss" not in row and 0 < row["accuracy"] < 1 for row in r.history)
+    assert "loss" not in r.clients[0]
+    sent = {kind: [m for m in grid.sent if m.metadata.message_type == kind] for kind in ("evaluate", "query.train")}
+    ask = lambda m: grid.replies[grid.push_messages([m])[0]].content["answer"]["bytes"]
+    first = grid.replies[sent["query.train"][0].metadata.message_id].content["answer"]["bytes"]
+    assert ask(sent["query.train"][0]) == first  # a reply that was lost is sent again, and is no training
+    common = pytree.from_bytes(sent["evaluate"][0].content["common"]["bytes"], {})
+    sent["evaluate"][0].content["common"]["bytes"] = pytree.to_bytes({**common, "loss": True})
+    assert b"client 0 refuses: its rows are private, and the server asks for their loss" in ask(sent["evaluate"][0])
+
+    honest = FlowerConnection.exchange
+
+    def often(self: FlowerConnection, exchange: Any) -> Any:
+        list(honest(self, exchange))
+        return honest(self, replace(exchange, number=exchange.number + 1))
+
+    monkeypatch.setattr(FlowerConnection, "exchange", often)
+    said = "refuses: it has trained 1 times on rows that are private, and its recipe has 1 rounds"
+    (tmp_path / "memory" / "client0" / "trainings.json").unlink()
+    with pytest.raises(md.WireError, match=said):  # in the next run too
+        deploy(app, save=str(tmp_path / "b"))
+
+
 def test_a_private_run_without_a_seed_has_one_that_nobody_guesses(app: Path) -> None:
     """It stands in the run's recipe, so that a run that goes on has it too."""
     pytest.importorskip("dp_accounting")
-    app.write_text(PRIVATE)
+    app.write_text(PRIVATE.replace("noise = 1.0", "noise = 1.0, rounds = 4"))
     deploy(app)
     seed = md.Result.load(app.parent / "run").seed
     assert seed > 1 << 64

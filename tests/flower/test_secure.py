@@ -23,6 +23,7 @@ from medley.flower.sums import Sums
 from medley.flower.terms import refuse_weaker
 from medley.flower.transport import FlowerConnection
 from medley.secure import tables
+from medley.secure.connection import SecureConnection
 from medley.secure.party import Party
 from medley.secure.ring import Ring
 from medley.storage import pytree
@@ -362,6 +363,67 @@ def test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent(app: Path, mo
     monkeypatch.setattr(RemoteParties, "masked", again)
     with pytest.raises(md.WireError, match="client 0 refuses: the server asks twice for secure_reply"):
         deploy(app, save="second")
+
+
+ALONE = "weights client 2 may have a share of 0.998 in a sum of 3, which is its reply, nearly; .* share = 0.9: give all"
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}, "in the server's weights client 0 has 0, and each is above 0"),
+        ({0: 1e-3, 1: 1e-3, 2: 1.0, 3: 5.0}, "client 3 may have a share of 0.9996 in a sum of 3"),
+        ({0: 1e-3, 1: 1e-3, 2: 1.0, 3: 1e-3}, ALONE),
+        ({0: -1.0, 1: 1.0, 2: 1.0, 3: 1.0}, "weights is -1.0, and has to be a number from 0"),
+    ],
+)
+def test_weights_that_single_out_a_client_are_refused(
+    weights: dict[int, float], said: str, app: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes are sent the same weights, by which the sum is one client's reply; keys are signed."""
+    honest = SecureConnection._sum
+    monkeypatch.setattr(SecureConnection, "_sum", lambda self, e: honest(self, replace(e, weights=weights)))
+    with pytest.raises(md.WireError, match=said):
+        deploy(app, {i: signing(app, keys / f"node{i}", keys / "keyring") for i in range(N)})
+
+
+def test_a_clients_p_singles_out_nobody_either(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some methods scale a reply by p_i: the p_i of all travel in the part that the sum's name has a digest of."""
+    honest = FlowerConnection.clients
+    p = {0: 1e-9, 1: 1e-9, 2: 1.0, 3: 1e-9}
+    with monkeypatch.context() as patch:
+        patch.setattr(FlowerConnection, "clients", lambda self, e, ring: honest(self, replace(e, p=p), ring))
+        with pytest.raises(md.WireError, match="client 0 refuses: by the server's p client 2 may have a share of 1 in"):
+            deploy(app)
+    own = FlowerConnection._own
+    patched = lambda self, e, i: own(self, replace(e, p={i: p[i]}), i)
+    monkeypatch.setattr(FlowerConnection, "_own", patched)
+    with pytest.raises(md.WireError, match="and this client something of it"):
+        deploy(app, save="second")
+
+
+def test_clients_of_one_sum_have_the_same_settings(app: Path) -> None:
+    """A server that has all but client 2 train with a learning rate of 0 would find its reply in the sum."""
+    inner = client_app(app)
+
+    def slow(message: Any, context: Any) -> Any:
+        if "secure" in message.metadata.message_type:
+            context.run_config = {**context.run_config, "set": "pace.lr=0.000001"}
+        return inner(message, context)
+
+    with pytest.raises(md.WireError, match=r"client 1 refuses: it was sent another request .* or has other settings"):
+        deploy(app, {1: slow})
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.9, False), (0.95, True), (1.0, True)])
+def test_an_owner_says_how_large_a_share_may_be(share: float, fits: bool) -> None:
+    """Of five clients three stay at least: the server may leave the largest with the two smallest."""
+    weights = {0: 90.0, 1: 5.0, 2: 50.0, 3: 4.0, 4: 40.0}  # 90 / 99
+    check = lambda: md.SecureSum(share=share).check_weights(1, "weights", weights, 3)
+    if fits:
+        return check()
+    with pytest.raises(md.WireError, match=r"client 1 refuses: .* client 0 may have a share of 0.9091 in a sum of 3"):
+        check()
 
 
 def test_masks_of_clients_that_are_told_different_things_do_not_cancel(

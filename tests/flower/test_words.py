@@ -22,7 +22,7 @@ from medley.contract.errors import BadData, RecipeError, WireError
 from medley.flower.census import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
 from medley.flower.remote import Figures
-from medley.flower.terms import Terms, refuse_unserved
+from medley.flower.terms import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
 from medley.storage import pytree
@@ -169,14 +169,23 @@ def test_terms_differ_where_clients_would_compute_otherwise() -> None:
 
 def test_a_nodes_owner_serves_the_methods_and_settings_of_a_list() -> None:
     node, run = {"serve": "fedavg, SCAFFOLD", "allow": "run.* pace.lr"}, {"set": "run.rounds=3 pace.lr=0.5"}
-    refuse_unserved({}, {"set": "problem.kind=Logistic"}, md.FedProx(), 2)
-    refuse_unserved(node, run, md.FedAvg(), 2)
+    refuse_settings({}, {"set": "problem.kind=Logistic"}, 2)
+    refuse_unserved({}, md.FedProx(), 2)
+    refuse_unserved(node, md.FedAvg(), 2)
+    refuse_settings(node, run, 2)
     with pytest.raises(RecipeError, match="client 2 does not serve FedProx: its owner serves fedavg, SCAFFOLD"):
-        refuse_unserved(node, run, md.FedProx(), 2)
+        refuse_unserved(node, md.FedProx(), 2)
     with pytest.raises(RecipeError, match=r"client 2 does not let the server set pace.epochs.* set run.\*, pace.lr"):
-        refuse_unserved(node, {"set": "pace.epochs=1000"}, md.FedAvg(), 2)
+        refuse_settings(node, {"set": "pace.epochs=1000"}, 2)
     with pytest.raises(RecipeError, match="lets the server set nothing"):
-        refuse_unserved({"allow": ""}, run, md.FedAvg(), 2)
+        refuse_settings({"allow": ""}, run, 2)
+    kinds = lambda *given: recipe.Recipe({"methods": [{"kind": kind} for kind in given]})
+    for kind in ("FedAvg", "SCAFFOLD.fast", "mine.methods:Scaffold"):
+        refuse_kind(node, kinds(kind), 2)
+    refuse_kind({"serve": "DP-FedAvg"}, kinds("fedavg"), 2)
+    for kind in ("FedProx", "mine:FedAvg.Inner", "subprocess:getoutput"):
+        with pytest.raises(RecipeError, match=f"client 2 does not serve {kind}: its owner serves fedavg, SCAFFOLD"):
+            refuse_kind(node, kinds(kind), 2)
 
 
 def test_limits_are_a_table_of_the_recipe() -> None:

@@ -13,6 +13,61 @@ import pytest
 import medley as md
 from medley import recipe as recipes
 
+TABLES = {
+    "problem": {"kind": "Network", "model": "mlp"},
+    "data": {"name": "digits", "train": 60, "flatten": True},
+    "partition": {"kind": "IID", "clients": 3},
+    "methods": [{"kind": "FedAvg"}],
+}
+CALL = {"kind": "subprocess:getoutput", "cmd": "true"}
+
+
+@pytest.mark.parametrize(
+    ("key", "tables"),
+    [
+        ("problem.kind", {"problem": {"kind": CALL["kind"]}}),
+        ("problem.model", {"problem": {"kind": "Network", "model": CALL["kind"]}}),
+        ("problem.loss", {"problem": {"kind": "Network", "model": "mlp", "loss": CALL["kind"]}}),
+        ("problem.transform", {"problem": {"kind": "Network", "model": "mlp", "transform": CALL["kind"]}}),
+        ("data.name", {"data": {"name": CALL["kind"], "cmd": "true"}}),
+        ("partition.kind", {"partition": CALL}),
+        ("pace.lr.kind", {"pace": {"lr": CALL}}),
+        ("pace.optimizer", {"pace": {"optimizer": CALL["kind"]}}),
+        ("pace.optimizer.kind", {"pace": {"optimizer": CALL}}),
+        ("devices.preset", {"devices": {"preset": CALL["kind"]}}),
+        ("devices.speed.kind", {"devices": {"speed": CALL}}),
+        ("participation.kind", {"participation": CALL}),
+        ("stream.kind", {"stream": CALL}),
+        ("replay.kind", {"replay": CALL}),
+        ("codec.kind", {"codec": CALL}),
+        ("codec.inner.kind", {"codec": {"kind": "Delta", "inner": CALL}}),
+        ("run.metrics.m", {"run": {"metrics": {"m": CALL["kind"]}}}),
+        ("methods.0.kind", {"methods": [CALL]}),
+        ("methods.0.server_lr.kind", {"methods": [{"kind": "FedAvg", "server_lr": CALL}]}),
+        ("methods.0.fold.kind", {"methods": [{"kind": "FedAvg", "fold": CALL}]}),
+        ("methods.0.private.clip.kind", {"methods": [{"kind": "FedAvg", "private": {"noise": 1.0, "clip": CALL}}]}),
+    ],
+)
+def test_anothers_recipe_imports_what_it_may_and_nothing_else(key: str, tables: dict[str, object]) -> None:
+    r = recipes.Recipe({**TABLES, **tables}, "theirs", code=frozenset({"torch.optim:Adam"}))
+    with pytest.raises(md.RecipeError, match=rf"theirs: {key} = 'subprocess:getoutput' is code, and this node's owner"):
+        r.methods(), r.options(), r.federation()
+
+
+def test_code_that_may_be_imported_is(tmp_path: Path) -> None:
+    tables = {**TABLES, "pace": {"optimizer": "torch.optim:Adam"}}
+    assert (
+        len(recipes.Recipe(tables, code=frozenset({"torch.optim:Adam"})).with_settings(["run.rounds=1"]).methods()) == 1
+    )
+    recipes.Recipe(tables, code=frozenset({"torch.optim:Adam"})).federation()
+    with pytest.raises(
+        md.RecipeError, match=r"has allowed torch.optim:Adam: the owner can allow it, medley node --allow"
+    ):
+        recipes.Recipe(
+            {**tables, "pace": {"optimizer": "torch.optim:SGD"}}, code=frozenset({"torch.optim:Adam"})
+        ).federation()
+
+
 MINE = '''
 from dataclasses import dataclass
 import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,81 @@ def test_a_structure_cannot_name_code_outside_of_the_networks_package(
     for old in ("torch.nn.functional:relu", f"{Net.__module__}:Net"):
         assert old in text
         (tmp_path / "model.json").write_text(text.replace(old, part))
+        assert md.Result.load(tmp_path).model is None
+
+
+def swish(X: torch.Tensor) -> torch.Tensor:
+    return X * torch.sigmoid(X)
+
+
+class Deep(nn.Module):
+    """Settings of each kind that a folder may hold, a private one and a function of this file among them."""
+
+    class Inner(nn.Linear):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = self.Inner(64, 8), nn.Linear(8, 10)
+        self.act, self.norm, self._width, self.wave = swish, nn.LayerNorm, {"a": [8, (1, None)]}, torch.tanh
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.wave(self.act(self.first(x))))  # type: ignore[no-any-return]
+
+
+def test_what_a_folder_may_hold_comes_back(tmp_path: Path) -> None:
+    r = md.run(md.FedAvg(), federation(Deep()), 1)
+    back = md.Result.load(r.save(tmp_path)).model
+    assert isinstance(back, Deep)
+    assert (back.act, back.norm, back._width, back.wave) == (swish, nn.LayerNorm, {"a": [8, (1, None)]}, torch.tanh)
+    assert torch.equal(back(DATA.X[:5]), r.outputs(DATA.X[:5]))
+
+
+GADGETS = ["torch:Tensor.byte", "torch:Tensor.ravel", "torch:Tensor.tolist", "torch:builtins.bytes", "torch:os.system"]
+
+
+def test_a_folder_of_somebody_elses_runs_no_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Layers whose outputs are a command, and names that made bytes of them and called the shell."""
+    command = f"echo > {tmp_path / 'ran'}\n".encode()
+    net = nn.Sequential(nn.Linear(64, len(command)), *(nn.Identity() for _ in GADGETS))
+    with torch.no_grad():
+        net[0].weight.zero_()
+        net[0].bias.copy_(torch.tensor(list(command)))
+    r = md.run(md.FedAvg(), federation(md.models.mlp(64, 10)), 1)
+    r.x, r.model = torch.cat([p.detach().reshape(-1) for p in net.parameters()]), net
+    r.save(tmp_path)
+    whole = json.loads((tmp_path / "model.json").read_text())
+    for key in ("_compiled_call_impl", "forward", "_call_impl", "extra"):
+        structure = copy.deepcopy(whole)
+        for i, name in enumerate(GADGETS, 1):
+            structure[str(i)]["settings"][key] = {"name": name}
+        (tmp_path / "model.json").write_text(json.dumps(structure))
+        assert md.Result.load(tmp_path).model is None, key
+    assert not (tmp_path / "ran").exists()
+    assert "_compiled_call_impl is no setting of torch.nn.modules.linear:Identity" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch.fx.graph_module:GraphModule",
+        "torch.nn.modules.module:sys.modules",
+        "torch.nn.modules.module:functools.partial",
+        "torch.nn.modules.module:_IncompatibleKeys",
+        "torch.nn:Linear",
+        "medley.cli.node:node",
+        "torch.hub:load",
+        f"{__name__}:subprocess.getoutput",
+        f"{__name__}:md.run",
+    ],
+)
+def test_a_structure_names_classes_where_they_are_defined(
+    ran: tuple[md.Federation, md.Result, Path], tmp_path: Path, name: str
+) -> None:
+    ran[1].save(tmp_path)
+    text = (tmp_path / "model.json").read_text()
+    for old in ("torch.nn.functional:relu", f"{Net.__module__}:Net"):
+        (tmp_path / "model.json").write_text(text.replace(old, name))
         assert md.Result.load(tmp_path).model is None
 
 

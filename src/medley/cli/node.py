@@ -29,6 +29,10 @@ ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
 
 Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
+AllowCode = typer.Option(
+    metavar="NAMES",
+    help="Code of your own that the recipe and the server may name, mynet:Net,mynet:loss; default none.",
+)
 Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
 
 
@@ -57,6 +61,7 @@ def node(
     allow: Annotated[
         str, typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
     ] = ALLOWED,
+    allow_code: Annotated[str, AllowCode] = "",
     keyring: Annotated[Path | None, Keyring] = None,
     keep: Annotated[str | None, Keep] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
@@ -71,13 +76,13 @@ def node(
     sent. Its data stays here.
     """
     os.umask(0o077)  # its memories are nobody else's
-    age = None if keep is None else seconds(keep)
+    age, code = None if keep is None else seconds(keep), allow_code.replace(",", " ").split()
     if clean:
         return _clean(memory, age or 0.0)
     if leave:
         return _leave(memory, _number(client, key))
     if check:
-        return _report(recipe_file, data, _number(client, key))
+        return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     _logs(verbose)
@@ -85,7 +90,7 @@ def node(
     _warn(key)
     client = _number(client, key)
     fleet = FleetNode(superlink, key, ca)
-    app = client_app(recipe_file, None if data is None else data_function(data))
+    app = client_app(recipe_file, None if data is None else data_function(data), code=code)
     config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
     config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring}.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
@@ -97,10 +102,10 @@ def _warn(key: Path) -> None:
         log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
 
 
-def _report(recipe_file: Path, data: Path | None, client: int) -> None:
+def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:
     """Print the client's account of its rows, as the server will get it, once its model could be made."""
     _check(recipe_file, None)
-    side = ClientSide(recipe_file, None if data is None else data_function(data), None)
+    side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
     lots = side.lots(SimpleNamespace(run_config={}, node_config={"partition-id": client}))
     found = report(lots, client)
     scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)

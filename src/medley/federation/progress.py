@@ -33,8 +33,8 @@ class ProgressBar:
 
     def tick(self, row: Row) -> None:
         """Show a new row of the history."""
-        accuracy = f"  accuracy {row['accuracy']:.3f}" if "accuracy" in row else ""
-        self.shown.update(self.task, completed=int(row["round"]), now=f"loss {row['loss']:.4g}{accuracy}", live="")
+        figures = [f"{name} {row[name]:{form}}" for name, form in (("loss", ".4g"), ("accuracy", ".3f")) if name in row]
+        self.shown.update(self.task, completed=int(row["round"]), now="  ".join(figures), live="")
 
     def answered(self, exchange: Exchange, count: int) -> None:
         """Show that ``count`` clients of an exchange have answered."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -17,17 +19,20 @@ from .. import recipe as recipes
 from ..clients.host import ClientHost
 from ..contract.client import Client
 from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
+from ..privacy.private import private_part
 from ..recipe import Recipe
+from ..recipe.own import names
 from ..storage import pytree
 from ..wire.codec import Plain
 from . import node
+from .account import Trainings
 from .census import Known
 from .flwr_api import Handler, Letter
 from .own_rows import Lot, Own, OwnRows, own_lots, report, share
 from .parties import STEPS
-from .settings import Method, clients_of, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, method_and_lr, settled
 from .sums import Sums
-from .terms import Terms, refuse_unserved, refuse_weaker
+from .terms import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from .words import Words
 
 if TYPE_CHECKING:
@@ -39,7 +44,10 @@ OWN_LOG = "the log of its node says more"
 
 
 def client_app(
-    recipe: str | Path, data: Callable[[Context], Own] | None = None, method: Method | None = None
+    recipe: str | Path,
+    data: Callable[[Context], Own] | None = None,
+    method: Method | None = None,
+    code: Collection[str] | None = None,
 ) -> ClientApp:
     """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is: ``partition-id=0``.
 
@@ -48,12 +56,14 @@ def client_app(
         data: a function that reads the client's own data, in a stream a data set for each task; test rows in it are for
             evaluation. By default the client has its share of the recipe's data
         method: the server's method, where it isn't the recipe's first
+        code: the names "module:name" that the recipe and the server's settings may import; by default those that stand
+            in the recipe's file
 
     The client's memory lies in ``memory``, a folder that the node config names, by default ``~/.medley``. A process
     that serves several messages reads recipe and data once.
     """
 
-    side = ClientSide(recipe, data, method)
+    side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods().values(), *([] if method is None else [type(method_and_lr(method)[0])])]
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
@@ -103,8 +113,14 @@ KEPT = 2
 class ClientSide:
     """Handlers of one client's messages; the parameters are those of `client_app`."""
 
-    def __init__(self, recipe: str | Path, data: Callable[[Context], Own] | None, method: Method | None) -> None:
-        self.data, self.method = data, method
+    def __init__(
+        self,
+        recipe: str | Path,
+        data: Callable[[Context], Own] | None,
+        method: Method | None,
+        code: Collection[str] | None = None,
+    ) -> None:
+        self.data, self.method, self.code = data, method, code
         self._file = Path(recipe)
         self._given: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
@@ -112,8 +128,9 @@ class ClientSide:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, as its file was at the first message."""
-        return recipes.load(self._file)
+        """The recipe, as its file was at the first message. It imports nothing but what is allowed."""
+        r = recipes.load(self._file)
+        return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
 
     def isolated(self, handler: Handler) -> Handler:
         """The handler, after whose failure the next message finds a new problem and new rows."""
@@ -172,17 +189,32 @@ class ClientSide:
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""
+        owner, i = context.node_config, _id(context)
+        refuse_settings(owner, context.run_config, i)
         r = settled(self.recipe, context.run_config)
-        refuse_weaker(context.node_config, self.recipe, r, _id(context))
+        refuse_weaker(owner, self.recipe, r, i)
+        if self.method is None:
+            refuse_kind(owner, r, i)  # before anything is built
         method = r.only().methods()[0] if self.method is None else self.method
-        refuse_unserved(context.node_config, context.run_config, method, _id(context))
+        refuse_unserved(owner, method, i)
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
         """Figures of the server's model on the client's rows, see `OwnRows.evaluate`."""
-        self.served(context)
+        _, method = self.served(context)
         asked = pytree.from_bytes(letter["common"], {})
+        if asked.get("loss") and is_row_private(method):
+            raise WireError(
+                f"client {_id(context)} refuses: its rows are private, and the server asks for their loss, which has "
+                "no noise: leave it out"
+            )
         rows = self.own(context, asked.pop("known"))
+        words = Words("the server's request of an evaluation", asked)
+        words.only("x", "buffers", "round", "tests", "loss")
+        words.whole("round", 0, node.MOST)
+        tests = words.entries("tests", 0, len(rows.tests))
+        if not all(type(k) is int and 0 <= k < len(rows.tests) for k in tests):
+            words.refuse("tests", f"whole numbers below {len(rows.tests)}")
         return json.dumps(rows.evaluate(**asked)).encode()
 
     def serve(self, letter: Letter, context: Context) -> bytes:
@@ -193,7 +225,21 @@ class ClientSide:
             raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
             raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
-        return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
+
+        def answer() -> bytes:
+            return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
+
+        if (account := self._account(context, method)) is None:
+            return answer()
+        asked = repr((sorted(letter.items()), Terms.of(r, method)))
+        return account.once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
+
+    def _account(self, context: Context, method: Method) -> Trainings | None:
+        """The node's account of trainings on private rows; None where they are not."""
+        part = private_part(method_and_lr(method)[0])
+        if part is None or part.unit != "row":
+            return None
+        return Trainings(node.own_folder(context.node_config), _id(context), part.rounds or self.recipe.rounds)
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.flower.sums`."""
@@ -205,12 +251,15 @@ class ClientSide:
                 raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
             key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
-            return Sums(i, node.memories(context.node_config), settings, key, keyring).answer(step, letter, host)
+            terms = Terms.of(r, method).digest if step == STEPS[2] else ""
+            return Sums(i, node.memories(context.node_config), settings, key, keyring, terms).answer(step, letter, host)
 
         return reply
 
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
-        """The host that serves a request."""
+        """The host that serves a request. A training on private rows is counted."""
+        if (account := self._account(context, method)) is not None:
+            account.charge(request.exchange.method)
         algorithm, lr = method_and_lr(method)
         rows = self.own(context, request.known)
         options, problem = r.options(), rows.problem

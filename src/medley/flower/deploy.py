@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..contract.errors import RecipeError
 from ..recipe import Recipe, loads
-from ..recipe.own import modules
+from ..recipe.own import modules, names
 
 RECIPE = """\
 [problem]
@@ -125,14 +125,18 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
-    scripts = resources.files(__package__) / "scripts"
+    scripts, own = resources.files(__package__) / "scripts", names(r.tables)
+    code = f" --allow-code {','.join(sorted(own))}" if own else ""
     files = {
         "app/pyproject.toml": PROJECT.format(clients=n, version=metadata.version("medley-fl")),
         "app/server_app.py": SERVER,
         "app/client_app.py": CLIENT,
         "app/recipe.toml": r.dumps(),
         "node/recipe.toml": r.dumps(),
-        **{name: (scripts / name).read_text(encoding="utf-8").replace("@CLIENTS@", str(n)) for name in SCRIPTS},
+        **{
+            name: (scripts / name).read_text(encoding="utf-8").replace("@CLIENTS@", str(n)).replace("@CODE@", code)
+            for name in SCRIPTS
+        },
         OWN: (scripts / "node/mydata.txt").read_text(encoding="utf-8"),
     }
     for source in modules(r.tables, r.folder):

@@ -28,9 +28,17 @@ from . import flwr_api
 from .cleaning import private
 from .envelope import sealed, sealed_error, sealed_last
 from .flwr_api import Handler, Letter
+from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context
+
+
+MOST, HUGE = 1 << 31, 1e300
+"""The largest number of a round, an exchange or a client, and the largest other number, in a request."""
+
+SHARED = {"common", "buffers", "weights", "clip"}
+"""Fields of an exchange that are the same for all clients; in a secure sum p is too. Its name holds their digest."""
 
 
 @dataclass
@@ -57,7 +65,7 @@ class Shelf:
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
         private(self.folder)
-        with replacing(self.folder / f"{tag[0]}-{tag[1]}.safetensors") as tmp:
+        with replacing(self.folder / f"{tag[0]:d}-{tag[1]:d}.safetensors") as tmp:
             tmp.touch(mode=0o600)
             tmp.write_bytes(pytree.to_bytes(memory))
 
@@ -87,13 +95,39 @@ class CallRequest:
         try:
             every = pytree.from_bytes(letter["common"], {"Clip": Clip})
             own = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
-            ((_,),) = own["exchange"].blocks
-            request = cls(replace(own["exchange"], **every), own["run"], own["known"])
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            alone: Exchange = own["exchange"]
+            twice = [key for key in SHARED | every.keys() if getattr(alone, key)]
+            if not every.keys() <= {*SHARED, "p"} or twice:
+                raise ValueError(f"what all clients are sent is {sorted(every)}, and this client something of it")
+            request = cls(replace(alone, **every), own["run"], own["known"])
+            _check(request.exchange)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
             raise WireError(f"this is no request of ours: {type(e).__name__}: {e}") from None
         if not isinstance(request.run, str) or not re.fullmatch(r"[\w-]{1,64}", request.run):
             raise WireError(f"a run's name is letters, digits, _ and -, not {request.run!r}")
         return request
+
+
+def _check(e: Exchange) -> None:
+    """Raise WireError, or an error of Python's, for fields of other types and numbers out of range."""
+    words = Words("the server's request", vars(e))
+    for key in ("round", "number"):
+        words.whole(key, 0, MOST)
+    words.text("method")
+    ((i,),) = e.blocks
+    numbers = [i, *e.each, *e.p, *e.acked, *(k for tag in e.acked.values() for k in tag)]
+    if any(type(k) is not int or not 0 <= k <= MOST for k in numbers) or any(len(tag) != 2 for tag in e.acked.values()):
+        words.refuse("blocks", f"with each, p and acked of whole numbers from 0 to {MOST}")
+    scales = (
+        () if e.clip is None else e.clip.scales.values() if isinstance(e.clip.scales, Mapping) else (e.clip.scales,)
+    )
+    for key, low, values in (
+        ("p", 0.0, e.p.values()),
+        ("weights", 0.0, (e.weights or {}).values()),
+        ("clip", 0.0, [*scales, *(() if e.clip is None else [e.clip.noise])]),
+    ):
+        for value in values:
+            Words(words.who, {key: value}).number(key, low, HUGE)
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:

@@ -50,13 +50,20 @@ SEALED = 2 * SHARE + 16
 T = TypeVar("T")
 
 
-def session_name(exchange: Exchange, run: str, nonce: str, common: bytes) -> bytes:
-    """The name of a secure sum. It holds a digest of all that the server sends to every client.
+def session_name(exchange: Exchange, run: str, nonce: str, common: bytes, agreed: Any) -> bytes:
+    """The name of a secure sum. It holds a digest of all that is the same for every client.
 
-    Clients agree on masks under this name. Masks of clients that were sent another model or other weights differ, and
-    their sum stays closed.
+    Clients agree on masks under this name. Masks of clients that were sent another model, other weights or other
+    settings differ, and their sum stays closed.
+
+    Args:
+        exchange: the request
+        run: the run's name
+        nonce: makes the name another one each time
+        common: the bytes that all clients are sent
+        agreed: plain values that all clients have: the terms of the run, and the server's values for every client
     """
-    digest = blake2b(common, digest_size=16).hexdigest()
+    digest = blake2b(common + json.dumps(agreed, sort_keys=True).encode(), digest_size=16).hexdigest()
     return f"{run} {exchange.round} {exchange.number} {exchange.method} {nonce} {digest}".encode()
 
 
@@ -72,6 +79,7 @@ class RemoteParties:
         ring: the form of the vectors
         common: the request's bytes that are the same for all
         own: id -> the request's bytes for this client
+        agreed: see `session_name`
         fold: receipts, errors and engines of the replies
         layout: the fields of a reply
     """
@@ -83,13 +91,14 @@ class RemoteParties:
     ring: Ring
     common: bytes
     own: Callable[[int], bytes]
+    agreed: Any = None
     fold: Fold = field(default_factory=Fold)
     layout: tuple[Field, ...] = ()
     _overhead: Counter[int] = field(default_factory=Counter)
     _signatures: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.session = session_name(self.exchange, self.run, token_hex(8), self.common)
+        self.session = session_name(self.exchange, self.run, token_hex(8), self.common, self.agreed)
         about = {"run": self.run, "session": self.session.decode(), "cohort": len(self.ring.weights)}
         self._about = json.dumps(about).encode()
 

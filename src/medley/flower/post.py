@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
+from ..storage.atomic import replacing
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
 from .envelope import is_last, opened, sealed_error
@@ -47,10 +50,20 @@ class Post:
 
     A client that is late, or whose node is down, has not answered. A client whose app crashes is asked again, and has
     an error in the place of an answer if it crashes three times.
+
+    A client is the node that was the first to say so, to the end of the run. Flower's id of a node belongs to its key.
+
+    Args:
+        grid: Flower's way to the nodes
+        timeout: seconds that a client may take
+        file: keeps the node of each client, for a run that is resumed; default None: nothing does
     """
 
-    def __init__(self, grid: Grid, timeout: float = 600.0) -> None:
-        self.grid, self.timeout = grid, timeout
+    def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
+        self.grid, self.timeout, self.file = grid, timeout, file
+        self.bound: dict[int, int] = {} if file is None else _read(file)
+        """Flower's node of each client, also of those that a run which is resumed has not met yet."""
+        self._recorded = frozenset(self.bound)
         self.nodes: dict[int, int] = {}
         """Flower's node of each client."""
         self.open = False
@@ -96,9 +109,10 @@ class Post:
                 try:
                     if is_last(answer) and not self._awaited(node, answer, ids):
                         continue
-                    account = self._admitted(node, answer)
-                    if account["client"] >= clients and wanted is not None:
-                        raise MedleyError(f"client {account['client']}: the app's clients= says {clients}, ids from 0")
+                    account = self._admitted(node, answer, clients)
+                except Moved as e:  # the node that has the number may come yet
+                    self._aside.add(node)
+                    log.warning("%s", e)
                 except MedleyError as e:
                     if not tolerant:
                         raise
@@ -122,17 +136,26 @@ class Post:
         if refused and wanted is None:
             why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
             accounts |= {i: {"client": i, "refused": f"client {i}: {why}"} for i in range(clients) if i not in accounts}
+        self._keep()
         return dict(sorted(accounts.items()))
 
-    def _admitted(self, node: int, answer: bytes) -> dict[str, Any]:
-        """A node's account. Raises MedleyError where it is none, or where another node has its id."""
+    def _admitted(self, node: int, answer: bytes, clients: int) -> dict[str, Any]:
+        """A node's account. Raises MedleyError where it is none, or where its id is another node's or out of range."""
         account = _account(node, answer)
         i = account["client"]
+        if i >= clients:
+            raise MedleyError(
+                f"node {node} says that it is client {i}, and the app's clients= says {clients}, ids from 0: start it "
+                f"with --client 0 to {clients - 1}"
+            )
+        if i in self._recorded:
+            self._check(i, node)
         if (other := self.nodes.setdefault(i, node)) != node:
             raise MedleyError(
                 f"the nodes {other} and {node} are both client {i}: give every SuperNode a partition-id of its own in "
                 "its --node-config"
             )
+        self.bound[i] = node
         return account
 
     def newcomers(self, clients: int, members: Collection[int], within: float) -> dict[int, dict[str, Any]]:
@@ -153,23 +176,42 @@ class Post:
                 i = account["client"]
                 if is_last(answer):
                     raise MedleyError(f"client {i} leaves, and joins no run")
-                if i >= clients or i in out or (i in members and self.nodes.get(i) in present):
-                    why = f"ids end at {clients - 1}" if i >= clients else "another node has this id"
-                    raise MedleyError(f"node {node} says that it is client {i}: {why}")
+                if i >= clients:
+                    raise MedleyError(f"node {node} says that it is client {i}: ids end at {clients - 1}")
+                if i in members or i in out:
+                    self._check(i, node)
             except MedleyError as e:
                 self._aside.add(node)
                 log.warning("a node is refused: %s", e)
                 continue
-            self.nodes[i] = node
-            if i not in members:
-                out[i] = account
+            self.nodes[i] = self.bound[i] = node
+            out[i] = account
+        self._keep()
         return dict(sorted(out.items()))
 
     def forget(self, clients: Collection[int]) -> None:
         """Send nothing more to these clients; their nodes are new ones once they have been away."""
         for i in clients:
             self._aside |= {self.nodes.pop(i)} if i in self.nodes else set()
+            self.bound.pop(i, None)
             self.leaving.discard(i)
+        self._keep()
+
+    def _check(self, client: int, node: int) -> None:
+        """Raise Moved where another node has been this client in this run."""
+        if (known := self.bound.get(client, node)) != node:
+            remedy = "" if self.file is None else f", take it out of {self.file} and resume"
+            raise Moved(
+                f"node {node} says that it is client {client}, which is node {known} in this run: it is refused. A "
+                f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start anew'}"
+            )
+
+    def _keep(self) -> None:
+        """Write the file."""
+        if self.file is not None:
+            with replacing(self.file) as tmp:
+                tmp.touch(mode=0o600)
+                tmp.write_text(json.dumps({str(i): node for i, node in sorted(self.bound.items())}), encoding="utf-8")
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. What is the same in several letters travels once.
@@ -182,8 +224,8 @@ class Post:
         answer is absent. A client whose app cannot be run has an error in the place of an answer.
         """
         known, nodes = set(self.nodes.values()), set(self.grid.get_node_ids()) - self._aside
-        if nodes - known and known - nodes:
-            self._moved(nodes - known, nodes)
+        if nodes - known and known - nodes and not self.open:
+            self._refuse(nodes - known)
         out = dict[int, tuple[bytes, int]]()
         if not self.open:
             out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
@@ -204,6 +246,7 @@ class Post:
         """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
         i = _account(node, answer)["client"]
         if i in members:
+            self._check(i, node)
             self._leaves(i)
             return True
         if not members:
@@ -216,23 +259,14 @@ class Post:
         log.warning("client %d leaves: this was its last answer", client)
         self.note()
 
-    def _moved(self, new: set[int], present: set[int]) -> None:
-        """A SuperNode without a registered key is another node when it comes back: ask the new ones for their ids.
-
-        A node that claims the id of one that is there, or that gives no account of itself, is not listened to.
-        """
+    def _refuse(self, new: set[int]) -> None:
+        """Log which clients' numbers new nodes claim while a client's node is away; nothing more is sent to them."""
+        self._aside |= new
         for node, answer, _ in self._send("query", {node: {} for node in sorted(new)}):
             try:
-                i = _account(node, answer)["client"]
+                self._check(_account(node, answer)["client"], node)
             except MedleyError as e:
                 log.warning("a node is refused: %s", e)
-                continue
-            if self.nodes.get(i) in present:
-                log.warning(
-                    "node %d says that it is client %d, whose node %d is there: it is refused", node, i, self.nodes[i]
-                )
-            elif i in self.nodes:
-                self.nodes[i] = node
 
     def _send(
         self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
@@ -277,6 +311,20 @@ class Post:
                 time.sleep(pause(time.monotonic() - begun, POLL))
         self._usual = time.monotonic() - begun
         self.silent |= (away | set(waiting.values())) if kind != "query" else set()
+
+
+class Moved(MedleyError):
+    """A node claims the number of a client that another node has been in this run."""
+
+
+def _read(file: Path) -> dict[int, int]:
+    """The node of each client in a run's file; empty where there is none. Raises WireError for a damaged file."""
+    try:
+        return {int(i): int(node) for i, node in json.loads(file.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as e:
+        raise WireError(f"{file} does not say which node each client is: {type(e).__name__}: {e}") from None
 
 
 def _account(node: int, answer: bytes) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class RemoteFederation:
         post: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
+        lossless: whether clients' rows are private, so that they send no loss of them; default False
     """
 
     scenario: Scenario
@@ -55,6 +56,7 @@ class RemoteFederation:
     post: Post
     tolerant: bool = False
     roster: Roster | None = None
+    lossless: bool = False
 
     def settings(self) -> dict[str, Any]:
         """The record of it: the scenario's settings, the clients' rows in numbers."""
@@ -241,27 +243,29 @@ class RemoteEvaluator:
     def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
         """Figures of x on the task of this round, from the clients that answer.
 
-        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i
+        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i; left out where rows
+            are private
         test_loss, accuracy: means over the clients' test rows
         gap, task: as in `medley.federation.evaluation.RowEvaluator.evaluate`
         evaluations: the number of these exchanges since the row before, which the column ``exchanges`` leaves out
-        evaluated: Σ p_i over the clients that gave a loss
+        evaluated: Σ p_i over the clients that gave a loss, or an answer where rows are private
 
         Raises MedleyError where no client with training rows answers.
         """
         draw, scenario = self.draw, self.draw.fed.scenario
         s = draw.plan.step(round)
         now, p = draw.plan.now(s), draw.shares(round)
-        answers = self._ask(x, buffers, round, now, loss=True)
+        answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
         self._answers = round, answers
         losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
-        share = sum(p[i] for i in losses)
+        share = sum(p[i] for i in (answers if draw.fed.lossless else losses))
         if not share:
             raise MedleyError(f"nobody who has training rows evaluated the model after round {round}")
         row: Row = {} if scenario.stream is None else {"task": s}
-        row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
-        if scenario.f_star is not None:
-            row["gap"] = row["loss"] - scenario.f_star
+        if losses:
+            row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
+            if scenario.f_star is not None:
+                row["gap"] = row["loss"] - scenario.f_star
         for k, name in enumerate(("test_loss", "accuracy")):
             if (score := self._mean(answers, now, k)) is not None:
                 row[name] = score
@@ -281,12 +285,13 @@ class RemoteEvaluator:
         now = draw.plan.now(s)
         before, answers = self._answers
         if before != round:
-            answers = self._ask(x, buffers, round, now, loss=True)
+            answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
         out: list[Row] = []
         for i, answer in answers.items():
-            if answer.loss is None:
+            if answer.loss is None and not draw.fed.lossless:
                 continue
-            row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i]), "loss": answer.loss}
+            row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
+            row |= {} if answer.loss is None else {"loss": answer.loss}
             row["test_rows"] = int(draw.census.tests[i, now].sum())
             for k, name in enumerate(("test_loss", "accuracy")):
                 if (score := self._mean({i: answer}, now, k)) is not None:

@@ -30,7 +30,7 @@ from .cleaning import private
 from .post import Post
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
-from .settings import Method, clients_of, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, method_and_lr, settled
 from .terms import Terms
 from .transport import Flower
 from .words import Words
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 RUN_ID = "flower.json"
 """The file in a run's folder with the name under which clients keep their memories of it."""
+
+NODES = "nodes.json"
+"""The file in a run's folder with Flower's number of each client's node."""
 
 
 def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
@@ -94,6 +97,7 @@ def _run(
     try:
         tell = lambda text: events.add("log", level="info", message=text)
         fed, ours, r = _gathered(grid, context, recipe, method, tell, folder)
+        terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
@@ -101,7 +105,7 @@ def _run(
         with replacing(folder / "recipe.toml") as tmp:
             tmp.write_text(r.dumps(), encoding="utf-8")
         # Every round: clients can go back to the end of the round before, and no further.
-        connection = Flower(fed.post, name, asdict(fed.census.known))
+        connection = Flower(fed.post, name, asdict(fed.census.known), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
             said = str(context.run_config.get("readmit", "")).replace(",", " ").split()
@@ -148,7 +152,7 @@ def _gathered(
     """
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
-    post = Post(grid, float(context.run_config.get("timeout", 600)))
+    post = Post(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
         _refuse_open(method_and_lr(ours)[0], options)
@@ -167,7 +171,7 @@ def _gathered(
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    return RemoteFederation(scenario, census, post, tolerant, roster), ours, r
+    return RemoteFederation(scenario, census, post, tolerant, roster, is_row_private(ours)), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from .. import recipe as recipes
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
 from ..contract.tuned import Tuned
+from ..privacy.private import private_part
 from ..recipe import Recipe
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ def settled(recipe: str | Path | Recipe, config: Mapping[str, Any]) -> Recipe:
 def method_and_lr(method: Method) -> tuple[Algorithm[Any, Any], float]:
     """The method, and the factor on every client's learning rate that tuning found."""
     return (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
+
+
+def is_row_private(method: Method) -> bool:
+    """Whether clients add the noise to their steps; then no exact figure of their training rows leaves them."""
+    part = private_part(method_and_lr(method)[0])
+    return part is not None and part.unit == "row"
 
 
 def clients_of(r: Recipe, context: Context) -> int:

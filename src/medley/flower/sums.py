@@ -72,6 +72,7 @@ class Sums:
         settings: the settings of its owner's recipe; the server's word does not count
         key: the file of the node's private key, with which it signs its public keys; None for no signature
         keyring: the file with all clients' public keys; None to take the server's word for whose keys are whose
+        terms: the digest of the run's `Terms`, as the node has them
     """
 
     client: int
@@ -79,6 +80,7 @@ class Sums:
     settings: SecureSum
     key: Path | None = None
     keyring: Path | None = None
+    terms: str = ""
 
     def answer(self, step: str, letter: Letter, host: Callable[[node.CallRequest], Host]) -> bytes:
         """The answer to one step.
@@ -161,14 +163,17 @@ class Sums:
         i, request = self.client, node.CallRequest.read(letter)
         e, (run, cohort) = request.exchange, about
         nonce = ["", *party.session.decode().split(" ")][-2]
-        if e.blocks != ((i,),) or party.session != session_name(e, run, nonce, letter["common"]) or request.run != run:
+        name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
+        if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
-                f"client {i} refuses: it was sent another request than the secure sum is named after, and clients that "
-                "train on different models could be told apart"
+                f"client {i} refuses: it was sent another request than the secure sum is named after, or has other "
+                "settings, and clients that train on different models could be told apart"
             )
         weights = e.weights
-        if weights is None or len(weights) != cohort or i not in weights:
-            raise WireError(f"client {i} was sent no weights of the {cohort} clients in the secure sum")
+        if weights is None or len(weights) != cohort or i not in weights or e.p.keys() != weights.keys():
+            raise WireError(f"client {i} was sent no weights and p of the {cohort} clients in the secure sum")
+        self.settings.check_weights(i, "weights", weights, party.least)
+        self.settings.check_weights(i, "p", e.p, party.least)
         here = host(request)
         self._check_noise(here.algorithm, e.clip)
         fold = node.served(here, request, self.folder)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..contract.errors import RecipeError, WireError
 from ..recipe import Recipe
+from ..recipe.own import is_own
 from ..storage.identity import identity
 from ..storage.values import plain
 from .settings import Method, method_and_lr
@@ -55,6 +56,11 @@ class Terms:
         """Plain values, for `read`."""
         return asdict(self)
 
+    @property
+    def digest(self) -> str:
+        """Short text that differs where the terms do."""
+        return _digest(self.plain())
+
     def compare(self, theirs: Terms, who: str) -> None:
         """Raise WireError, naming the first difference and the remedy, unless both sides have the same terms."""
         remedies = {
@@ -75,20 +81,44 @@ def _digest(values: Mapping[str, Any]) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def refuse_unserved(node: Mapping[str, Any], config: Mapping[str, Any], method: Method, client: int) -> None:
-    """Raise RecipeError for a method or a setting that the node's owner does not serve.
+def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> None:
+    """Raise RecipeError for a method that the node's owner does not serve.
 
     Args:
-        node: the node's config; ``serve`` lists methods, "FedECADO,SCAFFOLD", and ``allow`` the keys of the recipe that
-            the server may set, as patterns, "run.rounds pace.*". Without them everything is served
-        config: the run's config
+        node: the node's config; ``serve`` lists methods, "FedECADO,SCAFFOLD". Without it all are served
         method: the run's method
         client: the client's id
     """
-    name = method_and_lr(method)[0].name
-    serves = [n.strip() for n in str(node.get("serve", "")).split(",") if n.strip()]
+    name, serves = method_and_lr(method)[0].name, _serves(node)
     if serves and name.lower() not in (n.lower() for n in serves):
         raise RecipeError(f"client {client} does not serve {name}: its owner serves {', '.join(serves)}", "serve")
+
+
+def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
+    """`refuse_unserved` by the kind in the recipe's first method table, before the method is made.
+
+    An entry of ``serve`` such as "DP-FedAvg" lets the kind FedAvg pass here.
+    """
+    tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
+    kind, serves = "".join(str(table.get("kind", "")) for table in tables), _serves(node)
+    name = (kind.rpartition(":")[2].rpartition(".")[2] if is_own(kind) else kind.partition(".")[0]).lower()
+    if serves and not any(n.lower() == name or n.lower().endswith(f"-{name}") for n in serves):
+        raise RecipeError(f"client {client} does not serve {kind}: its owner serves {', '.join(serves)}", "serve")
+
+
+def _serves(node: Mapping[str, Any]) -> list[str]:
+    return [n.strip() for n in str(node.get("serve", "")).split(",") if n.strip()]
+
+
+def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: int) -> None:
+    """Raise RecipeError for a setting that the server may not change.
+
+    Args:
+        node: the node's config; ``allow`` lists the keys of the recipe that the server may set, as patterns,
+            "run.rounds pace.*". Without it all may be set
+        config: the run's config
+        client: the client's id
+    """
     if "allow" in node:
         patterns = str(node["allow"]).replace(",", " ").split()
         for setting in shlex.split(str(config.get("set", ""))):

@@ -40,11 +40,13 @@ class Flower:
         post: the way to them
         run: the name of the run, under which clients keep their memories; the same when it is resumed
         known: further plain values that travel with every request
+        terms: the digest of the run's `Terms`, for the names of secure sums
     """
 
     post: Post
     run: str
     known: Any = None
+    terms: str = ""
 
     def open(self, host: Host) -> FlowerConnection:
         """Begin a run; nothing is sent yet. Raises Unsupported where clients use models of their own."""
@@ -84,9 +86,11 @@ class FlowerConnection:
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
         """The clients of one exchange, as parties of a secure sum; nothing is sent yet."""
-        shared = {"common": exchange.common, "buffers": None, "weights": dict(ring.weights), "clip": exchange.clip}
-        own, post, run = partial(self._own, exchange), self.flower.post, self.flower.run
-        return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own)
+        weights, p = dict(ring.weights), {i: exchange.p[i] for i in ring.weights}
+        shared = {"common": exchange.common, "buffers": None, "weights": weights, "clip": exchange.clip, "p": p}
+        own, post, run = partial(self._own, replace(exchange, p={})), self.flower.post, self.flower.run
+        agreed = [self.flower.terms, self.flower.known]
+        return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own, agreed)
 
     def _usual(self, exchange: Exchange, answers: Mapping[int, bytes]) -> Form | None:
         """The form of most replies, where a sum may do without some and their type leaves the form open; else None."""
@@ -146,7 +150,7 @@ class FlowerConnection:
             common={},
             each={i: exchange.each[i]} if exchange.each else {},
             acked={i: exchange.acked[i]} if i in exchange.acked else {},
-            p={i: exchange.p[i]},
+            p={i: exchange.p[i]} if exchange.p else {},
             weights=None,
             buffers=None,
             tolerant=False,

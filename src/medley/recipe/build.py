@@ -19,11 +19,13 @@ from .schema import LAWS, fits, hints, in_words, model_functions, named
 class Builder:
     """Builds objects from the tables of ``source``, a file in ``folder``.
 
-    All methods raise RecipeError, with the path of the wrong key.
+    ``code`` are the names "module:name" that may be imported; None: all. All methods raise RecipeError, with the path
+    of the wrong key.
     """
 
     source: str
     folder: Path | None = None
+    code: frozenset[str] | None = None
 
     def wrong(self, path: str, value: Any, wants: str) -> RecipeError:
         """The error for a value that should be ``wants``."""
@@ -66,7 +68,15 @@ class Builder:
 
     def own(self, path: str, value: Any) -> Any:
         """The thing that "module:name" names; any other value as it is."""
-        return found(value, self.folder, f"{self.source}: {path}") if is_own(value) else value
+        if not is_own(value):
+            return value
+        if self.code is not None and value not in self.code:
+            raise RecipeError(
+                f"{self.source}: {path} = {value!r} is code, and this node's owner has allowed "
+                f"{', '.join(sorted(self.code)) or 'none'}: the owner can allow it, medley node --allow-code {value}",
+                path.rsplit(".", 1)[-1],
+            )
+        return found(value, self.folder, f"{self.source}: {path}")
 
     def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """The table with relative places of what lies beside the recipe made so; others are as they were."""

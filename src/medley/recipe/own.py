@@ -20,6 +20,13 @@ def is_own(value: object) -> bool:
     return isinstance(value, str) and ":" in value and all(p.isidentifier() for p in value.replace(":", ".").split("."))
 
 
+def names(value: Any) -> frozenset[str]:
+    """Every "module:name" in the tables of a recipe, or in a part of them."""
+    if isinstance(value, dict | list):
+        return frozenset[str]().union(*map(names, value.values() if isinstance(value, dict) else value))
+    return frozenset({value} if is_own(value) else ())
+
+
 def modules(value: Any, folder: Path | None) -> list[Path]:
     """The files beside a recipe of the modules that it names, in alphabetical order.
 
@@ -29,11 +36,8 @@ def modules(value: Any, folder: Path | None) -> list[Path]:
     """
     if folder is None:
         return []
-    if isinstance(value, dict | list):
-        inner = value.values() if isinstance(value, dict) else value
-        return sorted({path for v in inner for path in modules(v, folder)})
-    path = folder / (value.partition(":")[0].partition(".")[0] + ".py") if is_own(value) else folder
-    return [path] if path.is_file() else []
+    files = {folder / (name.partition(":")[0].partition(".")[0] + ".py") for name in names(value)}
+    return sorted(path for path in files if path.is_file())
 
 
 def found(value: str, folder: Path | None, where: str) -> Any:

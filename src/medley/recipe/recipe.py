@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,6 +60,7 @@ class Recipe:
         tables: as tomllib reads them
         source: the file's name, for messages; default "recipe"
         folder: the file's folder, beside which modules of the user's own are found; default None
+        code: the names "module:name" that may be imported, where the recipe is another's; default None: all
 
     Raises RecipeError for a table that no recipe has.
     """
@@ -67,6 +68,7 @@ class Recipe:
     tables: dict[str, Any]
     source: str = "recipe"
     folder: Path | None = None
+    code: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         for key, value in self.tables.items():
@@ -84,7 +86,7 @@ class Recipe:
         Values are TOML; those that are not, are text. Lists count from 0: "methods.0.lam=1". A method also goes by its
         kind: "methods.fedprox.mu=1". Raises RecipeError for a setting without "=", and for a table that is not there.
         """
-        return Recipe(toml.with_settings(self.tables, settings), self.source, self.folder)
+        return replace(self, tables=toml.with_settings(self.tables, settings))
 
     def federation(self) -> Federation:
         """The federation. Names and keys are checked before any data is read.
@@ -143,7 +145,7 @@ class Recipe:
         there = self.tables.get("methods", [])
         if name is not None:
             there = [there[k] for k in self._places(name, self.methods() if there else [])] or [{"kind": name}]
-        return Recipe({**self.tables, "methods": there[:1]}, self.source, self.folder)
+        return replace(self, tables={**self.tables, "methods": there[:1]})
 
     def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
         """Which of [[methods]] are meant: those of this kind, else of this name as "DP-FedAvg", else any around it."""
@@ -250,7 +252,7 @@ class Recipe:
 
     @property
     def _build(self) -> Builder:
-        return Builder(self.source, self.folder)
+        return Builder(self.source, self.folder, self.code)
 
     def _table(self, key: str) -> dict[str, Any]:
         return cast("dict[str, Any]", self.tables.get(key, {}))
@@ -374,4 +376,4 @@ def tuned(recipe: Recipe, found: Sequence[Tuned]) -> Recipe:
     """The recipe with the methods ``found`` in place of its own."""
     tables = copy.deepcopy(recipe.tables)
     tables["methods"] = [written(t) for t in found]
-    return Recipe(tables, recipe.source, recipe.folder)
+    return replace(recipe, tables=tables)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Checked, at_least, positive
+from ..contract.errors import RecipeError, WireError
+from ..contract.settings import Checked, at_least, in_range, positive
 
 SPARSE = 50
 """Clients of a cohort from which masks are agreed on with some of the others, and not with all."""
@@ -33,12 +33,14 @@ class SecureSum(Checked):
         neighbours: clients with which each agrees on masks, an even number. In a sparse graph the majority of each
             neighbourhood must stay, too. None, the default, means all others in a cohort below 50. In a larger one it
             means as many as keep their majority but for a chance of 1e-4, where a fifth of the clients leaves at random
+        share: the largest share of one client in a sum that a node opens, by weights and by p_i. Default 0.9
     """
 
     bits: Literal[16, 32, 64] = 32
     bound: Annotated[float, positive] | Mapping[str, float] = 16.0
     threshold: Annotated[float, positive] = 0.6
     neighbours: Annotated[int, at_least(2)] | None = None
+    share: Annotated[float, in_range(0.0, 1.0)] = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +80,27 @@ class SecureSum(Checked):
                 "threshold",
             )
         return count
+
+    def check_weights(self, i: int, name: str, weights: Mapping[int, float], least: int) -> None:
+        """Raise WireError for weights with which a sum of ``least`` clients could be one client's reply, nearly.
+
+        Args:
+            i: the client that checks them
+            name: of the weights, for the error
+            weights: by client, of the whole cohort
+            least: the number of clients that a sum has at least; the server may say that the others have left
+        """
+        if not all(0 < w < math.inf for w in weights.values()):
+            j, w = next((j, w) for j, w in weights.items() if not 0 < w < math.inf)
+            raise WireError(f"client {i} refuses: in the server's {name} client {j} has {w:g}, and each is above 0")
+        top = max(weights, key=lambda j: weights[j])
+        others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])
+        if (share := weights[top] / (weights[top] + others)) > self.share:
+            raise WireError(
+                f"client {i} refuses: by the server's {name} client {top} may have a share of {share:.4g} in a sum of "
+                f"{least}, which is its reply, nearly; [secure] has share = {self.share:g}: give all sides a larger "
+                "one, or weights = 'uniform' under [federation], or leave that client out"
+            )
 
     def within(self, members: int, cohort: int) -> int:
         """The number that must stay of the ``members`` of a client's neighbourhood: the majority in a sparse graph."""

@@ -1,7 +1,8 @@
 """Networks in JSON: classes, settings and shapes of a module, so that a folder brings its network back without pickle.
 
-A class, and a function that a module holds, is named by its module and its name there. It is looked up, and never
-imported, unless it is torch's or Medley's: reading a folder runs no code that the reader has not imported.
+A module is of a class of `torch.nn`, of `medley.models`, or of a Python module that the reader has imported. Its
+settings are plain values, such classes, functions of `FUNCTIONS`, and functions of the file of its own class. So a
+folder of somebody else's can combine layers, and calls no other code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,7 +37,22 @@ OWN = {*vars(nn.Module()), "training", MARK}
 REMADE = ("_flat_weights", "_flat_weight_refs")
 """Lists of parameters that torch's recurrent layers keep beside the parameters themselves."""
 
-PACKAGES = ("torch", "medley")
+UNDERSCORED = (
+    "_qkv_same_embed_dim", "_flat_weights_names", "_all_weights", "_reversed_padding_repeated_twice", "_size", "_keys",
+)  # fmt: skip
+"""Settings of torch's modules whose names begin with "_"."""
+
+F = nn.functional
+FUNCTIONS: dict[str, Any] = {
+    f"{f.__module__}:{f.__qualname__}": f
+    for f in (
+        F.relu, F.relu6, F.elu, F.selu, F.celu, F.leaky_relu, F.rrelu, F.silu, F.mish, F.gelu, F.glu, F.softmax,
+        F.log_softmax, F.softmin, F.softplus, F.softsign, F.tanh, F.sigmoid, F.logsigmoid, F.hardtanh, F.hardswish,
+        F.hardsigmoid, F.hardshrink, F.softshrink, F.tanhshrink, F.normalize, torch.relu, torch.tanh, torch.sigmoid,
+        torch.sin, torch.cos,
+    )
+}  # fmt: skip
+"""Functions of torch that a module may hold, by the names that a folder has for them."""
 
 log = logging.getLogger("medley")
 
@@ -70,9 +86,12 @@ def written(module: nn.Module) -> dict[str, Any]:
         if hooks:
             raise Unwritten(f"{path or 'the module'} has {hooks[0].strip('_').replace('_', ' ')}")
         settings = {k: v for k, v in vars(m).items() if k not in OWN and k not in REMADE}
+        name = _name(type(m), path or "the module", type(m).__module__)
+        if odd := [k for k in settings if not _is_setting(type(m), k)]:
+            raise Unwritten(f"{path or 'the module'} has {odd[0]}, which is no setting of {type(m).__name__}")
         out[path] = {
-            "class": _name(type(m), path or "the module"),
-            "settings": {k: _plain(v, f"{path}.{k}".lstrip(".")) for k, v in settings.items()},
+            "class": name,
+            "settings": {k: _plain(v, f"{path}.{k}".lstrip("."), type(m).__module__) for k, v in settings.items()},
             "parameters": _tensors(m._parameters, path, seen),
             "buffers": _tensors(m._buffers, path, seen),
             "passing": sorted(m._non_persistent_buffers_set),
@@ -191,16 +210,13 @@ def _whole(module: nn.Module, kept: Mapping[str, Tensor]) -> bool:
 
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:
-    near = (*PACKAGES, part["class"].partition(":")[0].partition(".")[0])
-    cls = _found(part["class"], near)
-    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
-        raise WireError(f"{part['class']} is no nn.Module")
+    cls, home = _class(part["class"]), part["class"].partition(":")[0]
     m: nn.Module = cls.__new__(cls)
     nn.Module.__init__(m)
     for name, value in part["settings"].items():
-        if name in OWN or name.startswith("__") or inspect.isfunction(getattr(cls, name, None)):
-            raise WireError(f"{path}.{name} is no setting")
-        vars(m)[name] = _value(value, near)
+        if not _is_setting(cls, name):
+            raise WireError(f"{path}.{name} is no setting of {part['class']}")
+        vars(m)[name] = _value(value, home)
     for kind, places in (("parameters", m._parameters), ("buffers", m._buffers)):
         for name, how in part[kind].items():
             t: Any = None
@@ -229,64 +245,90 @@ def _tensors(values: Mapping[str, Tensor | None], path: str, seen: dict[int, str
     return out
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, home: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
-        return [_plain(v, where) for v in value]
+        return [_plain(v, where, home) for v in value]
     if type(value) in (tuple, torch.Size, set):
-        return {type(value).__name__: [_plain(v, where) for v in value]}
+        return {type(value).__name__: [_plain(v, where, home) for v in value]}
     if type(value) is dict and all(type(k) is str for k in value):
-        return {"dict": {k: _plain(v, where) for k, v in value.items()}}
+        return {"dict": {k: _plain(v, where, home) for k, v in value.items()}}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if callable(value) and hasattr(value, "__qualname__"):
-        return {"name": _name(value, where)}
+        return {"name": _name(value, where, home)}
     raise Unwritten(f"{where} is a {type(value).__name__}")
 
 
-def _value(value: Any, near: tuple[str, ...]) -> Any:
+def _value(value: Any, home: str) -> Any:
     if isinstance(value, list):
-        return [_value(v, near) for v in value]
+        return [_value(v, home) for v in value]
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
     if kind == "dict":
-        return {k: _value(v, near) for k, v in inner.items()}
+        return {k: _value(v, home) for k, v in inner.items()}
     if kind == "dtype":
         return _dtype(inner)
     if kind == "name":
-        return _found(inner, near)
-    return {"tuple": tuple, "Size": torch.Size, "set": set}[kind](_value(v, near) for v in inner)
+        return _found(inner, home)
+    return {"tuple": tuple, "Size": torch.Size, "set": set}[kind](_value(v, home) for v in inner)
 
 
-def _name(thing: Any, where: str) -> str:
+def _name(thing: Any, where: str, home: str) -> str:
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
-        same = _found(name, (*PACKAGES, (thing.__module__ or "").partition(".")[0])) is thing
+        same = _found(name, home) is thing
     except WireError:
         same = False
     if not same:
-        raise Unwritten(f"{where} is {thing.__qualname__}, which {thing.__module__} does not have by that name")
+        raise Unwritten(f"{where} is {name.replace(':', '.')}, which a folder cannot name")
     return name
 
 
-def _found(name: str, near: tuple[str, ...]) -> Any:
-    """The thing of this name, if it is of a package in ``near``, and imported already or torch's or Medley's."""
+def _is_setting(cls: type[nn.Module], name: str) -> bool:
+    """Whether a folder may set an attribute of this name: no part of torch's own machinery, and no method."""
+    theirs = hasattr(nn.Module, name) or name in OWN or callable(getattr(cls, name, None))
+    return not theirs and (name[:1] != "_" or name in UNDERSCORED or not _is_library(cls.__module__))
+
+
+def _is_library(place: str) -> bool:
+    return place.partition(".")[0] in ("torch", "medley")
+
+
+def _found(name: str, home: str) -> Any:
+    """The value that a setting names: of `FUNCTIONS`, a function of the file of the module's class, or a class."""
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
     place, _, path = name.partition(":")
-    top = place.partition(".")[0]
-    if top not in near:
-        raise WireError(f"a module of {near[-1]} does not hold {name}")
-    try:
-        found: Any = importlib.import_module(place) if top in PACKAGES else sys.modules[place]
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, KeyError, AttributeError):
+    if place == home and not _is_library(place):
+        found = vars(sys.modules[place]).get(path)
+        if inspect.isfunction(found) and (found.__module__, found.__qualname__) == (place, path):
+            return found
+    return _class(name)
+
+
+def _class(name: str) -> type[nn.Module]:
+    """The class of modules of this name: a public one of `torch.nn` or `medley.models`, or one that is imported."""
+    place, _, path = name.partition(":")
+    if _is_library(place):
+        if not f"{place}.".startswith(("torch.nn.modules.", "medley.models.")) or path[:1] == "_":
+            raise WireError(f"a network is made of layers of torch.nn and medley.models, and not of {name}")
+        importlib.import_module(place)
+    first, *inner = path.split(".")
+    found: Any = getattr(sys.modules.get(place), first, None)
+    for part in inner:  # a class within a class, and never through a module
+        found = vars(found).get(part) if inspect.isclass(found) else None
+    if found is None:
         raise WireError(
             f"the network is made of {path} in {place}, which is not here: import {place} first, or give "
             "Result.load(folder, module=...)"
-        ) from None
-    return found
+        )
+    its = inspect.isclass(found) and issubclass(found, nn.Module) and (found.__module__, found.__qualname__)
+    if its != (place, path):
+        raise WireError(f"{name} is no class of modules in {place}")
+    return cast("type[nn.Module]", found)
 
 
 def _dtype(name: str) -> torch.dtype:
