@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -35,6 +36,9 @@ TESTED = ("1.41", "1.42")
 LARGEST = 2 << 30
 """Bytes of the largest answer that a node takes from a SuperLink."""
 
+CONTENT = 7200.0
+"""Seconds for which a node waits for the content of a request; once its run is over the SuperLink says so."""
+
 HEARTBEAT = 30.0
 """Seconds of silence after which the SuperLink begins to doubt that a node lives; twice that, and it is offline."""
 
@@ -46,6 +50,9 @@ AGAIN = 0.03
 
 Flower waits for 1 s: an exchange with one node took 0.63 s in the mean instead of 0.31 s, on idle cores.
 """
+
+AGAIN_AT_MOST = 0.5
+"""The longest pause in seconds between two looks for an object; Flower's own reaches 10."""
 
 BROKEN = (1, 2, 6, 7, CRASHED)
 """Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
@@ -83,8 +90,12 @@ def records(letter: Letter) -> RecordDict:
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of records on the wire."""
-    return sum(r.count_bytes() for r in content.values())
+    """Bytes of records on the wire; 0 for a record with an empty value, which Flower refuses to count."""
+    total = 0
+    for record in content.values():
+        with suppress(ValueError):
+            total += record.count_bytes()
+    return total
 
 
 def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
@@ -102,11 +113,30 @@ def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -
     return {m: node for m, node in zip(ids, content, strict=True) if m}
 
 
-def pull(grid: Grid, messages: Iterable[str]) -> list[Reply]:
-    """The replies that have arrived to these messages."""
+@dataclass(frozen=True)
+class _Until:
+    """Flower's ``max_time`` as a moment, at which the pulls of all messages of one look end."""
+
+    moment: float
+
+    def __le__(self, waited: float) -> bool:  # Flower asks waited >= max_time
+        return time.monotonic() >= self.moment
+
+
+def pull(grid: Grid, messages: Iterable[str], until: float) -> list[Reply]:
+    """The replies that have arrived to these messages.
+
+    Args:
+        grid: Flower's way to the nodes
+        messages: ids of messages
+        until: the moment of ``time.monotonic`` until which a reply's content is waited for. A node announces a reply
+            before it sends the content, and may die in between; then the reply is an error
+    """
     from flwr.supercore.inflatable.inflatable_utils import pull_objects as used
 
-    cast(dict[str, Any], used.__kwdefaults__)["initial_backoff"] = AGAIN  # Flower's grid has no setting for it
+    # Flower's grid has no setting for them: it would wait for two hours, in pauses of 10 s.
+    times = {"max_time": _Until(until), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
+    cast(dict[str, Any], used.__kwdefaults__).update(times, max_tries_per_object=None)
     return [_reply(m) for m in grid.pull_messages(list(messages))]
 
 
@@ -296,7 +326,7 @@ class FleetNode:
         wanted = [t.object_id for t in inflatable_object.iterate_object_tree(parcel.tree)]
         pull = make_pull_object_fn_protobuf(lambda asked: self._call("PullObject", asked), self._node, parcel.run)
         try:
-            objects = inflatable_utils.pull_objects(wanted, pull_object_fn=pull, initial_backoff=AGAIN)
+            objects = inflatable_utils.pull_objects(wanted, pull, initial_backoff=AGAIN, max_time=CONTENT)
             message: Message = inflatable_utils.inflate_object_from_contents(parcel.id, objects)
         except MedleyError:
             raise
