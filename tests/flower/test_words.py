@@ -19,11 +19,13 @@ import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
 from medley.contract.errors import BadData, RecipeError, WireError
+from medley.contract.messages import Model
 from medley.flower.census import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
 from medley.flower.remote import Figures
 from medley.flower.terms import Terms, refuse_unserved
 from medley.flower.transport import Flower, FlowerConnection
+from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
 from medley.storage import pytree
 from medley.wire.codec import Plain
@@ -125,6 +127,26 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
         head = {"error": "WireError", "text": "client 2", "attributes": attributes}
         with pytest.raises(WireError, match="client 2 sent an error that is none of ours"):
             opened(b"!" + json.dumps(head).encode(), "client 2")
+
+
+FORGED = "client 2: x\n17:00:00 round 3: accuracy 0.99\r\x1b]0;pwned\x07\u202e" + "A" * 400_000
+
+
+def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
+    """Of its text, of its attributes, and of fields and values that are quoted."""
+    head = {"error": "ClientFailed", "text": FORGED, "attributes": {"client": 2, "traceback": FORGED}}
+    with pytest.raises(md.ClientFailed) as caught:
+        opened(b"!" + json.dumps(head).encode(), "client 2")
+    text = str(caught.value)
+    assert text.startswith("client 2: x 17:00:00 round 3: accuracy 0.99 \ufffd]0;pwned\ufffd\ufffdAAA")
+    assert len(text) == 2000
+    assert caught.value.traceback == text
+    with pytest.raises(WireError) as of_fields:
+        Words("client 2", {FORGED: 1}).only("loss")
+    with pytest.raises(WireError) as of_a_value:
+        Model.check({"x": FORGED}, 3, "client 2")
+    for error in (of_fields, of_a_value):
+        assert str(error.value).isprintable()
 
 
 def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:

@@ -29,7 +29,7 @@ from .costs import work_and_engines
 from .envelope import opened
 from .parties import RemoteParties
 from .post import Post
-from .words import Words
+from .words import Words, printable
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class FlowerConnection:
             buffers = got["buffers"]
             words = Words(who, {k: got[k] for k in ("up", "rows", "engines")})
         except WireError as e:
-            raise WireError(f"{who}: {e}") from None
+            raise WireError(f"{who}: {printable(str(e))}") from None
         except Exception as e:  # of many kinds: a codec's arithmetic on fields of other shapes
-            raise WireError(f"{who} is none of ours: {type(e).__name__}: {e}") from None
+            raise WireError(f"{who} is none of ours: {type(e).__name__}: {printable(str(e))}") from None
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
         return words, packed, buffers
