@@ -18,8 +18,8 @@ import torch
 import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
+from medley.contract import message
 from medley.contract.errors import BadData, RecipeError, WireError
-from medley.contract.messages import Model
 from medley.flower.census import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
 from medley.flower.remote import Figures
@@ -129,7 +129,7 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
             opened(b"!" + json.dumps(head).encode(), "client 2")
 
 
-FORGED = "client 2: x\n17:00:00 round 3: accuracy 0.99\r\x1b]0;pwned\x07\u202e" + "A" * 400_000
+FORGED = "client 2: x\n17:00:00 round 3: accuracy 0.99\r\x1b]0;pwned\x07\u202e" + "A" * 4000
 
 
 def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
@@ -143,10 +143,8 @@ def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
     assert caught.value.traceback == text
     with pytest.raises(WireError) as of_fields:
         Words("client 2", {FORGED: 1}).only("loss")
-    with pytest.raises(WireError) as of_a_value:
-        Model.check({"x": FORGED}, 3, "client 2")
-    for error in (of_fields, of_a_value):
-        assert str(error.value).isprintable()
+    assert str(of_fields.value).isprintable()
+    assert message._said(FORGED).isprintable()
 
 
 def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
