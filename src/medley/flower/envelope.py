@@ -11,7 +11,7 @@ from .words import printable
 LONGEST = 1 << 20
 """Bytes of the longest error of a client that is read."""
 
-KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result")
+KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result", "unexplained")
 """Attributes that the errors of `medley.contract.errors` have."""
 
 

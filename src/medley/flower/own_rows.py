@@ -201,6 +201,6 @@ class OwnRows:
         if loss and self.rows.layout.sizes[s, 0]:
             out["loss"] = float(problem.bind(*self.rows.of(s, self.i)).loss(x))
             if not math.isfinite(out["loss"]):
-                said = f"client {self.i}: the loss is {out['loss']} after round {round}"
-                raise Diverged(f"{said}: the run diverges; try a smaller lr")
+                said = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
+                raise Diverged(said, unexplained=True)
         return out

@@ -30,6 +30,7 @@ from .census import Census
 from .envelope import opened
 from .post import Post
 from .roster import Roster
+from .unlike import unlike
 from .words import Words
 
 log = logging.getLogger("medley")
@@ -201,6 +202,11 @@ class Figures:
     tests: list[tuple[float | None, float | None]]
     loss: float | None
 
+    @property
+    def largest(self) -> float:
+        """The largest absolute value of the losses; 0 where there is none."""
+        return max(abs(v) for v in (0.0, self.loss, *(test for test, _ in self.tests)) if v is not None)
+
     @classmethod
     def read(cls, client: int, raw: bytes, held: Sequence[bool], loss: bool) -> Figures:
         """The figures in an answer. Raises WireError, naming client and field, for others.
@@ -324,7 +330,13 @@ class RemoteEvaluator:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
-                log.warning("round %d, evaluation: no answer of client %d: %s", round, i, e)
+        for i, e in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+            if not fed.tolerant:
+                raise e
+            failed[i] = e
+            del figures[i]
+        for i, e in sorted(failed.items()):
+            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, e)
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
         return figures
