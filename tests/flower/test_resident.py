@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from medley.flower.errors import NotAdmitted, RunOver, Unreachable
 from medley.flower.flwr_api import FleetNode, Parcel, checked_version
 from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
 from medley.flower.resident import Resident, data_function
+from medley.storage import atomic
 
 pytest.importorskip("flwr")
 
@@ -182,6 +184,29 @@ def test_sigterm_ends_a_node_after_its_answer_and_at_the_second_time_at_once(tmp
     assert list(fleet.sent) == []
     assert (tmp_path / "twice" / "message").read_bytes() == b"m0"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_full_disk_ends_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """What cannot be kept is served all the same; a request that needs the disk is answered with its error."""
+
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[Path]:
+        with atomic.writing(path):
+            raise OSError(28, "No space left on device")
+        yield path
+
+    def app(m: Message, context: Context) -> Message:
+        if m.content["n"]["bytes"] == b"\1":
+            with full(tmp_path / "1-0.safetensors"):
+                pass
+        return echo(m, context)
+
+    monkeypatch.setattr(resident, "replacing", full)
+    fleet = Scripted(*map(message, range(3)))
+    served(fleet, app, tmp_path)
+    assert [m.has_error() for m in fleet.sent.values()] == [False, True, False]
+    assert "1-0.safetensors: [Errno 28] No space left" in fleet.sent["m1"].error.reason
+    assert "message: [Errno 28] No space left" in caplog.text
 
 
 def test_two_nodes_cannot_have_one_folder(tmp_path: Path) -> None:

@@ -136,8 +136,7 @@ class Resident:
                     self._stop.wait(rhythm.pause(time.monotonic() - came))
                     continue
                 rhythm.came(time.monotonic() - came)
-                with replacing(self.inbox) as tmp:
-                    tmp.write_bytes(parcel.raw)
+                _keep(self.inbox, parcel.raw)
                 self._handle(parcel)
                 came = time.monotonic()
             except (Unreachable, NotAdmitted) as e:
@@ -160,8 +159,7 @@ class Resident:
             self.fleet.deactivate()
             self._stop.wait(ABSENCE)
             number = self.fleet.activate()
-        with replacing(self.badge) as tmp:
-            tmp.write_text(str(number), encoding="utf-8")
+        _keep(self.badge, str(number).encode())
         log.info("connected to %s as node %d", self.fleet.superlink, number)
 
     def _resume(self) -> None:
@@ -256,6 +254,15 @@ class Resident:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file by which the node goes on after a kill. Where the disk is full, the node goes on without it."""
+    try:
+        with replacing(path) as tmp:
+            tmp.write_bytes(content)
+    except MedleyError as e:
+        log.warning("%s; until then a kill may lose a message", e)
 
 
 def data_function(path: Path) -> Any:
