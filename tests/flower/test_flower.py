@@ -299,7 +299,7 @@ def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: P
 
     deploy(app, data, save=str(tmp_path / "out"))
     assert float((here.x - md.Result.load(tmp_path / "out").x).abs().max()) < 1e-10
-    with pytest.raises(md.BadData, match=r"client \d's data function is to return a list"):
+    with pytest.raises(md.BadData, match=r"client \d's data function returns a Dataset; it is to return a list"):
         deploy(app, lambda context: data(context)[0])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from medley.flower import flwr_api
-from medley.flower.flwr_api import FleetNode, Parcel
+from medley.flower.fleet import FleetNode, Parcel
 
 pytest.importorskip("flwr")
 

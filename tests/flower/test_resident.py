@@ -15,7 +15,8 @@ import pytest
 import medley as md
 from medley.flower import flwr_api, resident
 from medley.flower.errors import NotAdmitted, RunOver, Unreachable
-from medley.flower.flwr_api import FleetNode, Parcel, checked_version
+from medley.flower.fleet import FleetNode, Parcel
+from medley.flower.flwr_api import checked_version
 from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
 from medley.flower.resident import Resident, data_function
 from medley.storage import atomic
@@ -186,6 +187,22 @@ def test_sigterm_ends_a_node_after_its_answer_and_at_the_second_time_at_once(tmp
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_node_that_is_told_to_end_again_while_it_ends_ends_without_a_traceback(tmp_path: Path) -> None:
+    class Slow(Scripted):
+        def deactivate(self) -> None:
+            super().deactivate()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def close(self) -> None:
+            super().close()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    fleet = Slow(message(0))
+    served(fleet, echo, tmp_path)
+    assert fleet.said == ["activate None", "deactivate", "close"]
+    assert list(fleet.sent) == ["m0"]
+
+
 def test_a_full_disk_ends_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """What cannot be kept is served all the same; a request that needs the disk is answered with its error."""
 
@@ -257,7 +274,7 @@ def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_no_key_and_no_certificate_is_named(tmp_path: Path) -> None:
     (key := tmp_path / "key").write_text("nothing")
     with pytest.raises(md.RecipeError, match="key is no private key"):
-        flwr_api.FleetNode("localhost:1", key, key)
+        FleetNode("localhost:1", key, key)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("Using SuperLink at 127.0.0.1:9093\nError: The string is in an invalid\n  format.\n", "The string is in an invalid format."),
+        ("Using SuperLink here:9093\nError: The string is\n  in a bad format.\n", "The string is in a bad format."),
         ("\x1b[31m╭─ Error ────╮\x1b[0m\n│ No such option: --x │\n╰─────────────╯", "No such option: --x"),
         ("Using SuperLink at 127.0.0.1:9093", "Using SuperLink at 127.0.0.1:9093"),
     ],

@@ -150,6 +150,14 @@ def test_json_that_is_no_result(tmp_path: Path, text: str):
         Result.load(tmp_path)
 
 
+def test_a_number_of_the_ledger_that_is_too_large(tmp_path: Path):
+    ran().save(tmp_path)
+    with (tmp_path / "ledger.csv").open("a") as f:
+        f.write(f"4,0,train,0,{1 << 63},1,0\n")
+    with pytest.raises(WireError, match=r"holds no result that can be read: ValueError: .* more than 64 bits"):
+        Result.load(tmp_path)
+
+
 DEEP = "[" * 3000 + "]" * 3000
 
 

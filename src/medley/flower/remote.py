@@ -330,13 +330,13 @@ class RemoteEvaluator:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
-        for i, e in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+        for i, error in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
             if not fed.tolerant:
-                raise e
-            failed[i] = e
+                raise error
+            failed[i] = error
             del figures[i]
-        for i, e in sorted(failed.items()):
-            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, e)
+        for i, why in sorted(failed.items()):
+            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
         return figures

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..storage.atomic import locked, replacing
 from .errors import NotAdmitted, RunOver, Unreachable
-from .flwr_api import HEARTBEAT, FleetNode, Parcel, error_reply
+from .fleet import HEARTBEAT, FleetNode, Parcel, error_reply
 from .node import LEFT
 from .polling import Rhythm
 
@@ -104,14 +104,20 @@ class Resident:
                 log.info("stopped before the answer in hand was sent; the next start sends it")
             finally:
                 self._stop.set()
-                try:
-                    self.fleet.deactivate()
-                    self.badge.unlink(missing_ok=True)
-                except MedleyError as e:
-                    log.debug("could not say goodbye: %s", e)
-                self.fleet.close()
-                beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
+                with suppress(Stopped):  # told once more, it takes no leave
+                    self._leave()
+                with suppress(Stopped):
+                    self.fleet.close()
+                    beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
         log.info("ended")
+
+    def _leave(self) -> None:
+        """Say goodbye to the SuperLink."""
+        try:
+            self.fleet.deactivate()
+            self.badge.unlink(missing_ok=True)
+        except MedleyError as e:
+            log.debug("could not say goodbye: %s", e)
 
     def stop(self) -> None:
         """End after the message in hand."""

@@ -129,8 +129,9 @@ class FlowerConnection:
                 name, form = odd[0]
                 fail(i, WireError(f"{_who(exchange, i)}: {name!r} is {form}, and {dict(usual)[name]} in most others'"))
         largest = {i: largest_of(answer.packed) for i, answer in read.items()}
-        for i, e in [*unlike(largest, f"largest number in its answer to {exchange.method}, round {exchange.round},")]:
-            fail(i, e)
+        what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
+        for i, error in [*unlike(largest, what)]:
+            fail(i, error)
         return read, failed
 
     def _usual(self, exchange: Exchange, read: Mapping[int, Answer]) -> Form | None:

@@ -211,7 +211,7 @@ class Result:
         if self.model is not None:
             self.save_structure(folder)
         head = json.loads(json.dumps(head, default=plain))
-        head["checksum"] = _checksum(head, texts.get(CLIENTS, ""))
+        head["checksum"] = checksum({"head": json.dumps(head), "clients": texts.get(CLIENTS, "")}, {})
         with atomic.replacing(folder / "result.json") as tmp:
             tmp.write_text(json.dumps(head, indent=1))
         return folder
@@ -347,17 +347,13 @@ class Result:
             clients,
             load_models(folder),
         )
-        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} beside it,", said, _checksum(head, of_clients))
+        found = checksum({"head": json.dumps(head), "clients": of_clients}, {})
+        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} beside it,", said, found)
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
         if model:
             result.model = modules.brought_back(folder, module, x, buffers)
         return result
-
-
-def _checksum(head: Mapping[str, Any], clients: str) -> str:
-    """The checksum of result.json without its own, and of clients.jsonl."""
-    return checksum({"head": json.dumps(head), "clients": clients}, {})
 
 
 def shown(row: Row, name: str, digits: int) -> str:
