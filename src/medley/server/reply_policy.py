@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..contract.errors import RecipeError
 from ..contract.needs import Need
+from ..numerics.shares import least_of
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,15 @@ class ReplyPolicy:
             return self.deadline is None
         return all((self.enough(n) or n) >= n for n in asked)
 
+    def lacks(self, replied: int, asked: int) -> bool:
+        """True if so few of the clients that were asked replied that the run ends."""
+        return replied < least_of(self.quorum, asked)
+
     def enough(self, asked: int) -> int | None:
         """The number of replies that ends an exchange with ``asked`` clients; None waits for all."""
         if self.replies is None:
             return None
-        return max(1, math.ceil(self.replies * asked if self.replies < 1 else self.replies))
+        return max(1, least_of(self.replies, asked) if self.replies < 1 else int(self.replies))
 
 
 def _above_0(value: Any) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..contract.errors import RecipeError
 from ..contract.message import Packed
 from ..contract.settings import check_flags
+from ..numerics.shares import least_of
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
 
 __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
@@ -140,7 +141,7 @@ class TopK:
         for name, v in packed.items():
             if compressible(v):
                 flat = plus_kept(v, kept, name).reshape(-1)
-                at = flat.abs().argsort(descending=True, stable=True)[: math.ceil(self.fraction * len(flat))]
+                at = flat.abs().argsort(descending=True, stable=True)[: least_of(self.fraction, len(flat))]
                 at = at.sort().values
                 out[name] = flat[at]
                 out[name + "@"], out[name + "#"] = at.int(), torch.tensor(v.shape, dtype=torch.int32)
