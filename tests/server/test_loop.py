@@ -404,3 +404,12 @@ def test_late_replies_are_told_by_the_clients_that_a_round_asks(
     fed = federation(participation=md.scenarios.Fixed(cohorts), devices=md.scenarios.Devices())
     r = md.run(md.FedBuff(), fed, 2, reply_policy=md.ReplyPolicy(replies=replies), progress=False)
     assert ("waits for every reply" in caplog.text) == warns == ("waits as" in r.settings)
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("lost", 0), ("drift", 1)])
+def test_a_metric_with_the_name_of_another_column_is_refused(name: str, rounds: int) -> None:
+    """Counts of replies at once, a method's own after its first round."""
+    clients = [(torch.randn(6, 2), torch.arange(6) % 2)] * 3
+    fed = md.Federation(md.problems.Logistic(mu=0.1), clients=clients, test=clients[0])
+    with pytest.raises(md.RecipeError, match=f"metrics=.*'{name}' is a column .*already; choose another name"):
+        md.run(md.FedDC(), fed, rounds, metrics={name: lambda outputs, y: 1.0})

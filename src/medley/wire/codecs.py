@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError
 from ..contract.message import Packed
+from ..contract.numbers import integer, real, take
 from ..contract.settings import check_flags
 from ..numerics.shares import least_of
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
@@ -75,7 +76,8 @@ class Quantise:
         return self.feedback
 
     def __post_init__(self) -> None:
-        if self.bits not in range(2, 9):
+        take(self, integer, "bits")
+        if (bits := integer(self.bits)) is None or not 2 <= bits <= 8:
             raise RecipeError(f"Quantise(bits={self.bits!r}): must be a whole number from 2 to 8", "bits")
         if self.rounding not in ("nearest", "stochastic"):
             raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
@@ -126,7 +128,8 @@ class TopK:
     both_ways: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
+        take(self, real, "fraction")
+        if real(self.fraction) is None or not 0 < self.fraction <= 1:
             raise RecipeError(f"TopK(fraction={self.fraction!r}): must be above 0 and at most 1", "fraction")
         check_flags(self, "feedback")
 
