@@ -211,8 +211,8 @@ class Replies(Target):
 
     def read(self, raw: bytes) -> None:
         fold = Fold()
-        self.connection._take(fold, self.exchange, 0, raw, len(raw) + 200)
-        self.connection._take(fold, self.exchange, 1, self.seeds[0], 900)
+        for i, answer in self.connection._read_all(self.exchange, {0: (raw, 900), 1: (self.seeds[0], 900)})[0].items():
+            self.connection._take(fold, self.exchange, i, answer)
         assert fold.ids == (0, 1)
         assert all(message.is_finite(v) for packed in fold.replies.values() for v in packed.values())
         assert fold.buffers is not None

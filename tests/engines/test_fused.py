@@ -253,6 +253,25 @@ def test_unknown_layers_are_left_to_the_reference(module: nn.Module):
         engines.choose("fused", problem, "cpu")
 
 
+@pytest.mark.parametrize("hook", ["full_backward_hook", "full_backward_pre_hook", "forward_hook"])
+def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
+    head = nn.Linear(4, 3)
+    halved = {
+        "full_backward_hook": lambda m, given, out: (0.5 * given[0],),
+        "full_backward_pre_hook": lambda m, out: (0.5 * out[0],),
+        "forward_hook": lambda m, given, out: 0.5 * out,
+    }
+    getattr(head, f"register_{hook}")(halved[hook])
+    network = md.problems.Network(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), head), start="module")
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(8, 5, generator=g), torch.arange(8) % 3)] * 6
+    x = [
+        md.run(md.FedAvg(), md.Federation(network, clients=clients), 1, engine=engine, dtype="float64").x
+        for engine in ("seq", "auto")
+    ]
+    assert torch.allclose(*x, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)])
 def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
     fed = federation("deep", optimizer="adam")

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 import medley as md
 from medley.experiments import estimate as module
@@ -63,6 +64,16 @@ def test_operations_of_local_steps_are_three_forward_passes_a_row() -> None:
     (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 2, seeds=3)
     assert e.flops == 3 * n * 2 * (64 * 8 + 8 * 10)
     assert e.total == pytest.approx(3 * (2 * e.seconds + 3 * e.evaluation))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_network_with_batchnorm_and_dropout_is_estimated_on_a_device_of_torchs_own(own: bool) -> None:
+    parts = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 3)
+    network = nn.Sequential(nn.Sequential(*parts), nn.Identity()) if own else nn.Sequential(*parts)
+    y = torch.arange(40) % 3
+    fed = md.Federation(md.problems.Network(network), clients=[(torch.randn(40, 6), y)] * 3)
+    (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 2, device=torch.device("cpu"))
+    assert e.flops > 0
 
 
 def test_a_recurrent_layers_operations_are_counted() -> None:

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from medley.cli import app
 from medley.cli.node import ALLOWED
+from medley.contract.errors import RecipeError
 from medley.flower import client_app
+from medley.flower.fleet import FleetNode
 
 pytest.importorskip("flwr")
 
@@ -64,10 +66,17 @@ def test_a_node_checks_its_recipe_and_data_without_a_server(tmp_path: Path) -> N
     assert got.exit_code == 0, got.output
     assert "client 1: rows of shape (5,), 3 classes" in got.output
     assert "21 training rows, 6 test rows, labels [0, 1, 2]" in got.output
-    data.write_text(DATA.replace("torch.randn(n, 5)", "1 / 0"))
-    got = CliRunner().invoke(app, words)
-    assert got.exit_code == 2
-    assert "client 1: its data cannot be read, ZeroDivisionError" in got.output
+    for change, said in (
+        (("torch.randn(n, 5)", "1 / 0"), "data(context) fails: ZeroDivisionError: division by zero"),
+        (("torch.randn(n, 5)", "torch.full((n, 5), torch.nan)"), "row 0"),
+        (("return Dataset", "return 5 #"), "client 1's data function returns a int; it is to return one Dataset"),
+        (("return Dataset", "return [] #"), "returns a list; it is to return one Dataset"),
+    ):
+        data.write_text(DATA.replace(*change))
+        got = CliRunner().invoke(app, words)
+        assert got.exit_code == 2
+        assert said in " ".join(got.output.split())
+        assert not [word for word in ("Traceback", "the log of its node") if word in got.output]
 
 
 CALL = "subprocess:getoutput"
@@ -120,3 +129,15 @@ def test_the_servers_settings_run_no_code_at_a_node(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     assert b"has allowed none" in asked(file, tmp_path, "pace.optimizer=torch.optim:Adam")
     assert asked(file, tmp_path, "pace.optimizer=torch.optim:Adam", code="torch.optim:Adam")[:1] == b"="
+
+
+@pytest.mark.parametrize("superlink", [":::", "foo", "127.0.0.1", "http://foo:9092", "foo:0", "foo:70000", "a b:9092"])
+def test_a_server_that_is_no_address_is_refused_at_once(superlink: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=rf"--superlink '{superlink}' is no address: give HOST:PORT"):
+        FleetNode(superlink, tmp_path / "key", tmp_path / "ca")
+
+
+@pytest.mark.parametrize("superlink", ["fl.example.org:9092", "127.0.0.1:1", "[::1]:443"])
+def test_an_address_leads_to_the_key(superlink: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="key is no private key"):
+        FleetNode(superlink, tmp_path / "key", tmp_path / "ca")

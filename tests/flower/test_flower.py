@@ -93,6 +93,11 @@ def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path:
     shelf.put((2, 1), {"c": torch.full((2,), 2.0)})
     assert torch.equal(Shelf(tmp_path, {}).get(3, (2, 1), 2)["c"], torch.full((2,), 2.0))  # after a restart
     assert sorted(p.name for p in tmp_path.iterdir()) == ["1-0.safetensors", "2-1.safetensors"]
+    path = tmp_path / "2-1.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 0x40]))
+    with pytest.raises(md.WireError, match=r"client 3's memory 2-1.safetensors is damaged .* resume with readmit 3"):
+        shelf.get(3, (2, 1), 2)
     with pytest.raises(md.WireError, match=r"builds on .* \(3, 0\), but it holds \[\(1, 0\), \(2, 1\)\]"):
         shelf.get(3, (3, 0), 3)
     assert shelf.get(3, None, 1) is None  # a run that begins anew
@@ -412,7 +417,7 @@ def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: P
 
     deploy(app, data, save=str(tmp_path / "out"))
     assert float((here.x - md.Result.load(tmp_path / "out").x).abs().max()) < 1e-10
-    with pytest.raises(md.BadData, match=r"client \d's data function is to return a list"):
+    with pytest.raises(md.BadData, match=r"client \d's data function returns a Dataset; it is to return a list"):
         deploy(app, lambda context: data(context)[0])
 
 

@@ -1,19 +1,27 @@
-"""The server's way to its clients: an operator reads who is waited for."""
+"""The server's way to its clients: who is waited for, how long, and answers that no node of ours makes."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+import medley as md
 from medley.flower import flwr_api, post
-from medley.flower.envelope import sealed
+from medley.flower.envelope import opened, sealed
 from medley.flower.flwr_api import Reply
 from medley.flower.post import Post
 
 pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
+
+from support.bench import Bench
 
 
 class Grid:
@@ -28,7 +36,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     begun, answer = time.monotonic(), sealed(b"x")
     late = {"m0": 0.0, "m1": 1.0}
 
-    def pull(grid: Any, waiting: Any) -> list[Reply]:
+    def pull(grid: Any, waiting: Any, until: float) -> list[Reply]:
         there = [m for m in waiting if time.monotonic() > begun + late[m]]
         return [Reply(m, answer, 1, 0, "") for m in there]
 
@@ -44,3 +52,44 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     said = [r.getMessage() for r in caplog.records]
     assert said == (["waits for clients [1], for 0 s so far and 60 s at most"] if named else [])
     assert 1.0 < p._usual < 5.0
+
+
+def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two nodes die after their announcement; the third one's answer is behind theirs."""
+
+    def missing(name: str) -> bytes:
+        raise ObjectUnavailableError(name)
+
+    class Announced(Bench):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            for k, m in enumerate(found):
+                if m.metadata.src_node_id in (101, 102):
+                    with contextlib.suppress(ObjectPullError):
+                        pull_objects(["a"], missing)
+                    found[k] = Message(Error(3, "unavailable"), reply_to=self.sent[0])
+                    found[k].metadata.__dict__["_reply_to_message_id"] = m.metadata.reply_to_message_id
+            return found
+
+    grid = Announced([flwr_api.client_app({"query.train": lambda *_: sealed(b"x")})] * 3)
+    monkeypatch.setattr(post, "LONG", 0.1)
+    p = Post(grid, timeout=0.4)
+    p.nodes, begun = {0: 100, 1: 101, 2: 102}, time.monotonic()
+    with caplog.at_level(logging.WARNING, "medley"):
+        assert sorted(p.send("query.train", {i: {"n": b"1"} for i in range(3)})) == [0]
+    assert time.monotonic() - begun < 1.2
+    (said,) = [r for r in caplog.records if "waits" in r.getMessage()]
+    assert said.getMessage() == "waits for clients [0, 1, 2], for 0 s so far and 0 s at most"
+    assert said.created < time.time() - 0.2
+
+
+def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
+    app = lambda answer: flwr_api.client_app({"query.train": lambda *_: answer})
+    p = Post(Bench([app(b""), app(sealed(b"x"))]), timeout=5)
+    p.nodes = {0: 100, 1: 101}
+    answers = p.send("query.train", {i: {"n": b"1"} for i in range(2)})
+    assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}
+    with pytest.raises(md.WireError, match="client 0 sent neither an answer nor an error"):
+        opened(answers[0][0], "client 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -14,9 +15,11 @@ import pytest
 import medley as md
 from medley.flower import flwr_api, resident
 from medley.flower.errors import NotAdmitted, RunOver, Unreachable
-from medley.flower.flwr_api import FleetNode, Parcel, checked_version
+from medley.flower.fleet import FleetNode, Parcel
+from medley.flower.flwr_api import checked_version
 from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
 from medley.flower.resident import Resident, data_function
+from medley.storage import atomic
 
 pytest.importorskip("flwr")
 
@@ -184,6 +187,45 @@ def test_sigterm_ends_a_node_after_its_answer_and_at_the_second_time_at_once(tmp
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_node_that_is_told_to_end_again_while_it_ends_ends_without_a_traceback(tmp_path: Path) -> None:
+    class Slow(Scripted):
+        def deactivate(self) -> None:
+            super().deactivate()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def close(self) -> None:
+            super().close()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    fleet = Slow(message(0))
+    served(fleet, echo, tmp_path)
+    assert fleet.said == ["activate None", "deactivate", "close"]
+    assert list(fleet.sent) == ["m0"]
+
+
+def test_a_full_disk_ends_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """What cannot be kept is served all the same; a request that needs the disk is answered with its error."""
+
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[Path]:
+        with atomic.writing(path):
+            raise OSError(28, "No space left on device")
+        yield path
+
+    def app(m: Message, context: Context) -> Message:
+        if m.content["n"]["bytes"] == b"\1":
+            with full(tmp_path / "1-0.safetensors"):
+                pass
+        return echo(m, context)
+
+    monkeypatch.setattr(resident, "replacing", full)
+    fleet = Scripted(*map(message, range(3)))
+    served(fleet, app, tmp_path)
+    assert [m.has_error() for m in fleet.sent.values()] == [False, True, False]
+    assert "1-0.safetensors: [Errno 28] No space left" in fleet.sent["m1"].error.reason
+    assert "message: [Errno 28] No space left" in caplog.text
+
+
 def test_two_nodes_cannot_have_one_folder(tmp_path: Path) -> None:
     def app(m: Message, context: Context) -> Message:
         with pytest.raises(md.RecipeError, match="is in use"):
@@ -232,7 +274,7 @@ def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_no_key_and_no_certificate_is_named(tmp_path: Path) -> None:
     (key := tmp_path / "key").write_text("nothing")
     with pytest.raises(md.RecipeError, match="key is no private key"):
-        flwr_api.FleetNode("localhost:1", key, key)
+        FleetNode("localhost:1", key, key)
 
 
 @pytest.mark.parametrize(

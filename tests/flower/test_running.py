@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from medley.contract.errors import MedleyError, RecipeError
 from medley.flower import deploy
 from medley.flower.cleaning import clean, private, seconds
 from medley.flower.node import Shelf
-from medley.flower.running import Deployment
+from medley.flower.running import Deployment, _sentence
 from medley.storage.result import Status
 
 APP = """
@@ -182,6 +183,57 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Local, "_flwr", lambda *_: refused)
     with pytest.raises(MedleyError, match=r"^flwr run did not start the app: The key 'x' is unknown$"):
         local.run(tmp_path / "run", {})
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("Using SuperLink here:9093\nError: The string is\n  in a bad format.\n", "The string is in a bad format."),
+        ("\x1b[31m╭─ Error ────╮\x1b[0m\n│ No such option: --x │\n╰─────────────╯", "No such option: --x"),
+        ("Using SuperLink at 127.0.0.1:9093", "Using SuperLink at 127.0.0.1:9093"),
+    ],
+)  # fmt: skip
+def test_flowers_error_is_found_behind_its_other_lines(said: str, why: str) -> None:
+    assert _sentence(said) == why
+
+
+def test_settings_with_quotes_reach_flower_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pytest.importorskip("flwr.common.config")
+    local, said = deployment(tmp_path / "project")[0], list[str]()
+    done = subprocess.CompletedProcess([], 0, '{"run-id": "7"}', "")
+    monkeypatch.setattr(Local, "_flwr", lambda _, *words: said.append(words[-1]) or done)
+    values = {"set": """'pace.optimizer="adam"' 'data.name=it\\'s \\' x.y=ä€😀""", "open": 2, "save": "/tmp/a b\\"}
+    local._start(values)
+    assert config.parse_config_args(said) == values
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_stops_its_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A second signal meanwhile changes nothing."""
+    local, stopped = deployment(tmp_path / "project")[0], list[str]()
+
+    def told(*_: object) -> tuple[Status, bool]:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+        raise AssertionError("nobody ended this")
+
+    def stop(_: object, save: Path, run: str, began: float) -> None:
+        os.kill(os.getpid(), number)
+        stopped.append(run)
+
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(Local, "_start", lambda *_: "7")
+        monkeypatch.setattr(Local, "_follow", told)
+        monkeypatch.setattr(Local, "_stop", stop)
+        with pytest.raises(SystemExit) as caught:
+            local.run(tmp_path / "run", {})
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert (caught.value.code, stopped) == (128 + number, ["7"])
 
 
 def test_memories_are_their_owners_alone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import re
 import sys
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,12 +19,15 @@ import torch
 import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
+from medley.contract import message
 from medley.contract.errors import BadData, RecipeError, WireError
 from medley.flower.census import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
 from medley.flower.remote import Figures
 from medley.flower.terms import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.flower.transport import Flower, FlowerConnection
+from medley.flower.unlike import unlike
+from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
 from medley.storage import pytree
 from medley.wire.codec import Plain
@@ -127,6 +131,30 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
             opened(b"!" + json.dumps(head).encode(), "client 2")
 
 
+FORGED = "client 2: x\n17:00:00 round 3: accuracy 0.99\r\x1b]0;pwned\x07\u202e" + "A" * 4000
+
+
+def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
+    """Of its text, of its attributes, and of fields and values that are quoted."""
+    head = {"error": "ClientFailed", "text": FORGED, "attributes": {"client": 2, "traceback": FORGED}}
+    with pytest.raises(md.ClientFailed) as caught:
+        opened(b"!" + json.dumps(head).encode(), "client 2")
+    text = str(caught.value)
+    assert text.startswith("client 2: x 17:00:00 round 3: accuracy 0.99 \ufffd]0;pwned\ufffd\ufffdAAA")
+    assert len(text) == 2000
+    assert caught.value.traceback == text
+    with pytest.raises(WireError) as of_fields:
+        Words("client 2", {FORGED: 1}).only("loss")
+    assert str(of_fields.value).isprintable()
+    assert message._said(FORGED).isprintable()
+
+
+def test_a_client_whose_loss_is_not_finite_says_that_the_run_diverges() -> None:
+    with pytest.raises(md.Diverged, match="client 2: the loss is nan") as caught:
+        opened(sealed_error(md.Diverged("client 2: the loss is nan", unexplained=True)), "client 2")
+    assert caught.value.unexplained
+
+
 def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
     with pytest.raises(BadData, match="client 2: its data") as caught:
         opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4, placed=True)), "client 2")
@@ -219,11 +247,52 @@ class Mail:
     """A post that has the clients' answers already."""
 
     replies: dict[int, dict[str, Any]]
+    up: int = 0
 
     def send(self, kind: str, letters: dict[int, Any]) -> dict[int, tuple[bytes, int]]:
         del kind, letters
-        words = {"buffers": None, "up": 0, "rows": 0.0, "engines": []}
+        words = {"buffers": None, "up": self.up, "rows": 0.0, "engines": []}
         return {i: (sealed(pytree.to_bytes({"reply": r, **words})), 0) for i, r in self.replies.items()}
+
+
+def connection(method: Any, mail: Mail) -> FlowerConnection:
+    host = SimpleNamespace(codec=Plain(), problem=SimpleNamespace(dtype=torch.float64, d=4), algorithm=method)
+    host.check = partial(ClientHost.check, host)
+    return FlowerConnection(host, Flower(mail, "a run"))
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bool, untyped: None) -> None:
+    """Beside the others': where all are as large the run diverges, and nobody's word is refused."""
+    p = dict.fromkeys(range(3), 1 / 3)
+    asked = Exchange(1, 0, "train", ((0, 1), (2,)), {}, {}, {}, p, p, None, tolerant)
+    step = lambda size: {"delta": torch.full((4,), size, dtype=torch.float64)}
+    exchange = lambda *sizes: merged(
+        connection(md.FedAvg(), Mail({i: step(s) for i, s in enumerate(sizes)})).exchange(asked)
+    )
+    assert exchange(1e30, 1e29, -1e30).ids == (0, 1, 2)
+    assert exchange(0.0, -9e5, 1e-30).ids == (0, 1, 2)
+    text = r"client 1's largest number in its answer to train, round 1, is 1e\+30, and the median of 3 clients' 0.5"
+    if tolerant:
+        whole = exchange(0.5, -1e30, 0.1)
+        assert whole.ids == (0, 2)
+        assert whole.failed.keys() == {1}
+        assert re.match(text, whole.failed[1])
+    else:
+        with pytest.raises(WireError, match=text):
+            exchange(0.5, -1e30, 0.1)
+    losses = {0: 0.3, 1: 1e300, 2: 0.4}
+    ((liar, error),) = unlike(losses, "loss after round 3")
+    assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
+    assert not [*unlike({i: losses[i] for i in (0, 1)}, "loss")]
+    assert Figures([(None, None), (-1e300, 0.5)], 0.25).largest == 1e300
+
+
+def test_a_reply_has_no_more_bytes_than_came(untyped: None) -> None:
+    asked = Exchange(1, 0, "train", ((0,),), {}, {}, {}, {0: 1.0}, {0: 1.0}, None, False)
+    mail = Mail({0: {"delta": torch.ones(4, dtype=torch.float64)}}, up=4294967296)
+    with pytest.raises(WireError, match=r"client 0's answer to train, round 1: up is 4294967296, .* from 0 to 3\d\d"):
+        merged(connection(md.FedAvg(), mail).exchange(asked))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -236,10 +305,7 @@ def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, firs
     liar = 0 if first else 2
     p = dict.fromkeys(range(3), 1 / 3)
     asked = Exchange(1, 0, "losses", ((0, 1), (2,)), {}, {}, {}, p, p, None, True)
-    host = SimpleNamespace(codec=Plain(), problem=SimpleNamespace(dtype=torch.float64, d=4), algorithm=md.GIANT())
-    host.check = partial(ClientHost.check, host)
-    mail = Mail({i: lie if i == liar else honest for i in range(3)})
-    whole = merged(FlowerConnection(host, Flower(mail, "a run")).exchange(asked))
+    whole = merged(connection(md.GIANT(), Mail({i: lie if i == liar else honest for i in range(3)})).exchange(asked))
     assert whole.ids == tuple({0, 1, 2} - {liar})
     assert whole.failed.keys() == {liar}
     said = "'f' is [3], and [2]" if k == 3 else "'g' is absent, and [4]"

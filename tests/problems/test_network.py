@@ -35,6 +35,18 @@ class Residual(nn.Module):
         return self.head(X + self.scale * torch.tanh(self.b(torch.tanh(self.a(X)))) + self.shift)
 
 
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_complex_numbers_are_refused_by_name(kind: str) -> None:
+    module, z = nn.Sequential(nn.Linear(4, C)), torch.polar(torch.ones(2), torch.ones(2))
+    if kind == "buffer":
+        module[0].register_buffer("freq", z)
+    else:
+        module[0].register_parameter("freq", nn.Parameter(z))
+    clients = [(torch.randn(6, 4), torch.arange(6) % C)] * 2
+    with pytest.raises(RecipeError, match=rf"the {kind} 0\.freq is complex"):
+        md.run(md.FedAvg(), md.Federation(Network(module), clients=clients), 1)
+
+
 class Functional(nn.Module):
     def __init__(self) -> None:
         super().__init__()

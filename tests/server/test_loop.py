@@ -523,3 +523,12 @@ def test_clients_at_work_keep_the_memories_that_they_began_with(tmp_path: Path):
     resumed = md.run(md.FedBuff(), fed, 5, resume=tmp_path, **options)
     assert resumed.digest == whole.digest
     assert resumed.clients == whole.clients
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("lost", 0), ("drift", 1)])
+def test_a_metric_with_the_name_of_another_column_is_refused(name: str, rounds: int) -> None:
+    """Counts of replies at once, a method's own after its first round."""
+    clients = [(torch.randn(6, 2), torch.arange(6) % 2)] * 3
+    fed = md.Federation(md.problems.Logistic(mu=0.1), clients=clients, test=clients[0])
+    with pytest.raises(md.RecipeError, match=f"metrics=.*'{name}' is a column .*already; choose another name"):
+        md.run(md.FedDC(), fed, rounds, metrics={name: lambda outputs, y: 1.0})

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from medley.contract.errors import MedleyError, RecipeError, WireError
 from medley.storage import atomic
+from medley.storage.events import Events
 
 
 def write_half(path: Path, error: BaseException) -> None:
@@ -50,6 +52,22 @@ def test_a_place_is_tried_before_there_is_something_to_write(tmp_path: Path, mon
     monkeypatch.setattr(Path, "touch", refused)  # permissions do not stop root
     with pytest.raises(RecipeError, match=r"compare: .*a\.html cannot be written: .*Permission denied"):
         atomic.writable(tmp_path / "new" / "a.html", "compare")
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="this system has no flag against links")
+@pytest.mark.parametrize("name", [".writer", ".lock", "events.jsonl", "history.jsonl"])
+def test_a_link_in_a_folder_of_somebody_else_is_not_written_through(tmp_path: Path, name: str):
+    (victim := tmp_path / "victim").write_text("mine")
+    (folder := tmp_path / "run").mkdir()
+    (folder / "seeds").symlink_to(tmp_path)
+    with atomic.locked(folder):
+        pass
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(victim)
+    Events(folder, listen=False).add("start")
+    with pytest.raises(RecipeError, match=rf"{name} is a link to .*victim"), atomic.locked(folder):
+        pass
+    assert victim.read_text() == "mine"
 
 
 def refused(path: Path, *_: object) -> None:

@@ -56,6 +56,28 @@ def test_a_run_is_seen_while_it_goes_and_at_its_end(tmp_path: Path) -> None:
     assert "round 1: 6 of 6 answers, " in v.log[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("events.jsonl", '{"at": 1, "event": "round", "round": "x"}'),
+        ("events.jsonl", '{"at": 1, "event": "round", "round": 3}'),
+        ("events.jsonl", '{"at": 1, "event": "exchange", "round": 1, "exchange": 0, "lost": 5}'),
+        ("events.jsonl", '{"at": 1, "event": "refused", "clients": [3]}'),
+        ("events.jsonl", '{"at": 1e300, "event": "log"}'),
+        ("ledger.csv", "1,0,train,x,1,1,1"),
+    ],
+)
+def test_a_damaged_file_is_a_sentence(tmp_path: Path, name: str, line: str) -> None:
+    federation(2).run(md.FedAvg(), 1, checkpoint=tmp_path)
+    with (tmp_path / name).open("a") as f:
+        f.write(line + "\n")
+    if '"exchange"' in line:
+        with (tmp_path / "ledger.csv").open("a") as f:
+            f.write("1,0,train,0,1,1,1\n")
+    with pytest.raises(WireError, match=r"cannot be shown: events.jsonl or ledger.csv there is damaged"):
+        live.view(tmp_path)
+
+
 def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "medley")  # a test before may have asked for a line every round
     policy = md.ReplyPolicy(faulty="drop")

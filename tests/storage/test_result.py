@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import medley as md
 from medley.contract.errors import MedleyError, WireError
@@ -104,6 +106,34 @@ def test_a_damaged_folder_is_a_wire_error(tmp_path: Path, name: str, how: str):
         Result.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("result.json", b'"finished"', b'"diverged"'),
+        ("result.json", b'"seed": 0', b'"seed": 4'),
+        ("clients.jsonl", b'"loss": 0.5', b'"loss": 0.6'),
+        ("clients.safetensors", struct.pack("<f", 2.0), struct.pack("<f", 2.5)),
+    ],
+)
+def test_damage_that_leaves_a_file_readable_is_noticed(tmp_path: Path, name: str, old: bytes, new: bytes):
+    """Files of versions without checksums are read as they are."""
+    a = ran()
+    a.clients, a.personal = [{"round": 3, "client": 0, "loss": 0.5}], {0: {"weight": torch.full((2,), 2.0)}}
+    a.save(tmp_path)
+    assert Result.load(tmp_path).personal[0]["weight"].tolist() == [2.0, 2.0]
+    raw = (tmp_path / name).read_bytes()
+    assert old in raw
+    (tmp_path / name).write_bytes(raw.replace(old, new, 1))
+    with pytest.raises(WireError, match=f"{name}.* is damaged: its checksum does not fit"):
+        Result.load(tmp_path)
+    (tmp_path / name).write_bytes(raw)
+    head = json.loads((tmp_path / "result.json").read_text())
+    del head["checksum"]
+    (tmp_path / "result.json").write_text(json.dumps({**head, "seed": 5}))
+    save_file({"0/weight": torch.ones(2)}, tmp_path / "clients.safetensors", {"clients": "0"})
+    assert Result.load(tmp_path).seed == 5
+
+
 @pytest.mark.parametrize("how", ["away", "noise"])
 def test_a_damaged_history(tmp_path: Path, how: str):
     ran().save(tmp_path)
@@ -117,6 +147,14 @@ def test_json_that_is_no_result(tmp_path: Path, text: str):
     ran().save(tmp_path)
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(WireError, match="holds no result that can be read"):
+        Result.load(tmp_path)
+
+
+def test_a_number_of_the_ledger_that_is_too_large(tmp_path: Path):
+    ran().save(tmp_path)
+    with (tmp_path / "ledger.csv").open("a") as f:
+        f.write(f"4,0,train,0,{1 << 63},1,0\n")
+    with pytest.raises(WireError, match=r"holds no result that can be read: ValueError: .* more than 64 bits"):
         Result.load(tmp_path)
 
 

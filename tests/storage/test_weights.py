@@ -159,6 +159,20 @@ def test_a_folder_brings_its_model_back_and_it_predicts(ran: tuple[md.Federation
     assert torch.equal(by_hand.eval()(X), r.outputs(X))
 
 
+@pytest.mark.parametrize("how", [{}, {"start": "module"}])
+def test_frozen_numbers_are_the_folders_and_not_those_of_the_module_given(tmp_path: Path, how: dict[str, str]) -> None:
+    """Also where the structure cannot be written, as that of a module that holds a lambda."""
+    for unwritten in (False, True):
+        module, other = Net(), Net()
+        if unwritten:
+            module.act = other.act = lambda v: v.relu()
+        r = md.run(md.FedAvg(), federation(module, **how), 1, progress=False)
+        folder = r.save(tmp_path / str(unwritten))
+        assert (folder / "model.json").exists() != unwritten
+        rows = DATA.X[:50].float()
+        assert torch.equal(md.Result.load(folder, module=other).outputs(rows), r.outputs(rows))
+
+
 def test_safetensors_hold_the_state_dict(ran: tuple[md.Federation, md.Result, Path], tmp_path: Path) -> None:
     _, r, _ = ran
     there = load_file(r.save_weights(tmp_path / "deep" / "w.safetensors"))

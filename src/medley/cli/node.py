@@ -8,15 +8,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..contract.errors import RecipeError
+from ..contract.errors import BadData, MedleyError, RecipeError
 from ..flower.cleaning import clean as delete_old
 from ..flower.cleaning import seconds
 from ..flower.client import ClientSide, client_app
-from ..flower.flwr_api import FleetNode, checked_version
+from ..flower.fleet import FleetNode
+from ..flower.flwr_api import checked_version
 from ..flower.node import LEAVE, own_folder
 from ..flower.own_rows import report
 from ..flower.resident import Resident, data_function
@@ -106,7 +107,14 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     """Print the client's account of its rows, as the server will get it, once its model could be made."""
     _check(recipe_file, None)
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
-    lots = side.lots(SimpleNamespace(run_config={}, node_config={"partition-id": client}))
+    context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
+    try:
+        side.given(client, context)
+    except MedleyError:
+        raise
+    except Exception as e:
+        raise BadData(f"--data {data}: data(context) fails: {type(e).__name__}: {e}", client=client) from e
+    lots = side.lots(context)
     found = report(lots, client)
     scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
     scenario.problem.ready(found.X.example(), found.y.example(), found.classes, None, "cpu")

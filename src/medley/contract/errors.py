@@ -78,6 +78,9 @@ class Unsupported(MedleyError, NotImplementedError):
         super().__init__(message)
         self.method, self.need = method, need
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, vars(self))
+
 
 class WireError(MedleyError):
     """A message, checkpoint or run folder is damaged, or differs from its declaration."""
@@ -100,6 +103,16 @@ class ClientFailed(MedleyError):
             f"--- traceback at the client ---\n{traceback}"
         )
         self.client, self.round, self.method, self.traceback = client, round, method, traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[MedleyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MedleyError:
+    """An error whose class has required keywords, from a pickle or a copy."""
+    e = kind.__new__(kind, *args)
+    e.__dict__.update(attributes)
+    return e
 
 
 class TooFewReplies(MedleyError):

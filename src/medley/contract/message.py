@@ -202,7 +202,8 @@ def form_of(packed: Packed) -> Form:
 def _said(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return "None" if value is None else f"the {type(value).__name__} {str(value)[:40]}"
+    # repr: text of a client's comes here, and may hold anything.
+    return "None" if value is None else f"the {type(value).__name__} {repr(value)[:40]}"
 
 
 def nbytes(packed: Packed) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from .algorithm import Algorithm
 from .errors import RecipeError
+from .numbers import real, take
 
 JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
 """Entries of a record's row that are no settings."""
@@ -21,7 +23,7 @@ class Tuned:
         lr: factor of every client's learning rate; default 1
         record: the search, one row for each grid point
 
-    Raises RecipeError unless ``lr`` is above 0.
+    Raises RecipeError unless ``lr`` is a finite number above 0.
     """
 
     method: Algorithm[Any, Any]
@@ -29,8 +31,9 @@ class Tuned:
     record: tuple[dict[str, Any], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise RecipeError(f"Tuned(lr={self.lr}): must be greater than 0", "lr")
+        take(self, real, "lr")
+        if real(self.lr) is None or not 0 < self.lr < math.inf:
+            raise RecipeError(f"Tuned(lr={self.lr!r}): must be a finite number, greater than 0", "lr")
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.numbers import integer, take
 from ..contract.settings import checked
 from ..numerics.fields import described, layout, tensors
 from ..numerics.scaling import Scaling
@@ -165,14 +166,14 @@ class Dataset:
         for name in ("keys", "test_keys"):
             if not isinstance(getattr(self, name), Mapping):
                 raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
-        if not isinstance(self.labels, Sequence):
-            raise RecipeError(f"{self.name}: labels is {self.labels!r}; give the names of the classes", "labels")
-        features: Any = self.features
-        if isinstance(features, str) or not isinstance(features, Sequence):
-            raise RecipeError(f"{self.name}: features is {features!r}; give the names of the columns", "features")
+        for name, what in (("labels", "classes"), ("features", "columns")):
+            given: object = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise RecipeError(f"{self.name}: {name} is {given!r}; give the names of the {what}", name)
         if self.scaling is not None and not isinstance(self.scaling, Scaling):
             raise RecipeError(f"{self.name}: scaling is {self.scaling!r}; leave it to standardise()", "scaling")
-        if self.classes is not None and (not isinstance(self.classes, int) or not 1 <= self.classes < 2**31):
+        take(self, integer, "classes")
+        if self.classes is not None and not 1 <= (integer(self.classes) or 0) < 2**31:
             raise RecipeError(f"{self.name}: classes is {self.classes!r}; give a whole number", "classes")
 
     def _take_arrays(self) -> None:

@@ -122,7 +122,7 @@ def estimates(
 
 def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared:
     """Draw the federation, and evaluate its first model on a part of the rows. Raises what `medley.run` raises."""
-    o = RunOptions(rounds=rounds, **options)
+    o = RunOptions.of({"rounds": rounds, **options})
     assert not isinstance(o.dtype, str)
     draw = fed.draw(o.seed, o.evaluate_on, o.dtype, o.device, rounds)
     assert isinstance(draw, Simulation)
@@ -271,6 +271,7 @@ def _forward(draw: Simulation) -> float:
     backend: Any = torch.backends.mkldnn
     onednn = backend.enabled
     backend.enabled = False  # not flags(): it warns of another setting
+    problem.mode(False)  # BatchNorm cannot train on one row
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             applied(problem.module, inputs_of(draw.clients.rows.X[:1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError, WireError
+from ..contract.numbers import integer
 from ..contract.tuned import Tuned
 from ..storage.difference import difference
 from ..storage.environment import environment, warn_of_changes
@@ -123,10 +123,12 @@ def as_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
     """A list of seeds; 5 means 0, 1, ..., 4. Raises RecipeError for an empty list and for repeated seeds."""
-    try:
-        out = list(range(seeds)) if isinstance(seeds, int) else [operator.index(s) for s in seeds]
-    except TypeError:
-        out = []
+    out, many = list[int](), integer(seeds)
+    if many is not None:
+        out = list(range(many))
+    elif isinstance(seeds, Iterable):
+        found = [integer(s) for s in seeds]
+        out = [s for s in found if s is not None] if None not in found else []
     if not out or len(set(out)) < len(out):
         raise RecipeError(f"{call}(seeds={seeds!r}): give a number from 1, or different integers", "seeds")
     return out

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
+from ..contract.numbers import integer, take
 from ..contract.settings import check_flag
 from ..runtime.cores import cores
 from ..storage import atomic
@@ -69,7 +70,8 @@ class Sweep:
         for key in OWN_OPTIONS:
             if key in self.options:
                 raise RecipeError(f"{self.call}({key}=...): that is set for every run by {self.call} itself", key)
-        if self.jobs is not None and (not isinstance(self.jobs, int) or self.jobs < 1):
+        take(self, integer, "jobs")
+        if self.jobs is not None and ((jobs := integer(self.jobs)) is None or jobs < 1):
             raise RecipeError(f"{self.call}(jobs={self.jobs!r}): must be a whole number, at least 1", "jobs")
         if self.progress is not None:
             check_flag(self.progress, self.call, "progress")

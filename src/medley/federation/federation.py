@@ -13,6 +13,7 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError
+from ..contract.numbers import integer
 from ..contract.own import Patterns
 from ..contract.problem import Family
 from ..contract.task import ReplayPolicy
@@ -100,6 +101,7 @@ class Federation:
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         data, clients, partition = _sources(data, clients, partition)
+        classes = _checked(validation, classes)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
@@ -108,7 +110,6 @@ class Federation:
                 raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
             data = _whole(stream)
         _check_sources(data, clients, partition)
-        _check_numbers(validation, classes)
         self.problem, self.pace, self.participation = scenario.problem, scenario.pace, scenario.participation
         self.devices, self.weights, self.f_star = scenario.devices, scenario.weights, scenario.f_star
         self.stream, self.replay, self.attack = scenario.stream, scenario.replay, scenario.attacked(attack).attack
@@ -387,8 +388,11 @@ def _check_sources(data: Dataset | None, clients: object, partition: Partition |
         raise RecipeError("Federation(clients=...): they hold their data already; leave partition= out", "partition")
 
 
-def _check_numbers(validation: object, classes: object) -> None:
+def _checked(validation: object, classes: object) -> int | None:
+    """``classes`` as Python's own number. Raises RecipeError for a share or a number that is none."""
     if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
         raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
-    if classes is not None and (not is_number(classes) or classes != int(classes) or not 2 <= classes < 2**31):  # type: ignore[call-overload,operator]
+    number = integer(classes)
+    if classes is not None and (number is None or not 2 <= number < 2**31):
         raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
+    return number

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import torch
 
 from ..contract.errors import RecipeError
+from ..contract.numbers import integer, take
 from ..scenarios.laws import is_number
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
@@ -30,7 +29,14 @@ COLUMNS |= {f"client_{m}_{of}" for m in ("accuracy", "test_loss") for of in ("me
 PERSONAL = {"personal_loss", "personal_test_loss", "personal_accuracy"}
 PERSONAL |= {"personal_accuracy_mean", "personal_accuracy_worst"}
 COLUMNS |= PERSONAL | {"took_part"} | {f"server_{name}" for name in ("loss", "test_loss", "accuracy")}
-COLUMNS |= {"client_accuracy_mean_estimate", "client_accuracy_worst_estimate"}
+COLUMNS |= {
+    "client_accuracy_mean_estimate",
+    "client_accuracy_worst_estimate",
+    "lost",
+    "late",
+    "evaluations",
+    "evaluated",
+}
 """Columns of the history beside metrics and a method's notes."""
 
 GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
@@ -110,24 +116,16 @@ class RunOptions:
                 raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
 
     def _check_numbers(self) -> None:
-        try:
-            object.__setattr__(self, "seed", operator.index(self.seed))
-        except TypeError:
-            raise RecipeError(f"run(seed={self.seed!r}): must be a whole number", "seed") from None
-        with contextlib.suppress(TypeError):  # numpy's whole numbers are no int
-            object.__setattr__(self, "rounds", operator.index(self.rounds))
-        for key, low in {
-            "target_over": 1,
-            "rounds": 0,
-            "eval_every": 1,
-            "eval_rows": 1,
-            "clients_every": 1,
-            "checkpoint_every": 1,
-        }.items():
+        least = dict.fromkeys(("target_over", "eval_every", "eval_rows", "clients_every", "checkpoint_every"), 1)
+        least["rounds"] = 0
+        take(self, integer, "seed", *least)
+        if integer(self.seed) is None:
+            raise RecipeError(f"run(seed={self.seed!r}): must be a whole number", "seed")
+        for key, low in least.items():
             value = getattr(self, key)
             if key in ("clients_every", "eval_rows") and value is None:
                 continue
-            if not isinstance(value, int) or value < low:
+            if (number := integer(value)) is None or number < low:
                 raise RecipeError(f"run({key}={value!r}): must be a whole number, at least {low}", key)
 
     def _check_figures(self) -> None:

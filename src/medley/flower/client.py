@@ -150,16 +150,20 @@ class ClientSide:
         i, key = _id(context), (_id(context), json.dumps(context.run_config))
         if key not in self._lots:
             r = settled(self.recipe, context.run_config)
-            if self.data is not None and i not in self._given:
-                self._given[i] = self._read(i, context)
+            if self.data is not None:
+                self._read(i, context)
             _keep(self._lots, key, share(r, i) if self.data is None else own_lots(r, i, self._given[i]))
         return self._lots[key]
 
-    def _read(self, i: int, context: Context) -> Own:
-        """The client's own data. The server learns of an error's class only: its text may quote a row."""
-        assert self.data is not None
+    def given(self, i: int, context: Context) -> None:
+        """Read the client's own data, where it has some. Errors are for its owner: their text may quote a row."""
+        if self.data is not None and i not in self._given:
+            self._given[i] = self.data(context)
+
+    def _read(self, i: int, context: Context) -> None:
+        """`given`; the server learns of an error's class only."""
         try:
-            return self.data(context)
+            self.given(i, context)
         except Exception as e:
             log.exception("client %d's own data cannot be read", i)
             raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None

@@ -6,11 +6,12 @@ import json
 
 from ..contract.errors import MedleyError, WireError
 from ..transports.failures import describe, revive
+from .words import printable
 
 LONGEST = 1 << 20
 """Bytes of the longest error of a client that is read."""
 
-KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result")
+KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result", "unexplained")
 """Attributes that the errors of `medley.contract.errors` have."""
 
 
@@ -35,7 +36,8 @@ def sealed_error(e: Exception) -> bytes:
 
 
 def opened(answer: bytes, who: str = "a client") -> bytes:
-    """Inverse of `sealed`. An error that came in the place of an answer is raised, and WireError for other bytes.
+    """Inverse of `sealed`. An error that came in the place of an answer is raised, with its text on one
+    line, and WireError for other bytes.
 
     Args:
         answer: the bytes that came
@@ -49,11 +51,12 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         raise WireError(f"{who} sent an error of {len(answer)} bytes; {LONGEST} is the limit")
     try:
         head = json.loads(answer[1:])
-        text, attributes = head["text"], head["attributes"]
+        text, attributes = printable(head["text"]), head["attributes"]
         # Whatever the client calls its error, an error of this run has its number.
         head["text"] = text if who in text else f"{who}: {text}"
         if not all(k in KEPT and isinstance(v, int | str | None) for k, v in attributes.items()):
             raise ValueError("attributes of no error")
+        head["attributes"] = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
         e = revive(head)
         if not isinstance(e, MedleyError):
             raise TypeError("no error")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,13 @@ MOST, HUGE = 1 << 31, 1e300
 SHARED = {"common", "buffers", "weights", "clip"}
 """Fields of an exchange that are the same for all clients; in a secure sum p is too. Its name holds their digest."""
 
+DIGEST = 16
+"""Bytes of the checksum at the start of a memory's file."""
+
 
 @dataclass
 class Shelf:
-    """One client's memory of one run on disk: a file for every version that the server may still build on.
+    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on.
 
     Attributes:
         folder: the folder of this client and run
@@ -60,14 +64,28 @@ class Shelf:
         tag = kept.get(client, acked, round)
         for t in paths.keys() - {t for t, _ in kept.versions.get(client, [])}:
             paths[t].unlink()
-        return None if tag is None else pytree.from_bytes(paths[tag].read_bytes(), self.classes)
+        return None if tag is None else self._read(client, paths[tag])
+
+    def _read(self, client: int, path: Path) -> Any:
+        raw = path.read_bytes()
+        if raw[:DIGEST] != _digest(raw[DIGEST:]):
+            raise WireError(
+                f"client {client}'s memory {path.name} is damaged on its disk, its checksum does not fit: put back a "
+                f"copy, or resume with readmit {client} to let it begin anew"
+            )
+        return pytree.from_bytes(raw[DIGEST:], self.classes)
 
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
         private(self.folder)
         with replacing(self.folder / f"{tag[0]:d}-{tag[1]:d}.safetensors") as tmp:
             tmp.touch(mode=0o600)
-            tmp.write_bytes(pytree.to_bytes(memory))
+            raw = pytree.to_bytes(memory)
+            tmp.write_bytes(_digest(raw) + raw)
+
+
+def _digest(raw: bytes) -> bytes:
+    return blake2b(raw, digest_size=DIGEST).digest()
 
 
 def _tag(path: Path) -> Tag:

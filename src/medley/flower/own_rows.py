@@ -88,15 +88,16 @@ def share(r: Recipe, i: int) -> list[Lot]:
     return out
 
 
-def own_lots(r: Recipe, i: int, own: Own) -> list[Lot]:
+def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     """A client's own data, task by task. A task of Split has the labels that occur in it, another task has all.
 
-    Raises BadData where the data does not fit the recipe's stream, or rows have weights in some tasks only.
+    Raises BadData where it is no `Own`, or none that fits the recipe's stream, and where rows have weights in some
+    tasks only.
     """
-    tasks, stream = [own] if isinstance(own, Dataset) else list(own), r.tables.get("stream")
-    if isinstance(own, Dataset) != (stream is None):
-        want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of them, one for each task"
-        raise BadData(f"client {i}'s data function is to return {want}", client=i)
+    stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
+    if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
+        want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
+        raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it is to return {want}", client=i)
     if len({d.weights is None for d in tasks}) == 2:
         raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
     few = stream is not None and str(stream.get("kind")).lower() == "split"
@@ -201,6 +202,6 @@ class OwnRows:
         if loss and self.rows.layout.sizes[s, 0]:
             out["loss"] = float(problem.bind(*self.rows.of(s, self.i)).loss(x))
             if not math.isfinite(out["loss"]):
-                said = f"client {self.i}: the loss is {out['loss']} after round {round}"
-                raise Diverged(f"{said}: the run diverges; try a smaller lr")
+                said = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
+                raise Diverged(said, unexplained=True)
         return out

@@ -33,7 +33,7 @@ from .envelope import opened
 from .flwr_api import Letter
 from .post import Post
 from .signatures import SIZE
-from .words import Words
+from .words import Words, printable
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
@@ -184,7 +184,7 @@ class RemoteParties:
             words = Words(who, {k: got[k] for k in ("fields", "rows", "engines")})
             masked = got["masked"]
         except (WireError, KeyError, TypeError) as error:
-            raise WireError(f"{who}: {error}") from None
+            raise WireError(f"{who}: {printable(str(error))}") from None
         signed = getattr(torch, f"int{self.ring.bits}")
         if not isinstance(masked, Tensor) or masked.ndim != 1 or masked.dtype != signed:
             words.said["masked"] = type(masked).__name__

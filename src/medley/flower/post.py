@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
@@ -279,36 +280,41 @@ class Post:
         ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
         crashed, later, soon = dict.fromkeys(sent, 0), AGAIN, time.monotonic() + AGAIN
-        patient = begun + max(LONG, 2 * self._usual)
         # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that
         # did not come back within the timeout is asked once an exchange, until it answers.
         away = sent.keys() - set(waiting.values()) - self.silent if kind != "query" else set[int]()
-        while (waiting or away) and time.monotonic() < until:
-            if away and time.monotonic() > soon:
-                back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
-                new = flwr_api.push(self.grid, kind, back, ttl) if back else {}
-                waiting, away = waiting | new, away - set(new.values())
-                later = min(2 * later, 10.0)
-                soon = time.monotonic() + later
-            for reply in flwr_api.pull(self.grid, waiting):
-                node = waiting.pop(reply.message)
-                if reply.answer is not None:
-                    self.silent.discard(node)
-                    yield node, reply.answer, flwr_api.size(sent[node]) + reply.size
-                    continue
-                crashed[node] += reply.code == CRASHED
-                if reply.code == CRASHED and crashed[node] < ATTEMPTS:
-                    waiting |= flwr_api.push(self.grid, kind, {node: sent[node]}, ttl)
-                elif reply.code in BROKEN:
-                    why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
-                    yield node, sealed_error(WireError(why)), 0
-                elif kind != "query" and node not in self.silent:
-                    away = away | {node}
-            if (waiting or away) and time.monotonic() > patient and kind != "query":
-                self._name({*waiting.values(), *away}, time.monotonic() - begun)
-                patient = math.inf
-            if waiting or away:
-                time.sleep(pause(time.monotonic() - begun, POLL))
+        # In a thread, since a look waits for the content of answers that were announced.
+        patience = max(LONG, 2 * self._usual)
+        named = Timer(patience, lambda: self._name({*waiting.values(), *away}, time.monotonic() - begun))
+        named.daemon = True
+        if kind != "query":
+            named.start()
+        try:
+            while (waiting or away) and time.monotonic() < until:
+                if away and time.monotonic() > soon:
+                    back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
+                    new = flwr_api.push(self.grid, kind, back, ttl) if back else {}
+                    waiting, away = waiting | new, away - set(new.values())
+                    later = min(2 * later, 10.0)
+                    soon = time.monotonic() + later
+                for reply in flwr_api.pull(self.grid, waiting, until):
+                    node = waiting.pop(reply.message)
+                    if reply.answer is not None:
+                        self.silent.discard(node)
+                        yield node, reply.answer, flwr_api.size(sent[node]) + reply.size
+                        continue
+                    crashed[node] += reply.code == CRASHED
+                    if reply.code == CRASHED and crashed[node] < ATTEMPTS:
+                        waiting |= flwr_api.push(self.grid, kind, {node: sent[node]}, ttl)
+                    elif reply.code in BROKEN:
+                        why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
+                        yield node, sealed_error(WireError(why)), 0
+                    elif kind != "query" and node not in self.silent:
+                        away = away | {node}
+                if waiting or away:
+                    time.sleep(pause(time.monotonic() - begun, POLL))
+        finally:
+            named.cancel()
         self._usual = time.monotonic() - begun
         self.silent |= (away | set(waiting.values())) if kind != "query" else set()
 

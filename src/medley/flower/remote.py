@@ -30,6 +30,7 @@ from .census import Census
 from .envelope import opened
 from .post import Post
 from .roster import Roster
+from .unlike import unlike
 from .words import Words
 
 log = logging.getLogger("medley")
@@ -203,6 +204,11 @@ class Figures:
     tests: list[tuple[float | None, float | None]]
     loss: float | None
 
+    @property
+    def largest(self) -> float:
+        """The largest absolute value of the losses; 0 where there is none."""
+        return max(abs(v) for v in (0.0, self.loss, *(test for test, _ in self.tests)) if v is not None)
+
     @classmethod
     def read(cls, client: int, raw: bytes, held: Sequence[bool], loss: bool) -> Figures:
         """The figures in an answer. Raises WireError, naming client and field, for others.
@@ -329,7 +335,13 @@ class RemoteEvaluator:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
-                log.warning("round %d, evaluation: no answer of client %d: %s", round, i, e)
+        for i, error in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+            if not fed.tolerant:
+                raise error
+            failed[i] = error
+            del figures[i]
+        for i, why in sorted(failed.items()):
+            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
         return figures

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..contract.errors import MedleyError, RecipeError, WireError
 from ..storage.atomic import locked, replacing
 from .errors import NotAdmitted, RunOver, Unreachable
-from .flwr_api import HEARTBEAT, FleetNode, Parcel, error_reply
+from .fleet import HEARTBEAT, FleetNode, Parcel, error_reply
 from .node import LEFT
 from .polling import Rhythm
 
@@ -104,14 +104,20 @@ class Resident:
                 log.info("stopped before the answer in hand was sent; the next start sends it")
             finally:
                 self._stop.set()
-                try:
-                    self.fleet.deactivate()
-                    self.badge.unlink(missing_ok=True)
-                except MedleyError as e:
-                    log.debug("could not say goodbye: %s", e)
-                self.fleet.close()
-                beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
+                with suppress(Stopped):  # told once more, it takes no leave
+                    self._leave()
+                with suppress(Stopped):
+                    self.fleet.close()
+                    beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
         log.info("ended")
+
+    def _leave(self) -> None:
+        """Say goodbye to the SuperLink."""
+        try:
+            self.fleet.deactivate()
+            self.badge.unlink(missing_ok=True)
+        except MedleyError as e:
+            log.debug("could not say goodbye: %s", e)
 
     def stop(self) -> None:
         """End after the message in hand."""
@@ -136,8 +142,7 @@ class Resident:
                     self._stop.wait(rhythm.pause(time.monotonic() - came))
                     continue
                 rhythm.came(time.monotonic() - came)
-                with replacing(self.inbox) as tmp:
-                    tmp.write_bytes(parcel.raw)
+                _keep(self.inbox, parcel.raw)
                 self._handle(parcel)
                 came = time.monotonic()
             except (Unreachable, NotAdmitted) as e:
@@ -160,8 +165,7 @@ class Resident:
             self.fleet.deactivate()
             self._stop.wait(ABSENCE)
             number = self.fleet.activate()
-        with replacing(self.badge) as tmp:
-            tmp.write_text(str(number), encoding="utf-8")
+        _keep(self.badge, str(number).encode())
         log.info("connected to %s as node %d", self.fleet.superlink, number)
 
     def _resume(self) -> None:
@@ -256,6 +260,15 @@ class Resident:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file by which the node goes on after a kill. Where the disk is full, the node goes on without it."""
+    try:
+        with replacing(path) as tmp:
+            tmp.write_bytes(content)
+    except MedleyError as e:
+        log.warning("%s; until then a kill may lose a message", e)
 
 
 def data_function(path: Path) -> Any:

@@ -12,9 +12,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,18 @@ class Deployment:
             readmit: clients that lost their memory and begin anew
             restarts: the number of times that the run goes on by itself after a failure
         """
-        save, left, again = save.resolve(), restarts, resume
+        save = save.resolve()
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
         if not resume and holds_run(save):
             raise RecipeError(f"{save} holds a run already; --resume goes on with it", "save")
         if resume:
             config = {**_given(save), **config}
+        with _ended_by_signals():
+            return self._run(save, config, resume, readmit, restarts)
+
+    def _run(self, save: Path, config: Mapping[str, Any], again: bool, readmit: Sequence[int], left: int) -> Status:
+        """Start and follow the app until it ends, ``left`` times more after failures."""
         while True:
             began, before = time.time(), _last_round(save)
             where = {"resume" if again else "save": str(save)}
@@ -106,7 +112,7 @@ class Deployment:
 
     def _start(self, config: Mapping[str, Any]) -> str:
         """Start the app, once the SuperLink answers. Returns Flower's number of the run."""
-        said = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+        said = " ".join(f"{k}={_toml(v)}" for k, v in config.items())
         until, told = time.monotonic() + SUPERLINK, False
         while True:
             done = self._flwr("run", "app", "--format", "json", "--run-config", said)
@@ -173,10 +179,41 @@ def _last_round(save: Path) -> int:
     return max([int(e["round"]) for e in events.read(save) if e.get("event") == "round"], default=0)
 
 
+def _toml(value: Any) -> str:
+    """A value for ``flwr run --run-config``, which ends a text at its first double quote, escaped or not."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
+
+
 def _sentence(text: str) -> str:
-    """The first line that says something."""
-    lines: Iterator[str] = (re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
+    """The error in Flower's output; where none is named, the first line that says something."""
+    lines = [re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     try:
         return str(json.loads(text)["error-message"]).strip().splitlines()[0][:300]
     except (ValueError, KeyError, TypeError, IndexError):
-        return next((line[:300] for line in lines if len(line) > 8 and "rror" not in line[:7]), text.strip()[-300:])
+        at = next((k for k, line in enumerate(lines) if re.match(r"Error\b", line)), None)
+        if at is not None and (found := " ".join(" ".join(lines[at:]).removeprefix("Error").lstrip(": ").split())):
+            return found[:300]
+        return next((line[:300] for line in lines if len(line) > 8), text.strip()[-300:])
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: they raise SystemExit, once, and the app is stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    names = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    before = {number: signal.signal(number, end) for number in (getattr(signal, n) for n in names)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

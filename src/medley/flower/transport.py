@@ -6,17 +6,16 @@ Flower carries bytes of our own format. Clients are called by their own stable i
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..contract.errors import MedleyError, Unsupported, WireError
-from ..contract.message import LIMIT, Form, Packed, form_of, is_finite, nbytes
+from ..contract.message import Form, Packed, form_of, is_finite, nbytes
 from ..contract.own import PartlyShared
 from ..contract.problem import State
 from ..secure.ring import Ring
@@ -29,7 +28,8 @@ from .costs import work_and_engines
 from .envelope import opened
 from .parties import RemoteParties
 from .post import Post
-from .words import Words
+from .unlike import unlike
+from .words import Words, printable
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,26 @@ class Flower:
         return FlowerConnection(host, self)
 
 
+class Answer(NamedTuple):
+    """One client's answer to a request.
+
+    Attributes:
+        packed: its reply
+        buffers: the model's buffers, or None
+        up: payload bytes of the reply, by the client's word and at most those that came
+        size: bytes of records both ways
+        rows: its work in row gradients
+        engines: the engines that ran
+    """
+
+    packed: Packed
+    buffers: Any
+    up: int
+    size: int
+    rows: float
+    engines: set[str]
+
+
 class FlowerConnection:
     """Sends requests, and folds the answers in the order of client ids."""
 
@@ -71,17 +91,12 @@ class FlowerConnection:
         common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
         letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
         answers = self.flower.post.send(f"query.{exchange.method}", letters)
-        usual = self._usual(exchange, {i: raw for i, (raw, _) in answers.items()})
+        read, failed = self._read_all(exchange, answers)
         for block, ids in enumerate(exchange.blocks):
-            reply = Fold(block)
+            reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
             for i in ids:
-                if i in answers:
-                    try:
-                        self._take(reply, exchange, i, *answers[i], usual)
-                    except MedleyError as e:
-                        if not exchange.tolerant:
-                            raise
-                        reply.failed[i] = str(e)
+                if i in read:
+                    self._take(reply, exchange, i, read.pop(i))
             yield reply
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
@@ -92,20 +107,51 @@ class FlowerConnection:
         agreed = [self.flower.terms, self.flower.known]
         return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own, agreed)
 
-    def _usual(self, exchange: Exchange, answers: Mapping[int, bytes]) -> Form | None:
+    def _read_all(
+        self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
+    ) -> tuple[dict[int, Answer], dict[int, str]]:
+        """Answers that can be used, by client, and the errors of the others, which are raised unless one may fail.
+
+        ``answers``, bytes and the size of their records, are used up.
+        """
+        read, failed = dict[int, Answer](), dict[int, str]()
+
+        def fail(i: int, e: MedleyError) -> None:
+            if not exchange.tolerant:
+                raise e
+            failed[i] = str(e)
+            read.pop(i, None)
+
+        for i in sorted(answers):
+            try:
+                read[i] = self._read(exchange, i, *answers.pop(i))
+            except MedleyError as e:
+                fail(i, e)
+        usual = self._usual(exchange, read)
+        for i in [*read]:
+            if usual is not None and (odd := sorted(form_of(read[i].packed) - usual)):
+                name, form = odd[0]
+                fail(i, WireError(f"{_who(exchange, i)}: {name!r} is {form}, and {dict(usual)[name]} in most others'"))
+        largest = {i: largest_of(answer.packed) for i, answer in read.items()}
+        what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
+        for i, error in [*unlike(largest, what)]:
+            fail(i, error)
+        return read, failed
+
+    def _usual(self, exchange: Exchange, read: Mapping[int, Answer]) -> Form | None:
         """The form of most replies, where a sum may do without some and their type leaves the form open; else None."""
         up = self.host.algorithm.message_types[exchange.method].up
         if exchange.weights is None or not exchange.tolerant or up.has_one_form():
             return None
-        forms: Counter[Form] = Counter()
-        for i, raw in sorted(answers.items()):
-            with contextlib.suppress(MedleyError):
-                forms[form_of(self._read(exchange, i, raw)[1])] += 1
+        forms = Counter(form_of(answer.packed) for answer in read.values())
         return forms.most_common(1)[0][0] if forms else None
 
-    def _read(self, exchange: Exchange, i: int, answer: bytes) -> tuple[Words, Packed, Any]:
-        """Client i's words, reply and buffers. Raises MedleyError for an answer that cannot be read or believed."""
-        who = f"client {i}'s answer to {exchange.method}, round {exchange.round}"
+    def _read(self, exchange: Exchange, i: int, answer: bytes, size: int) -> Answer:
+        """Client i's answer; ``size`` is that of its records both ways.
+
+        Raises MedleyError for an answer that cannot be read or believed.
+        """
+        who = _who(exchange, i)
         raw = opened(answer, f"client {i}")
         try:
             got = pytree.from_bytes(raw, {})
@@ -113,27 +159,16 @@ class FlowerConnection:
             buffers = got["buffers"]
             words = Words(who, {k: got[k] for k in ("up", "rows", "engines")})
         except WireError as e:
-            raise WireError(f"{who}: {e}") from None
+            raise WireError(f"{who}: {printable(str(e))}") from None
         except Exception as e:  # of many kinds: a codec's arithmetic on fields of other shapes
-            raise WireError(f"{who} is none of ours: {type(e).__name__}: {e}") from None
+            raise WireError(f"{who} is none of ours: {type(e).__name__}: {printable(str(e))}") from None
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
-        return words, packed, buffers
+        return Answer(packed, buffers, words.whole("up", 0, len(raw)), size, *work_and_engines(words))
 
-    def _take(
-        self, reply: Fold, exchange: Exchange, i: int, answer: bytes, size: int, usual: Form | None = None
-    ) -> None:
-        """Add client i's answer to its block; one that is refused leaves nothing there.
-
-        Args:
-            size: bytes of records both ways
-            usual: the form that the reply must have; default None: any
-        """
-        words, packed, buffers = self._read(exchange, i, answer)
-        if usual is not None and (odd := sorted(form_of(packed) - usual)):
-            name, form = odd[0]
-            raise WireError(f"{words.who}: {name!r} is {form}, and {dict(usual)[name]} in most others' replies")
-        up, (rows, engines) = words.whole("up", 0, LIMIT), work_and_engines(words)
+    def _take(self, reply: Fold, exchange: Exchange, i: int, answer: Answer) -> None:
+        """Add client i's answer to its block."""
+        packed, buffers, up, size, rows, engines = answer
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {}))
         down += sum(t.numel() * t.element_size() for t in exchange.buffers) if exchange.buffers else 0
         reply.add(exchange, i, packed, None)
@@ -167,6 +202,16 @@ class FlowerConnection:
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+
+def _who(exchange: Exchange, i: int) -> str:
+    return f"client {i}'s answer to {exchange.method}, round {exchange.round}"
+
+
+def largest_of(packed: Packed) -> float:
+    """The largest absolute value in the floating-point tensors of a reply; 0 where there are none."""
+    floats = (v for v in packed.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
+    return max((float(v.abs().max()) for v in floats), default=0.0)
 
 
 def _check_buffers(who: str, buffers: Any, like: State | None) -> None:

@@ -11,6 +11,10 @@ LONGEST = 1 << 24
 """Bytes of the longest JSON answer that is read."""
 
 
+TEXT = 2000
+"""Characters of a client's error that are kept."""
+
+
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
 
@@ -50,7 +54,7 @@ class Words:
     def only(self, *keys: str) -> None:
         """Raise WireError unless the fields are ``keys``."""
         if self.said.keys() != set(keys):
-            came = ", ".join(sorted(map(str, self.said)))
+            came = printable(", ".join(sorted(map(str, self.said))))
             raise WireError(f"{self.who}: it has the fields {came:.200}; expected are {', '.join(sorted(keys))}")
 
     def whole(self, key: str, low: int, high: int) -> int:
@@ -80,6 +84,15 @@ class Words:
         if not isinstance(value, list) or not low <= len(value) <= high:
             self.refuse(key, f"a list of {low} entries" if low == high else f"a list of {low} to {high} entries")
         return value
+
+
+def printable(text: str) -> str:
+    """Text of a client on one line, without the signs that move a terminal's cursor: it cannot pass for a line of ours.
+
+    At most `TEXT` characters of it are kept.
+    """
+    line = " ".join(text[: 2 * TEXT].split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:TEXT])
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,7 @@ from ..contract.errors import BadData, MedleyError, RecipeError
 from ..contract.message import Packed
 from ..contract.settings import Checked, above, at_least, at_most, below
 from ..contract.task import Lies
+from ..numerics.shares import most_of
 from ..runtime.streams import generator, rng
 
 Kind = Literal["label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor"]
@@ -81,7 +82,7 @@ class Attack(Checked):
             seed: the run's seed
             clients: the number of clients
         """
-        count = int(self.share * clients + 1e-9)
+        count = most_of(self.share, clients)
         order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
         if unknown := [i for i in self.honest if not 0 <= i < clients]:
             raise RecipeError(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from ..contract.errors import RecipeError, WireError
 from ..contract.settings import Checked, at_least, in_range, positive
+from ..numerics.shares import least_of
 
 SPARSE = 50
 """Clients of a cohort from which masks are agreed on with some of the others, and not with all."""
@@ -66,7 +67,7 @@ class SecureSum(Checked):
         Raises RecipeError for a threshold that they do not reach, or that half of them reach.
         """
         t = self.threshold
-        count = max(2, math.ceil(t * members - 1e-9)) if isinstance(t, float) and t <= 1 else int(t)
+        count = max(2, least_of(t, members)) if isinstance(t, float) and t <= 1 else int(t)
         if count > members:
             raise RecipeError(
                 f"SecureSum(threshold={t!r}): {count} clients must stay, and the cohort has {members}; ask more "

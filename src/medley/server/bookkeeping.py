@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..contract.errors import RecipeError
 from ..contract.problem import State
 from ..wire.arrival import Arrival
 from ..wire.exchange import Tag
@@ -57,3 +59,12 @@ class Bookkeeping:
     def remembered(self) -> dict[int, Tag]:
         """The last versions of clients' memories that the server may build on; see `begun_with` for earlier ones."""
         return self.acked | {i: late.tag for i, late in self.late.items() if late.packed is not None}
+
+
+def joined(measured: Mapping[str, float], noted: Mapping[str, float], method: str) -> dict[str, float]:
+    """An evaluator's figures, and a method's with the counts of replies. Raises RecipeError for a name of both."""
+    if taken := measured.keys() & noted.keys():
+        raise RecipeError(
+            f"run(metrics=...): {min(taken)!r} is a column of {method}'s already; choose another name", "metrics"
+        )
+    return {**measured, **noted}

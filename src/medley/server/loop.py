@@ -27,7 +27,7 @@ from ..storage.run_folder import RunFolder
 from ..storage.spill import LazyMapping
 from ..wire.codec import Codec, Plain
 from ..wire.connection import Connection
-from .bookkeeping import Bookkeeping
+from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
 from .divergence import check_loss, check_model, judged, judged_by, one_round, reached, started
@@ -315,7 +315,7 @@ class Loop:
             "wall": state.wall,
             "bytes_down": b.ledger.down,
             "bytes_up": b.ledger.up,
-            **(measured | b.notes | self.algorithm.figures(state.s)),
+            **joined(measured, b.notes | self.algorithm.figures(state.s), self.algorithm.name),
         }
         check_loss(row.get("loss", 0.0), state.round, bool(state.history))
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it

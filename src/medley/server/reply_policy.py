@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from ..contract.errors import RecipeError
 from ..contract.needs import Need
+from ..contract.numbers import integer, real, take
+from ..numerics.shares import least_of
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,14 @@ class ReplyPolicy:
     faulty: Literal["raise", "drop"] = "raise"
 
     def __post_init__(self) -> None:
+        take(self, real, "deadline", "replies", "quorum")
+        take(self, integer, "retries")
+        quorum, retries = real(self.quorum), integer(self.retries)
         for name, value, ok, wants in (
             ("deadline", self.deadline, _above_0(self.deadline), "above 0 and finite, or None"),
             ("replies", self.replies, _above_0(self.replies), "a share below 1 or a whole number, above 0, or None"),
-            (
-                "quorum",
-                self.quorum,
-                isinstance(self.quorum, int | float) and 0 <= self.quorum <= 1,
-                "a share in [0, 1]",
-            ),
-            ("retries", self.retries, isinstance(self.retries, int) and self.retries >= 0, "a whole number, 0 or more"),
+            ("quorum", self.quorum, quorum is not None and 0 <= quorum <= 1, "a share in [0, 1]"),
+            ("retries", self.retries, retries is not None and retries >= 0, "a whole number, 0 or more"),
         ):
             if not ok or (name == "replies" and value is not None and value > 1 and value != int(value)):
                 raise RecipeError(f"ReplyPolicy({name}={value!r}): must be {wants}", name)
@@ -71,12 +71,16 @@ class ReplyPolicy:
             return self.deadline is None
         return all((self.enough(n) or n) >= n for n in asked)
 
+    def lacks(self, replied: int, asked: int) -> bool:
+        """True if so few of the clients that were asked replied that the run ends."""
+        return replied < least_of(self.quorum, asked)
+
     def enough(self, asked: int) -> int | None:
         """The number of replies that ends an exchange with ``asked`` clients; None waits for all."""
         if self.replies is None:
             return None
-        return max(1, math.ceil(self.replies * asked if self.replies < 1 else self.replies))
+        return max(1, least_of(self.replies, asked) if self.replies < 1 else int(self.replies))
 
 
 def _above_0(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and 0 < value < math.inf)
+    return value is None or ((number := real(value)) is not None and 0 < number < math.inf)

@@ -133,7 +133,7 @@ def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, asked: int) -> Exchang
     books, name = delivery.bookkeeping, COUNTS[0]
     if not policy.endless:
         books.notes[name] = books.notes.get(name, 0) + lost
-    if asked - lost < policy.quorum * asked:
+    if policy.lacks(asked - lost, asked):
         raise TooFewReplies(
             f"{asked - lost} of {asked} clients asked in round {delivery.exchange.round} are in the secure sum, and "
             f"ReplyPolicy(quorum={policy.quorum:g}) wants more"
@@ -179,7 +179,7 @@ def wait_by_policy(
     # A late reply counts in the exchange that asked for it, and in no later one that it is under way in.
     for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - there.keys())), strict=True):
         books.notes[name] = books.notes.get(name, 0) + count
-    if len(there) < policy.quorum * len(ids):
+    if policy.lacks(len(there), len(ids)):
         raise TooFewReplies(
             f"{len(there)} of {len(ids)} clients asked in round {exchange.round} answered, and ReplyPolicy(quorum="
             f"{policy.quorum:g}) wants more; silent were {sorted(set(ids) - there.keys())}"

@@ -100,13 +100,25 @@ def writable(path: Path, call: str) -> None:
         raise RecipeError(f"{remedy}: {e}; choose another place", "save") from e
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise RecipeError for a link in ``folder`` that is none to a folder: writing would change a file elsewhere."""
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.is_dir():
+            raise RecipeError(
+                f"{path} is a link to {path.readlink()}, which would be written to: put the file itself in its place, "
+                "or delete the link where the folder came from somebody else",
+                "checkpoint",
+            )
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock ``folder`` against other writers, in this process and in others. The lock ends with the process.
 
-    A forked child does not inherit it. Raises RecipeError when the folder is locked already.
+    A forked child does not inherit it. Raises RecipeError when the folder is locked already, and for links in it.
     """
     path, writer = made(folder) / ".lock", folder / ".writer"
+    refuse_links(folder)
     with writing(path):
         path.touch()
     lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)

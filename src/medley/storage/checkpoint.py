@@ -14,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from ..contract.errors import WireError
 from ..wire.arrival import Arrival
 from . import atomic, pytree
+from .checksum import checksum
 from .difference import difference
 from .formats import other_format
 from .spill import LazyMapping
@@ -64,7 +64,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=plain)}
     head["medley"] = metadata.version("medley-fl")
     with atomic.replacing(atomic.made(folder) / FILE) as tmp:
-        save_file(store, tmp, metadata={**head, "sum": _checksum(head, store)})
+        save_file(store, tmp, metadata={**head, "sum": checksum(head, store)})
     for old in folder.glob("memories-*.safetensors"):
         if old.name not in parts:
             old.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             store = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
             raise other_format(folder, head.get("format"), FORMAT, head.get("medley"))
-        if head.pop("sum") != _checksum(head, store):
+        if head.pop("sum") != checksum(head, store):
             raise WireError(
                 f"{path} is damaged: its checksum does not fit; take an earlier copy of {folder}, or start anew"
             )
@@ -145,13 +145,3 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     was, now = ({k: v for k, v in some.items() if k not in DESCRIBING} for some in (theirs, ours))
     if why := difference(was, now):
         raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
-
-
-def _checksum(head: dict[str, str], store: dict[str, Tensor]) -> str:
-    h = blake2b(digest_size=16)
-    for key in sorted(head):
-        h.update(f"{key}={head[key]}\n".encode())
-    for name in sorted(store):
-        h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
-        h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
-    return h.hexdigest()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..contract.errors import RecipeError, WireError
 from . import atomic
+from .checksum import checksum, refuse_damage
 
 FILE = "clients.safetensors"
 
@@ -94,8 +95,9 @@ def save_models(folder: Path, kept: ClientModels) -> None:
         (folder / FILE).unlink(missing_ok=True)
         return
     tensors = {f"{i}/{name}": t.contiguous() for i, own in kept.items() for name, t in own.items()}
+    head = {"clients": " ".join(map(str, kept))}
     with atomic.replacing(folder / FILE) as tmp:
-        save_file(tensors, tmp, {"clients": " ".join(map(str, kept))})
+        save_file(tensors, tmp, {**head, "sum": checksum(head, tensors)})
 
 
 def load_models(folder: Path) -> dict[int, dict[str, Tensor]]:
@@ -104,10 +106,15 @@ def load_models(folder: Path) -> dict[int, dict[str, Tensor]]:
         return {}
     try:
         with safe_open(folder / FILE, "pt") as f:
-            out: dict[int, dict[str, Tensor]] = {int(i): {} for i in (f.metadata() or {})["clients"].split()}
-            for key in f.keys():  # noqa: SIM118 - it is no mapping
-                i, _, name = key.partition("/")
-                out[int(i)][name] = f.get_tensor(key)
-            return out
+            head = dict(f.metadata() or {})
+            tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118 - it is no mapping
+        refuse_damage(folder / FILE, head.pop("sum", None), checksum(head, tensors))
+        out: dict[int, dict[str, Tensor]] = {int(i): {} for i in head["clients"].split()}
+        for key, t in tensors.items():
+            i, _, name = key.partition("/")
+            out[int(i)][name] = t
+        return out
+    except WireError:
+        raise
     except Exception as e:  # of many kinds, such as a key without a client
         raise WireError(f"{folder / FILE} holds no models of clients: {type(e).__name__}: {e}") from None

@@ -24,6 +24,9 @@ FILE, EARLIER = "events.jsonl", "events.earlier.jsonl"
 SIZE = 1 << 24
 """Bytes of a file; one more file keeps the events before it."""
 
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""A link in the place of the file, in a folder of somebody else's, is not written to; Windows has no such flag."""
+
 SHOWN = 1000
 """The largest number of clients that one event names."""
 
@@ -70,7 +73,7 @@ class Events(logging.Handler):
         """Append an event."""
         line = json.dumps({"at": round(time.time(), 3), "event": event, **values}, default=plain) + "\n"
         with suppress(OSError):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK, 0o600)
             try:
                 os.write(fd, line.encode())
                 full = os.fstat(fd).st_size > SIZE

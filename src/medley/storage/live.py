@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..contract.errors import WireError
+from ..contract.errors import MedleyError, WireError
 from . import events
 from .result import HISTORY, RUN, Row, history_of
 from .run_folder import LEDGER, described, resuming
@@ -103,7 +103,22 @@ class RunView:
 
 
 def view(folder: Path, now: float | None = None) -> RunView:
-    """The state of the run in ``folder`` at the time ``now``. Raises WireError where there is no run."""
+    """The state of the run in ``folder`` at the time ``now``.
+
+    Raises WireError where there is no run, and for events and deliveries that no run wrote.
+    """
+    try:
+        return _view(folder, now)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as e:
+        if isinstance(e, MedleyError):
+            raise
+        raise WireError(
+            f"the run in {folder} cannot be shown: {events.FILE} or {LEDGER} there is damaged ({type(e).__name__}: "
+            f"{e}); delete {events.FILE}, on which no result depends, or take a copy of the folder"
+        ) from None
+
+
+def _view(folder: Path, now: float | None) -> RunView:
     if not (folder / RUN).exists():
         if (folder / events.FILE).exists():
             raise WireError(f"the run in {folder} has not begun: {_last(folder)}")

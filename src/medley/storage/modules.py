@@ -135,14 +135,10 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
 def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     """Write a module's structure, and the numbers that x [d] lacks: frozen parameters, or all if x has another order.
 
-    Returns the reason where the module has no form in JSON, else an empty text.
+    Returns the reason where the module has no form in JSON, else an empty text; its numbers are written either way.
     """
     for stale in (STRUCTURE, NUMBERS):  # of an earlier result
         (folder / stale).unlink(missing_ok=True)
-    try:
-        text = json.dumps(written(module), indent=1)
-    except (Unwritten, ValueError) as e:
-        return str(e)
     trained = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
     other = not torch.equal(torch.cat(trained), x)
     lacking = {k: p.detach().cpu().clone() for k, p in module.named_parameters() if other or not p.requires_grad}
@@ -151,6 +147,10 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     if lacking:
         with atomic.replacing(folder / NUMBERS) as tmp:
             save_file(lacking, tmp)
+    try:
+        text = json.dumps(written(module), indent=1)
+    except (Unwritten, ValueError) as e:
+        return str(e)
     with atomic.replacing(folder / STRUCTURE) as tmp:
         tmp.write_text(text, encoding="utf-8")
     return ""
@@ -190,13 +190,11 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     if module is not None:
         out = copy.deepcopy(module)
         kept = load_file(folder / NUMBERS) if (folder / NUMBERS).exists() else {}
-        if not _whole(out, kept):
-            return fill(out, x, buffers)
         try:
             out.to(x.dtype).load_state_dict(kept, strict=False)
         except RuntimeError as e:
             raise WireError(f"the module is another network than the result's: {e}") from None
-        return trained(out.eval())
+        return trained(out.eval()) if _whole(out, kept) else fill(out, x, buffers)
     try:
         return load(folder, x, buffers)
     except WireError as e:

@@ -24,6 +24,7 @@ from ..contract.problem import State
 from ..wire.ledger import Ledger
 from . import atomic, modules
 from .checkpoint import FILE as CHECKPOINT
+from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
 from .environment import environment
 from .formats import other_format
@@ -209,8 +210,10 @@ class Result:
         save_models(folder, self.personal)
         if self.model is not None:
             self.save_structure(folder)
+        head = json.loads(json.dumps(head, default=plain))
+        head["checksum"] = checksum({"head": json.dumps(head), "clients": texts.get(CLIENTS, "")}, {})
         with atomic.replacing(folder / "result.json") as tmp:
-            tmp.write_text(json.dumps(head, indent=1, default=plain))
+            tmp.write_text(json.dumps(head, indent=1))
         return folder
 
     def save_structure(self, folder: str | Path) -> None:
@@ -319,10 +322,11 @@ class Result:
             if (found := head["format"]) != FORMAT:
                 raise other_format(folder, found, FORMAT, head.get("medley"), use="read")
             history = history_of((folder / HISTORY).read_text(encoding="utf-8"))
-            there = (folder / CLIENTS).exists()
-            clients = history_of((folder / CLIENTS).read_text(encoding="utf-8")) if there else []
+            of_clients = (folder / CLIENTS).read_text(encoding="utf-8") if (folder / CLIENTS).exists() else ""
+            clients = history_of(of_clients)
             kept = load_file(folder / "x.safetensors")
             x, buffers = kept["x"], (kept["floats"], kept["ints"]) if "floats" in kept else None
+            said = head.pop("checksum", None)
             check_kinds(head, KINDS)
             check_kinds(dict(zip(("outcome", "message"), head["status"], strict=True)), STATUS_KINDS)
             method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
@@ -344,6 +348,8 @@ class Result:
             clients,
             load_models(folder),
         )
+        found = checksum({"head": json.dumps(head), "clients": of_clients}, {})
+        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} beside it,", said, found)
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
         if model:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..contract.errors import ClientFailed, RecipeError, WireError
 from ..contract.message import Packed
+from ..contract.numbers import real, take
 from ..contract.settings import check_flags
 from ..runtime import streams
 from ..wire.connection import Host, Transport
@@ -66,13 +67,14 @@ class Lossy:
     inner: Transport = field(default_factory=Local)
 
     def __post_init__(self) -> None:
+        take(self, real, *FATES, "delay")
         shares = {name: getattr(self, name) for name in FATES}
         for name, share in shares.items():
-            if not isinstance(share, int | float) or not 0 <= share <= 1:
+            if real(share) is None or not 0 <= share <= 1:
                 raise RecipeError(f"Lossy({name}={share!r}): must be a share in [0, 1]", name)
         if sum(shares.values()) > 1:
             raise RecipeError(f"Lossy: its shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
-        if not isinstance(self.delay, int | float) or not 0 <= self.delay < float("inf"):
+        if real(self.delay) is None or not 0 <= self.delay < float("inf"):
             raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
         check_flags(self, "reorder")
         ids: object = self.clients

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import MedleyError, RecipeError
+from ..contract.numbers import integer, take
 from ..storage import pytree
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
@@ -56,7 +57,8 @@ class Processes:
     workers: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.workers, int) or not 1 <= self.workers <= MOST:
+        take(self, integer, "workers")
+        if (workers := integer(self.workers)) is None or not 1 <= workers <= MOST:
             raise RecipeError(
                 f"Processes(workers={self.workers!r}): must be a whole number, at least 1 and at most {MOST}", "workers"
             )

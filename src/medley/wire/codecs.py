@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError
 from ..contract.message import Packed
+from ..contract.numbers import integer, real, take
 from ..contract.settings import check_flags
+from ..numerics.shares import least_of
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
 
 __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
@@ -74,7 +76,8 @@ class Quantise:
         return self.feedback
 
     def __post_init__(self) -> None:
-        if self.bits not in range(2, 9):
+        take(self, integer, "bits")
+        if (bits := integer(self.bits)) is None or not 2 <= bits <= 8:
             raise RecipeError(f"Quantise(bits={self.bits!r}): must be a whole number from 2 to 8", "bits")
         if self.rounding not in ("nearest", "stochastic"):
             raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
@@ -125,7 +128,8 @@ class TopK:
     both_ways: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 1:
+        take(self, real, "fraction")
+        if real(self.fraction) is None or not 0 < self.fraction <= 1:
             raise RecipeError(f"TopK(fraction={self.fraction!r}): must be above 0 and at most 1", "fraction")
         check_flags(self, "feedback")
 
@@ -140,7 +144,7 @@ class TopK:
         for name, v in packed.items():
             if compressible(v):
                 flat = plus_kept(v, kept, name).reshape(-1)
-                at = flat.abs().argsort(descending=True, stable=True)[: math.ceil(self.fraction * len(flat))]
+                at = flat.abs().argsort(descending=True, stable=True)[: least_of(self.fraction, len(flat))]
                 at = at.sort().values
                 out[name] = flat[at]
                 out[name + "@"], out[name + "#"] = at.int(), torch.tensor(v.shape, dtype=torch.int32)

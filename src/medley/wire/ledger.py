@@ -96,4 +96,7 @@ class Ledger:
         rows = csv.reader(text.splitlines())
         if tuple(next(rows, ())) != Entry._fields:
             raise ValueError("other columns")
-        return cls(Entry(int(a), int(b), c, int(i), int(d), int(u), int(o)) for a, b, c, i, d, u, o in rows)
+        try:
+            return cls(Entry(int(a), int(b), c, int(i), int(d), int(u), int(o)) for a, b, c, i, d, u, o in rows)
+        except OverflowError:
+            raise ValueError("the ledger has a number of more than 64 bits") from None

@@ -27,7 +27,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
         return None
     if problem.factors is not None or not problem.in_order:
         return None
-    if any(m._forward_hooks or m._forward_pre_hooks for m in problem.module.modules()):
+    if any(v for m in problem.module.modules() for k, v in vars(m).items() if k.endswith("_hooks")):
         return None
     layers = _network(problem)
     if layers is None:

@@ -51,6 +51,7 @@ class NetworkModel:
 
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         self.family, self.classes, self.dtype, self.device = family, classes, dtype, device
+        _refuse_complex(family.module)
         self.module = copying.deepcopy(family.module).to(device=device, dtype=dtype)
         params, self.shared_count = trainable(self.module, family.shared)
         index = {p: i for i, p in enumerate(params)}
@@ -210,6 +211,17 @@ class NetworkModel:
         for mine, flat in ((self.floats, state[0]), (self.ints, state[1])):
             for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
                 b.copy_(v.view(b.shape))
+
+
+def _refuse_complex(module: nn.Module) -> None:
+    for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for name, t in tensors:
+            if t.is_complex():
+                raise RecipeError(
+                    f"Network(module): the {kind} {name} is complex, and a model is a vector of real numbers: hold its "
+                    "real and imaginary parts, and join them by torch.complex in forward()",
+                    "module",
+                )
 
 
 def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:

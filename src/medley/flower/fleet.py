@@ -1,0 +1,276 @@
+"""A node's side of a SuperLink's Fleet API. flwr is imported on the first call.
+
+Flower documents neither the API nor its client (``flwr.supernode``, ``flwr.supercore``).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..contract.errors import MedleyError, RecipeError, WireError
+from .errors import NotAdmitted, RunOver, Unreachable
+from .flwr_api import AGAIN
+
+if TYPE_CHECKING:
+    from .flwr_api import Context, Message
+
+LARGEST = 2 << 30
+"""Bytes of the largest answer that a node takes from a SuperLink."""
+
+CONTENT = 7200.0
+"""Seconds for which a node waits for the content of a request; once its run is over the SuperLink says so."""
+
+HEARTBEAT = 30.0
+"""Seconds of silence after which the SuperLink begins to doubt that a node lives; twice that, and it is offline."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message to this node, without its content.
+
+    Attributes:
+        raw: Flower's answer that held it, for `FleetNode.reopened`
+        message: Flower's message
+        tree: Flower's tree of the objects of its content
+    """
+
+    raw: bytes
+    message: Message
+    tree: Any
+
+    @property
+    def run(self) -> int:
+        """The id of the run."""
+        return int(self.message.metadata.run_id)
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return str(self.message.metadata.message_id)
+
+    @property
+    def kind(self) -> str:
+        """The message type."""
+        return str(self.message.metadata.message_type)
+
+
+class FleetNode:
+    """One node's side of a SuperLink's Fleet API, over TLS, known by its key.
+
+    Nothing that the SuperLink sends is executed. Of an app's archive only the run config in its pyproject.toml is read.
+
+    Args:
+        superlink: host:port
+        key: the file of the private key, as ``ssh-keygen -t ecdsa -b 384`` writes it, without a passphrase
+        ca: the file of the certificates, in PEM, that vouch for the SuperLink
+
+    Raises RecipeError for an address or files that cannot be used. Calls raise Unreachable, NotAdmitted, RunOver, or
+    WireError for an answer that cannot be used.
+    """
+
+    def __init__(self, superlink: str, key: Path, ca: Path) -> None:
+        os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+        os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+        from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+        from flwr.supernode.fleet_http_client import FleetHttpClient
+        from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+        self.superlink = superlink
+        address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", superlink)
+        if address is None or not 0 < int(address[1]) < 1 << 16:
+            raise RecipeError(
+                f"--superlink {superlink!r} is no address: give HOST:PORT, as fl.example.org:9092, without https://",
+                "superlink",
+            )
+        try:
+            private: Any = load_ssh_private_key(key.read_bytes(), None)
+            public = private.public_key()
+            signing = NodeAuthHttpInterceptor(private, public)
+            self._public = public_key_to_bytes(public)
+        except Exception as e:  # cryptography raises errors of many classes
+            raise RecipeError(f"{key} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+        try:
+            signers = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), signing]
+            self._client = FleetHttpClient.from_server_address(superlink, False, ca.read_bytes(), interceptors=signers)
+        except (OSError, ValueError) as e:
+            raise RecipeError(f"{ca} holds no certificates: {e}", "ca") from None
+        self._client._client.event_hooks["response"] = [_bounded]
+        self._node: Any = None
+
+    def activate(self, known: int | None = None) -> int:
+        """Say that this node is there. Returns Flower's id of it.
+
+        ``known`` is the id that the node had before. A SuperLink activates no node that it takes for online; one whose
+        process was killed, or whose SuperLink was, goes on after a heartbeat.
+        """
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+        from flwr.proto.node_pb2 import Node
+
+        if known is not None:
+            self._node = Node(node_id=known)
+            with suppress(NotAdmitted):  # an id of another key, or of another SuperLink
+                if self.heartbeat():
+                    return known
+        asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+        self._node = Node(node_id=self._call("ActivateNode", asked).node_id)
+        return int(self._node.node_id)
+
+    def deactivate(self) -> None:
+        """Say that this node leaves, where it is active."""
+        from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+
+        if self._node is not None:
+            self._call("DeactivateNode", DeactivateNodeRequest(node_id=self._node.node_id))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def heartbeat(self) -> bool:
+        """Say that this node lives. False where the SuperLink has forgotten it."""
+        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+
+        asked = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        return bool(self._call("SendNodeHeartbeat", asked).success)
+
+    def pull(self) -> Parcel | None:
+        """The next message to this node, if there is one. The SuperLink hands a message out once."""
+        from flwr.proto.fleet_pb2 import PullMessagesRequest
+
+        answer = self._call("PullMessages", PullMessagesRequest(node=self._node))
+        return self._opened(answer) if answer.messages_list else None
+
+    def reopened(self, raw: bytes) -> Parcel:
+        """A message from `Parcel.raw`. Raises WireError for bytes that are none."""
+        from flwr.proto.fleet_pb2 import PullMessagesResponse
+
+        try:
+            return self._opened(PullMessagesResponse.FromString(raw))
+        except Exception as e:  # protobuf raises errors of many classes
+            raise WireError(f"this is no message of Flower's: {e}") from None
+
+    def _opened(self, answer: Any) -> Parcel:
+        from flwr.common.serde import message_from_proto
+
+        message = message_from_proto(answer.messages_list[0])
+        return Parcel(answer.SerializeToString(), message, answer.message_object_trees[0])
+
+    def content(self, parcel: Parcel) -> Message:
+        """The message with its content, from the SuperLink."""
+        from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+
+        wanted = [t.object_id for t in inflatable_object.iterate_object_tree(parcel.tree)]
+        pull = make_pull_object_fn_protobuf(lambda asked: self._call("PullObject", asked), self._node, parcel.run)
+        try:
+            objects = inflatable_utils.pull_objects(wanted, pull, initial_backoff=AGAIN, max_time=CONTENT)
+            message: Message = inflatable_utils.inflate_object_from_contents(parcel.id, objects)
+        except MedleyError:
+            raise
+        except Exception as e:  # a SuperLink may send anything
+            raise WireError(f"the content of message {parcel.id} cannot be read: {type(e).__name__}: {e}") from None
+        message.metadata.__dict__["_message_id"] = parcel.id
+        return message
+
+    def push(self, parcel: Parcel, reply: Message, seconds: float) -> None:
+        """Send the reply to a message, and let the SuperLink forget the message's content.
+
+        Args:
+            parcel: the message
+            reply: Flower's reply to it
+            seconds: the time that the reply took
+        """
+        from flwr.app.message import remove_content_from_message
+        from flwr.common.serde import message_to_proto
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+        from flwr.supercore.inflatable import inflatable_object as inflatable
+        from flwr.supercore.inflatable import inflatable_utils
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+
+        # With the request's own times the reply to it has one id, however often it is made and sent.
+        asked_for = parcel.message.metadata
+        reply.metadata.__dict__.update(_created_at=asked_for.created_at, _ttl=asked_for.ttl)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with inflatable.no_object_id_recompute():
+            tree, objects = inflatable.get_object_tree(reply), inflatable.get_all_nested_objects(reply)
+            bare = remove_content_from_message(reply) if reply.has_content() else reply
+            what = {"messages_list": [message_to_proto(bare)], "message_object_trees": [tree]}
+            asked = PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
+            told = self._call("PushMessages", asked)
+            send = lambda part: self._call("PushObject", part)
+            sent = make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id)
+            inflatable_utils.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
+        done = ConfirmMessageReceivedRequest(node=self._node, run_id=parcel.run, message_object_id=parcel.id)
+        self._call("ConfirmMessageReceived", done)
+
+    def context(self, run: int, node_config: Mapping[str, Any]) -> Context:
+        """Flower's context for a run: the app's run config with the run's own settings, and this node's config."""
+        from flwr.app import Context, RecordDict
+        from flwr.common.config import get_fused_config_from_fab
+        from flwr.common.serde import run_from_proto
+        from flwr.proto.fab_pb2 import GetFabRequest
+        from flwr.proto.run_pb2 import GetRunRequest
+
+        about = run_from_proto(self._call("GetRun", GetRunRequest(node=self._node, run_id=run)).run)
+        asked = GetFabRequest(node=self._node, hash_str=about.fab_hash, run_id=run)
+        app = self._call("GetFab", asked).fab.content
+        try:
+            with zipfile.ZipFile(io.BytesIO(app)) as archive:
+                if (size := archive.getinfo("pyproject.toml").file_size) > 1 << 20:
+                    raise ValueError(f"its pyproject.toml has {size} bytes")
+            config = get_fused_config_from_fab(app, about)
+        except Exception as e:  # an archive may be broken in many ways
+            raise WireError(f"the run config of run {run} cannot be read: {type(e).__name__}: {e}") from None
+        node = int(self._node.node_id)
+        return Context(run, node, dict(node_config), RecordDict(), config, series_id=about.series_id)
+
+    def _call(self, name: str, request: Any) -> Any:
+        """One request to the SuperLink."""
+        import httpx
+
+        try:
+            return getattr(self._client, name)(request)
+        except httpx.HTTPStatusError as e:
+            code, text = e.response.status_code, " ".join(re.sub("<[^>]*>", " ", e.response.text).split())[:200]
+            if code == 403:
+                raise RunOver("the run is over") from None
+            if code == 401 or (name == "ActivateNode" and code in (404, 412)):
+                raise NotAdmitted(
+                    f"the SuperLink at {self.superlink} does not accept this node's key: have it registered there "
+                    "(flwr supernode register), look at the clocks, which may differ by five minutes, or wait a minute "
+                    "where a process with this key was killed and its memory folder is gone"
+                ) from None
+            raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
+        except httpx.TransportError as e:
+            if "certificate verify failed" in str(e).lower():
+                raise RecipeError(
+                    f"the certificate of {self.superlink} is not vouched for by the file given as --ca: {e}", "ca"
+                ) from None
+            raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None
+        except (ValueError, RuntimeError) as e:  # no protobuf; or the client was closed by another thread
+            raise Unreachable(f"{self.superlink} answers {name} with something that is not Flower's: {e}") from None
+
+
+def error_reply(parcel: Parcel, reason: str) -> Message:
+    """Flower's reply for a message that could not be served."""
+    from flwr.app import Error, Message
+
+    return Message(Error(2, reason), reply_to=parcel.message)
+
+
+def _bounded(response: Any) -> None:
+    """Raise ValueError before the body of an answer is read that is compressed, or larger than `LARGEST`."""
+    size = response.headers.get("content-length", "")
+    if "content-encoding" in response.headers or not size.isdigit() or int(size) > LARGEST:
+        raise ValueError(f"a body of {size or 'unknown'} bytes, encoded {response.headers.get('content-encoding')}")

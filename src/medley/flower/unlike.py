@@ -1,0 +1,33 @@
+"""Numbers of one client that are absurd beside those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median_low
+
+from ..contract.errors import WireError
+
+TIMES = 1e6
+"""A number is absurd that is more than so many times the median of all clients', and more than so much."""
+
+FEWEST = 3
+"""Clients at least: of two nobody knows which one is right."""
+
+
+def unlike(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireError]]:
+    """Clients whose number is absurd, and the errors that say so.
+
+    Args:
+        numbers: a number of each client, at least 0
+        what: the number in words, for errors
+    """
+    usual = median_low(numbers.values()) if len(numbers) >= FEWEST else 0.0
+    for i, number in numbers.items():
+        if len(numbers) >= FEWEST and number > TIMES * max(usual, 1.0):
+            yield (
+                i,
+                WireError(
+                    f"client {i}'s {what} is {number:.3g}, and the median of {len(numbers)} clients' {usual:.3g}: look "
+                    'at its rows and its pace, or leave such replies out by reply_policy.faulty = "drop"'
+                ),
+            )

@@ -1,0 +1,28 @@
+"""Checksums of tensors and texts in files: damage that leaves a file readable is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from ..contract.errors import WireError
+
+
+def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
+    """The checksum of texts and tensors with their names."""
+    h = blake2b(digest_size=16)
+    for key in sorted(texts):
+        h.update(f"{key}={texts[key]}\n".encode())
+    for name in sorted(store):
+        h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
+        h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
+    return h.hexdigest()
+
+
+def refuse_damage(where: object, said: str | None, found: str) -> None:
+    """Raise WireError where a file's checksum does not fit; one of an earlier version has none, ``said`` None."""
+    if said not in (None, found):
+        raise WireError(f"{where} is damaged: its checksum does not fit; take an earlier copy, or run it again")
