@@ -161,6 +161,10 @@ def test_modules_of_the_users_own_travel_with_the_app(tmp_path: Path) -> None:
     there = {str(path.relative_to(tmp_path / "project")) for path in written}
     assert {"app/wardnet.py", "node/wardnet.py"} <= there
     assert not any("other" in path for path in there)
+    for name in ("trial.sh", "node/node.service"):
+        assert "--allow-code wardnet:Net" in (tmp_path / "project" / name).read_text()
+    deploy.init(tmp_path / "plain")
+    assert not any(b"CODE" in path.read_bytes() for path in (tmp_path / "plain").rglob("*.s*"))
 
 
 def test_init_writes_a_recipe_that_runs_with_so_many_clients_or_refuses(tmp_path: Path) -> None:
