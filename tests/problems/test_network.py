@@ -56,6 +56,25 @@ class Functional(nn.Module):
         return self.head(F.dropout(X, 0.5, self.training))
 
 
+class Sampling(Functional):
+    """Draws in evaluation mode too, as Monte Carlo dropout and a VAE do."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.head(F.dropout(X, 0.5))
+
+
+@pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
+def test_draws_in_evaluation_are_the_same_in_every_run_and_leave_the_global_stream_alone(transport: Any) -> None:
+    clients = [(torch.randn(12, 4), torch.arange(12) % C)] * 3
+    fed = md.Federation(Network(Sampling()), clients=clients, test=clients[0])
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    digests = {md.run(md.FedAvg(), fed, 2, transport=t).digest for t in (None, transport)}
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(8)
+    assert digests == {md.run(md.FedAvg(), fed, 2).digest}
+
+
 def mlp() -> nn.Module:
     return md.models.mlp(4, C, (5,))
 

@@ -171,6 +171,11 @@ def test_frozen_numbers_are_the_folders_and_not_those_of_the_module_given(tmp_pa
         assert (folder / "model.json").exists() != unwritten
         rows = DATA.X[:50].float()
         assert torch.equal(md.Result.load(folder, module=other).outputs(rows), r.outputs(rows))
+        raw = bytearray((folder / "model.safetensors").read_bytes())
+        raw[-2] ^= 0x40
+        (folder / "model.safetensors").write_bytes(raw)
+        with pytest.raises(md.WireError, match=r"model\.safetensors is damaged"):
+            md.Result.load(folder, module=other)
 
 
 def test_safetensors_hold_the_state_dict(ran: tuple[md.Federation, md.Result, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Medley takes from flwr beside the Fleet API, tested with the versions in `TESTED`; imported on the first call.
+"""Parts of flwr that Medley takes, but for the Fleet API; tested with the versions in `TESTED`, imported on first use.
 
 Documented by Flower: Message, RecordDict, ConfigRecord, ClientApp, ServerApp; Grid's push_messages and pull_messages.
 Not documented: the codes of errors (``flwr.common.constant.ErrorCode``), ``count_bytes`` of records, and the pauses

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..contract.errors import WireError
 from ..contract.problem import State
 from . import atomic
+from .checksum import checksum, refuse_damage
 
 STRUCTURE, NUMBERS = "model.json", "model.safetensors"
 """Files of a folder: the structure of its network, and the parameters that x does not have in their order."""
@@ -146,7 +148,7 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
         lacking |= {k: b.detach().cpu().clone() for k, b in module.named_buffers()}
     if lacking:
         with atomic.replacing(folder / NUMBERS) as tmp:
-            save_file(lacking, tmp)
+            save_file(lacking, tmp, {"sum": checksum({}, lacking)})
     try:
         text = json.dumps(written(module), indent=1)
     except (Unwritten, ValueError) as e:
@@ -166,7 +168,7 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
         raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
     try:
         module = rebuilt(structure)
-        kept = load_file(folder / NUMBERS) if (folder / NUMBERS).exists() else {}
+        kept = _numbers(folder)
         module.load_state_dict(kept, strict=False)
         return trained(module) if _whole(module, kept) else fill(module, x, buffers)
     except WireError:
@@ -189,7 +191,7 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     """
     if module is not None:
         out = copy.deepcopy(module)
-        kept = load_file(folder / NUMBERS) if (folder / NUMBERS).exists() else {}
+        kept = _numbers(folder)
         try:
             out.to(x.dtype).load_state_dict(kept, strict=False)
         except RuntimeError as e:
@@ -200,6 +202,20 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     except WireError as e:
         log.warning("%s: the result has no model: %s", folder, e)
         return None
+
+
+def _numbers(folder: Path) -> dict[str, Tensor]:
+    """The numbers that `save` wrote beside x; none where there is no file. Raises WireError for a damaged one."""
+    path = folder / NUMBERS
+    if not path.exists():
+        return {}
+    try:
+        with safe_open(path, "pt") as f:
+            said, kept = (f.metadata() or {}).get("sum"), {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as e:
+        raise WireError(f"{path} cannot be read: {e}") from None
+    refuse_damage(path, said, checksum({}, kept))
+    return kept
 
 
 def _whole(module: nn.Module, kept: Mapping[str, Tensor]) -> bool:

@@ -164,6 +164,7 @@ class Network:
         try:
             p.check_ids(X)
             rows = in_memory(p.inputs(X[:2])).clone()
+            p.noisy = Need.NOISE in p.gives  # until it is tried below
             out = p.outputs(p.flat, rows)
         except BadData:
             raise
@@ -185,6 +186,7 @@ class Network:
                 "squared error of the two would be of all pairs; "
                 f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
+        p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
         p.changes_inputs = p.works_in_place(rows)

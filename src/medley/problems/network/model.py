@@ -23,6 +23,9 @@ from .names import trainable
 from .own_loss import evaluated
 from .spec import NetworkSpec
 
+EVALUATION = 0
+"""The seed of draws in evaluation mode."""
+
 
 class NetworkModel:
     """A copy of the module, in the run's dtype and on its device. All clients of a process share it, one at a time.
@@ -46,6 +49,7 @@ class NetworkModel:
         factors: the factor of the loss for each class [c]; None for 1 each.
         changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
+        noisy: whether the outputs in evaluation mode draw random numbers, as those of a VAE may.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """
 
@@ -76,6 +80,7 @@ class NetworkModel:
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
         self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
+        self.noisy = False
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         weights = family.class_weights
@@ -142,11 +147,18 @@ class NetworkModel:
                 m.train()
 
     def outputs(self, x: Vec, X: Data) -> Tensor:
-        """The network's outputs in evaluation mode, without a graph."""
+        """The network's outputs in evaluation mode, without a graph; if they draw, they draw the same each time."""
         self.load(x)
         self.mode(False)
-        with torch.no_grad():
+        with torch.no_grad(), self.forked() if self.noisy else contextlib.nullcontext():
+            if self.noisy:
+                (torch.default_generator.manual_seed if self.device == "cpu" else torch.manual_seed)(EVALUATION)
             return self.apply(X)
+
+    def forked(self) -> contextlib.AbstractContextManager[None]:
+        """A context after which torch's global streams are as they were."""
+        cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
+        return cast("contextlib.AbstractContextManager[None]", torch.random.fork_rng(cuda))
 
     def apply(self, X: Data) -> Tensor:
         """The network's outputs of these rows in its present mode, with its present parameters."""

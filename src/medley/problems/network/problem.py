@@ -70,7 +70,7 @@ class NetworkProblem(NetworkModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
-        names = ("gives", "row", "allowed", "by_rows", "changes_inputs")
+        names = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy")
         state = {name: getattr(self, name) for name in names}
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
@@ -121,19 +121,20 @@ class NetworkProblem(NetworkModel):
             self.flat.copy_(torch.cat([p.detach().reshape(-1) for p in params]))
         return self.flat.clone()
 
-    def draws_random_numbers(self, X: Data) -> bool:
-        """Whether the forward pass of these rows in training mode draws random numbers.
+    def draws_random_numbers(self, X: Data, training: bool = True) -> bool:
+        """Whether the forward pass of these rows in training mode, or in evaluation mode, draws random numbers.
 
         Tried under a fork of the global streams, with copies of the buffers: both stay as they are. True where the pass
         fails.
         """
         cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
         kept = {name: b.clone() for name, b in self.module.named_buffers()}
-        self.mode(True)
-        with torch.random.fork_rng(cuda), torch.no_grad():
+        self.mode(training)
+        with self.forked(), torch.no_grad():
             before = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             try:
-                functional_call(self.module, kept, *arguments(self.module, inputs_of(X)), tie_weights=False)
+                rows = self.given(inputs_of(X))
+                functional_call(self.module, kept, *arguments(self.module, rows), tie_weights=False)
             except Exception:  # BatchNorm fails with one row; it is not known then
                 return True
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
