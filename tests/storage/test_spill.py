@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ import medley as md
 from medley.contract.types import Vec
 from medley.storage import checkpoint, spill
 from medley.storage.spill import Spill
+from support.interrupts import lines_of
 
 
 @dataclass
@@ -89,30 +88,6 @@ def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: An
         dict(checkpoint.load(tmp_path, {"Held": Held})["memories"].items())
 
 
-def lines_of(call: Any, stop: int | None = None) -> int:
-    """The lines of spill.py that ``call()`` runs, as Python counts them; Ctrl-C comes before line number ``stop``."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != spill.__file__:
-            return None
-        if event == "line":
-            count += 1
-            if count == stop:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("budget", [0, 2 * 80, 10 * 80])
 def test_ctrl_c_at_any_line_leaves_every_client_its_old_or_its_new_value(budget: int):
     def filled() -> Spill:
@@ -126,12 +101,12 @@ def test_ctrl_c_at_any_line_leaves_every_client_its_old_or_its_new_value(budget:
         kept[1] = value(7, 10)
 
     there = filled()
-    steps = lines_of(lambda: store(there))
+    steps = lines_of(lambda: store(there), spill)
     assert steps > 10
     for stop in range(1, steps + 1):
         kept = filled()
         with pytest.raises(KeyboardInterrupt):
-            lines_of(lambda: store(kept), stop)  # noqa: B023 (called here)
+            lines_of(lambda: store(kept), spill, stop)  # noqa: B023 (called here)
         assert sorted(kept) == [0, 1, 2]
         assert len(kept) == 3
         found = {i: kept.peek(i)[0][1].count for i in kept}

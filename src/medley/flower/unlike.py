@@ -21,13 +21,13 @@ def unlike(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireE
         numbers: a number of each client, at least 0
         what: the number in words, for errors
     """
-    usual = median_low(numbers.values()) if len(numbers) >= FEWEST else 0.0
+    if len(numbers) < FEWEST:
+        return
+    usual = median_low(numbers.values())
     for i, number in numbers.items():
-        if len(numbers) >= FEWEST and number > TIMES * max(usual, 1.0):
-            yield (
-                i,
-                WireError(
-                    f"client {i}'s {what} is {number:.3g}, and the median of {len(numbers)} clients' {usual:.3g}: look "
-                    'at its rows and its pace, or leave such replies out by reply_policy.faulty = "drop"'
-                ),
+        if number > TIMES * max(usual, 1.0):
+            error = WireError(
+                f"client {i}'s {what} is {number:.3g}, and the median of {len(numbers)} clients' {usual:.3g}: look "
+                'at its rows and its pace, or leave such replies out by reply_policy.faulty = "drop"'
             )
+            yield i, error
