@@ -6,10 +6,12 @@ import operator
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 
 def integer(value: Any) -> int | None:
     """The value as an int; None where it is no whole number, as True, 3.0 and "3" are not."""
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):  # the latter has an index in older NumPy
         return None
     try:
         return operator.index(value)
