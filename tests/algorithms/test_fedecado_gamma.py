@@ -155,7 +155,7 @@ def test_late_replies_reach_the_optimum_and_go_on_from_a_checkpoint(rounds: int,
     run(method(), fed, 37, **options, checkpoint=tmp_path)
     again = run(method(), fed, rounds, **options, resume=tmp_path)
     assert torch.equal(whole.x, again.x)
-    assert whole.summary["late"] > 0.1
+    assert whole.summary["lateness"] > 0.1
     assert error(whole, toy.x_star) < gap
 
 

@@ -8,7 +8,7 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 **One round sends** (floats per client):
 
 - simulate_net (if flows="server"): 2d down, d + 1 up
-- change_flow (if flows="client"): 2d down, 2d + 3 up
+- change_flow (if flows="client"): 2d + 1 down, 2d + 5 up
 - simulate (if form="J" and flows="server"): 2d down, d + 2 up
 - simulate (if form="I"): 2d + 1 down, d + 2 up
 - simulate (if form="paper"): 2d down, 2d + 2 up
@@ -27,18 +27,20 @@ At rest x_i = x = x*, J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 o
 the clients' learning rates, epochs and sizes. Between its visits a client is its Norton equivalent, a source J_i in
 parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
 
-    n_i = J_i − S                                   down, with x: the star's neutral floats
+    n_i = ρ (J_i − S),  −S where J_i is not known   down, with x: the star's neutral floats
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
-    T̄ = mean T_i²/mean T_i,  w_i = √(T̄ T_i)         the window, of length Te = mean w_i; means by p_i, over the replies
+    ρ⁺ = mean max(0, 1 − ½ |ε_i|²/|J_i⁺|²)          the flows' share that lasts; means by p_i, over the replies
+    w_i = √(T̄ T_i),  T̄ = mean T_i²/mean T_i         the window, of length Te = mean w_i; all w_i are less by one factor
+                                                    where mean w_i/T_i > 1.25
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 )
     t = (t⁻ + 1) (1 − max(0, cos(S⁺, v⁻))),  b = f t/(t + 3)
     β = min( b, 1 − ½ min( 1, N/|S⁺|² ) ),   N = |S⁺ − S|²/2f
-    v = β v⁻ − ( Te S + mean w_i ε_i + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
+    v = β v⁻ − ( mean w_i (J_i⁺ − n_i) + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
-    T_h = E[T] (E[√T]²/E[T])⁴,  (1 + e) Te ≤ max(Te, 3 T_h)      means by p_i over replies and rounds, decay .9
+    T_h = 1/(E[1/√T]³ E[√T]),  (1 + e) Te ≤ max(Te, 3 T_h)       means by p_i over replies and rounds, decay .9
 
 The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
@@ -134,6 +136,8 @@ from ...numerics.circuit.norton import (
     inertia,
     noise_bound,
     refresh,
+    steadiness,
+    window,
 )
 from .descent import passive
 from .inductive import Inductive
@@ -164,6 +168,7 @@ class FedECADO(Inductive):
         probes: Hutchinson samples of a curvature.
         reach: the longest extension of a window, in windows; default 1.
         inertia: whether the node has an inductor; default True.
+        steady: whether net flows are multiplied by ρ, the share of the flows that lasts; default True.
         shorten: whether a descent that overshoots is made again with shorter steps, see `passive`; default True. It is
             not with ``gamma``, where rows are private, and where clients have parameters of their own.
         gamma: tolerance of the local truncation error of the node's steps and of the clients', relative to a step, at
@@ -204,13 +209,14 @@ class FedECADO(Inductive):
         s.late = 0.9 * s.late + 0.1 * age
         p = [clients.p[i] for i in got]
         reach = Reach.of(torch.tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
-        s.times = s.times.then(reach.share, reach.T, reach.trust)
+        s.times = s.times.then(reach.share, reach.trust, reach.slope)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w)
             s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
+        s.steady = new.steady / reach.share
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
@@ -220,14 +226,16 @@ class FedECADO(Inductive):
         return Window(went.step, went.T)
 
     def nets(self, s: Server, S: Vec, clients: Cohort) -> dict[int, Net]:
-        """n_i = J_i − S: the star's neutral floats, so that the common current is not pushed into the clients.
+        """n_i = ρ (J_i − S): the star's neutral floats, so that the common current is not pushed into the clients.
 
-        Where replies are late, it is less by the innovations' share of the flows, and a first visit begins at rest.
+        Where replies are late, ρ is by the innovations' share of all flows, and a first visit begins at rest.
         """
         late = min(1.0, s.late)
         surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
         size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
-        share = 1 - late * min(1.0, math.sqrt(surprise / size)) if size > 0 else 1.0
+        share = s.steady if self.steady else 1.0
+        if late and size > 0:
+            share = 1 - late * min(1.0, math.sqrt(surprise / size))
         first = Net(S * (late - 1))
         return {i: Net((s.J[i] - S).mul_(share)) if i in s.J else first for i in clients.ids}
 
@@ -256,7 +264,8 @@ class FedECADO(Inductive):
             ahead.add_(innovation, alpha=p * w_i)
             J[i], branches[i] = flow, new
         s.J, s.branches, s.GX, s.S = J, branches, GX, sums
-        return Refreshed([J[i] for i in got], S1, ahead)
+        ahead.add_(S, alpha=reach.Te * reach.share)
+        return Refreshed([J[i] for i in got], S1, ahead, reach.share)
 
     def move(
         self, s: Server, S: tuple[Vec, Vec], ahead: Vec, Te: float, clients: Cohort, replies: float, h: float = 0.0
@@ -265,7 +274,7 @@ class FedECADO(Inductive):
 
         Args:
             S: Kirchhoff's sum at x before the replies and after them [d].
-            ahead: Σ p_i w_i ε_i/Σ p_i [d].
+            ahead: Σ p_i w_i (J_i⁺ − n_i)/Σ p_i [d].
             Te: length of the window.
             replies: number of replies; the expected number in a private run.
             h: conductance of the whole star.
@@ -277,7 +286,7 @@ class FedECADO(Inductive):
             e, share = extension(f, sizes, s.extended, most), 1.0
         else:
             e, share = controlled(f, sizes, s.extended, self.gamma, most)
-        x = advance(s.x, Te, S, ahead, e, h)
+        x = advance(s.x, Te, S[1], ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
         b = 0.0
@@ -290,7 +299,7 @@ class FedECADO(Inductive):
         read = s.x if s.read is None else s.read
         w = math.sqrt(f * (1 - b))
         s.x, s.read, s.extended = x, None if w == 1 else torch.lerp(read, x, w), share * (1 + e) - 1
-        clients.note(Te=Te, extended=s.extended, late=s.late)
+        clients.note(Te=Te, extended=s.extended, lateness=s.late)
 
     def damping(self, s: Server, S: tuple[Vec, Vec], f: float, tau: float) -> float:
         """With gamma, the critical β for the star's conductance."""
@@ -334,27 +343,32 @@ class FedECADO(Inductive):
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
-        replies = clients.ask(self.change_flow, Node(s.x, s.S))
+        replies = clients.ask(self.change_flow, Node(s.x, s.S, s.steady if self.steady else 1.0))
         up, q = replies.sum(), float(self.q)
-        if min(float(up.T), float(up.square), float(up.trust)) <= 0:
+        if min(float(up.T), float(up.square), float(up.trust), float(up.slope)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.
             s.S = s.S + up.flow
             return
-        scale = (float(up.square) / float(up.T)) ** (1 - q) / replies.share  # T̄^(1−q)/Σ p_i
+        share, trust, slope = replies.share, float(up.trust), float(up.slope)
+        scale = window(share, float(up.square), float(up.T), slope, q) / share
         S, s.S = s.S, s.S + up.flow
-        s.times = s.times.then(replies.share, float(up.T), float(up.trust))
-        self.move(s, (S, s.S), scale * up.ahead, scale * float(up.trust), clients, replies.count)
+        s.times = s.times.then(share, trust, slope)
+        s.steady = min(max(float(up.steady) / share, 0.0), 1.0)
+        self.move(s, (S, s.S), scale * up.ahead, scale * trust, clients, replies.count)
 
     @on_client(vectorized=True)
     def change_flow(self, me: Client[Memory], got: Node) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
         assert got.S is not None
+        assert got.steady is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
-        net = J - got.S
+        net = (J - got.S) * (1.0 if me.memory.J is None else got.steady)
         went = self.descend(me, got.x, net)
         me.memory.J = net - went.step / went.T
         change, trust = me.memory.J - J, went.T ** float(self.q)
-        return Change(change, trust * change, went.T, went.T**2, trust)
+        slope = trust / went.T
+        steady = number(steadiness(*(v.square().sum(-1, keepdim=True) for v in (change, me.memory.J))))
+        return Change(change, -slope * went.step, went.T, went.T**2, trust, slope, steady)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
         """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""

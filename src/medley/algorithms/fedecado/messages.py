@@ -10,10 +10,11 @@ from ...numerics.circuit.norton import Branch, Times
 
 
 class Node(Message):
-    """Down to all: the node x [d]; where clients keep their flows, also Kirchhoff's sum S [d]."""
+    """Down to all: the node x [d]; where clients keep their flows, also Kirchhoff's sum S [d] and ρ, see `steady`."""
 
     x: Vec
     S: Vec | None
+    steady: float | None = None
 
 
 class Net(Message):
@@ -34,8 +35,9 @@ class Change(Message):
 
     Attributes:
         flow: the change ε_i of its flow [d].
-        ahead: T_i^q ε_i [d].
-        T, square, trust: T_i, T_i² and T_i^q.
+        ahead: −T_i^(q−1) D_i, D_i its displacement [d].
+        T, square, trust, slope: T_i, T_i², T_i^q and T_i^(q−1).
+        steady: ρ_i, the share of its flow that lasts.
     """
 
     flow: Vec
@@ -43,6 +45,8 @@ class Change(Message):
     T: Num
     square: Num
     trust: Num
+    slope: Num
+    steady: Num
 
 
 class Center(Message):
@@ -111,6 +115,7 @@ class Server:
         read: the read-out of the node that is evaluated [d]; None for the node itself.
         extended: the extension of the last window, in windows.
         times: moments of the clients' times.
+        steady: ρ, the share of the flows that lasts from a visit to the next.
         v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
         star: with gamma, the conductance of all branches together along the motion; None before the first round.
         late: rounds that a reply is under way, an average over rounds with decay .9; 0 until one was late.
@@ -128,6 +133,7 @@ class Server:
     read: Vec | None = None
     extended: float = 0.0
     times: Times = field(default_factory=Times)
+    steady: float = 1.0
     v: Vec | None = None
     age: float = 0.0
     star: Branch | None = None

@@ -37,6 +37,7 @@ class Settings(Algorithm[Server, Memory]):
     probes: Annotated[int, at_least(1)] = 8
     reach: Annotated[float, at_least(0)] = 1.0
     inertia: bool = True
+    steady: bool = True
     shorten: bool = True
     gamma: Annotated[float, positive, at_most(0.25)] | None = None
 
@@ -55,7 +56,7 @@ class Settings(Algorithm[Server, Memory]):
             if self.q != "auto" and self.q > 1:
                 raise RecipeError(f"FedECADO(q={self.q!r}): must be a number in [0, 1], or 'auto'", "q")
         else:
-            for key in ("reach", "inertia", "shorten", "gamma"):
+            for key in ("reach", "inertia", "steady", "shorten", "gamma"):
                 value = getattr(self, key)
                 if value != getattr(type(self), key):
                     raise RecipeError(f"FedECADO({key}={value}): form={self.form!r} has no {key}; leave it out", key)

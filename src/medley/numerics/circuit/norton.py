@@ -22,35 +22,49 @@ from ...contract.types import Vec
 from ..chunks import spans
 from .branch import PerClient, positive
 
+AHEAD = 1.25
+"""The largest mean of w_i/T_i, by which replies are extrapolated; beyond 2 descents that end at minima overshoot."""
+
+
+def window(share: float, square: float, T: float, slope: float, q: float) -> float:
+    """w_i/T_i^q = T̄^(1−q), T̄ = Σ p_i T_i²/Σ p_i T_i, or less: the mean of w_i/T_i over the replies is at most `AHEAD`.
+
+    Args:
+        share, square, T, slope: Σ p_i, Σ p_i T_i², Σ p_i T_i and Σ p_i T_i^(q−1) over the replies.
+        q: the trust in replies by their length.
+    """
+    scale: float = (square / T) ** (1 - q)
+    return min(scale, AHEAD * share / slope)
+
 
 @dataclass(frozen=True)
 class Reach:
-    """The time for which each reply counts, w_i = T̄^(1−q) T_i^q with T̄ = Σ p_i T_i²/Σ p_i T_i over the replies.
+    """The time for which each reply counts, w_i = `window` T_i^q.
 
     A reply is extrapolated by (T̄/T_i)^(1−q): a client of few or small steps is trusted less, one of many is cut. T̄ is
     the mean of T_i over simulated time. The longest T_i in its place would put one client's time on all the others.
 
     Attributes:
         w: w_i [a].
-        share, T, trust: Σ p_i, Σ p_i T_i and Σ p_i T_i^q over the replies.
+        share, trust, slope: Σ p_i, Σ p_i T_i^q and Σ p_i T_i^(q−1) over the replies.
         Te: Σ p_i w_i/Σ p_i, the length of the window.
     """
 
     w: list[float]
     share: float
-    T: float
     trust: float
+    slope: float
     Te: float
 
     @classmethod
     def of(cls, T: PerClient, p: Sequence[float], q: float) -> Reach:
         """Of simulated times ``T`` [a] and weights ``p``. Raises RecipeError for a T_i that is not positive."""
         times, share = positive(T, "FedECADO()"), sum(p)
-        sums = {k: sum(p_i * T_i**k for p_i, T_i in zip(p, times, strict=True)) for k in (2, 1, q)}
-        mean = sums[2] / sums[1]
-        w = [mean ** (1 - q) * T_i**q for T_i in times]
-        Te = sum(p_i * w_i for p_i, w_i in zip(p, w, strict=True)) / share
-        return cls(w, share, sums[1], sums[q], Te)
+        square, mean, trust, slope = (
+            sum(p_i * T_i**k for p_i, T_i in zip(p, times, strict=True)) for k in (2, 1, q, q - 1)
+        )
+        scale = window(share, square, mean, slope, q)
+        return cls([scale * T_i**q for T_i in times], share, trust, slope, scale * trust / share)
 
 
 LONGEST = 3.0
@@ -60,21 +74,20 @@ saturate. Measured, 2 and 2.5 are slower or less steady on mildly unequal times,
 
 @dataclass(frozen=True)
 class Times:
-    """Moments of the clients' times over rounds, with decay .9: Σ p_i, Σ p_i T_i and Σ p_i T_i^q over the replies."""
+    """Moments of the clients' times over rounds, decay .9: Σ p_i, Σ p_i T_i^q and Σ p_i T_i^(q−1) over the replies."""
 
     share: float = 0.0
-    T: float = 0.0
     trust: float = 0.0
+    slope: float = 0.0
 
-    def then(self, share: float, T: float, trust: float) -> Times:
+    def then(self, share: float, trust: float, slope: float) -> Times:
         """The moments after another round."""
-        return Times(0.9 * self.share + share, 0.9 * self.T + T, 0.9 * self.trust + trust)
+        return Times(0.9 * self.share + share, 0.9 * self.trust + trust, 0.9 * self.slope + slope)
 
     @property
     def harmonic(self) -> float:
-        """The harmonic mean of the times by q = ½, as if they were log-normal: E[T] (E[√T]²/E[T])⁴."""
-        mean, root = self.T / self.share, self.trust / self.share
-        return mean * (root / mean * root) ** 4
+        """The harmonic mean of the times by q = ½, as if they were log-normal: 1/(E[1/√T]³ E[√T])."""
+        return (self.share / self.slope) ** 3 * self.share / self.trust
 
     def reach(self, q: float, Te: float) -> float:
         """The longest extension of a window of length ``Te``, in windows: the whole is at most `LONGEST` T_h.
@@ -95,12 +108,14 @@ class Refreshed:
     Attributes:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
-        ahead: Σ p_i w_i ε_i [d].
+        ahead: Σ p_i w_i (J_i⁺ − n_i), the replies' displacements with the sign of a flow [d].
+        steady: Σ p_i ρ_i, see `steadiness`.
     """
 
     J: list[Vec]
     S: Vec
     ahead: Vec
+    steady: float
 
 
 def refresh(
@@ -123,14 +138,28 @@ def refresh(
         p, w: p_i, and the times for which the replies count.
     """
     sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
+    powers = S.new_zeros(2, len(after))
     for c in spans(S.numel(), S.device):
         s, v = sums[c], ahead[c]
-        for n, D_i, J_i, J1, T_i, p_i, w_i in zip(nets, D, J, after, T, p, w, strict=True):
+        for k, (n, D_i, J_i, J1, T_i, p_i, w_i) in enumerate(zip(nets, D, J, after, T, p, w, strict=True)):
             met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
             innovation = met if J_i is None else met - J_i[c]
             s.add_(innovation, alpha=p_i)
-            v.add_(innovation, alpha=p_i * w_i)
-    return Refreshed(after, sums, ahead)
+            v.add_(D_i[c], alpha=-p_i * w_i / T_i)
+            powers[:, k] += torch.stack([innovation @ innovation, met @ met])
+    return Refreshed(after, sums, ahead, float(steadiness(*powers) @ powers.new_tensor(p)))
+
+
+def steadiness(changed: Tensor, size: Tensor) -> Tensor:
+    """ρ_i = max(0, 1 − ½ |ε_i|²/|J_i⁺|²), the share of a flow that lasts from a visit to the next; 1 where all is 0.
+
+    Where a flow has a fixed part and one that is drawn anew at each visit, this is the fixed part's share of the power:
+    the factor on J_i with which it predicts J_i⁺ best. Without a flow before it is ½, and 0 for flows beyond floats.
+
+    Args:
+        changed, size: |ε_i|² and |J_i⁺|², of any shape.
+    """
+    return torch.where(size > 0, 1 - changed / (2 * size), torch.where(changed > 0, 0.0, 1.0)).nan_to_num(0.0).clamp_min(0)
 
 
 class Sizes(NamedTuple):
@@ -245,22 +274,22 @@ def noise_bound(f: float, sizes: Sizes) -> float:
     return 1 - 0.5 * min(1.0, noise / power) if power > 0 else 0.5
 
 
-def advance(x: Vec, Te: float, S: tuple[Vec, Vec], ahead: Vec, e: float, h: float = 0.0) -> Vec:
+def advance(x: Vec, Te: float, S: Vec, ahead: Vec, e: float, h: float = 0.0) -> Vec:
     """x after the window and its extension, by backward Euler where branches have a conductance.
 
-    x⁺ = x − ( Te S + Σ p_i w_i ε_i/Σ p_i + e Te S⁺ ) / (1 + (1 + e) Te h)
+    x⁺ = x − ( Σ p_i w_i (J_i⁺ − n_i)/Σ p_i + e Te S⁺ ) / (1 + (1 + e) Te h)
 
     Args:
         x: the node [d].
         Te: length of the window.
-        S: Kirchhoff's sum at x before the replies and after them [d].
-        ahead: Σ p_i w_i ε_i/Σ p_i over the replies [d].
+        S: Kirchhoff's sum at x after the replies [d].
+        ahead: Σ p_i w_i (J_i⁺ − n_i)/Σ p_i over the replies [d].
         e: the extension, in windows.
         h: conductance of the whole star, m Σ p_i h_i; default 0.
     """
     damped = 1 + (1 + e) * Te * h
-    x = torch.add(x, S[0], alpha=-Te / damped).add_(ahead, alpha=-1 / damped)
-    return x.add_(S[1], alpha=-e * Te / damped) if e else x
+    x = torch.add(x, ahead, alpha=-1 / damped)
+    return x.add_(S, alpha=-e * Te / damped) if e else x
 
 
 @dataclass
