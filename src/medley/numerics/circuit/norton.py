@@ -159,7 +159,8 @@ def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     Args:
         changed, size: |ε_i|² and |J_i⁺|², of any shape.
     """
-    return torch.where(size > 0, 1 - changed / (2 * size), torch.where(changed > 0, 0.0, 1.0)).nan_to_num(0.0).clamp_min(0)
+    still = torch.where(changed > 0, 0.0, 1.0)
+    return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
 
 
 class Sizes(NamedTuple):
