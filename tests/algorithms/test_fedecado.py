@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import medley as md
-from medley.algorithms.fedecado import Memory, Net, Node
+from medley.algorithms.fedecado import FORGET, Memory, Net, Node
 from medley.algorithms.fedecado.descent import same_draws
+from medley.algorithms.fedecado.messages import Request
 from medley.numerics.circuit.norton import (
     Branch,
     Reach,
@@ -235,6 +236,24 @@ def late(rounds: int, replies: int = 3, **options: Any) -> tuple[Synthetic, md.R
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=SLOW, pace=pace)
     policy = md.ReplyPolicy(replies=replies)
     return toy, run(method(), fed, rounds, reply_policy=policy, eval_every=rounds, **options)
+
+
+def test_conductances_are_forgotten_once_no_reply_is_late_or_due():
+    """One late reply kept a second vector for every client to the end of the run."""
+    rig, plain = (Rig(md.FedECADO(), TOY, lr=LR, epochs=STEPS) for _ in range(2))
+    for r in (rig, plain):
+        r(range(N))
+    rig.s.late, rig.s.G, rig.s.GX = FORGET / 2, 1.0, torch.ones_like(rig.s.x)
+    rig.s.branches = {i: Branch(rig.s.x, 1.0, 1.0, 1.0, 1.0) for i in range(N)}
+    rig.s.asked = {0: Request(rig.s.x, rig.s.J[0])}
+    rig(range(N))
+    assert len(rig.s.branches) == N
+    assert not rig.s.asked
+    plain(range(N))
+    rig.s.x, rig.s.S, rig.s.J, rig.s.v = plain.s.x, plain.s.S, dict(plain.s.J), plain.s.v
+    rig.s.extended, rig.s.age, rig.s.read, rig.s.steady = plain.s.extended, plain.s.age, plain.s.read, plain.s.steady
+    assert torch.equal(rig(range(N)).x, plain(range(N)).x)
+    assert (rig.s.late, rig.s.G, rig.s.GX, rig.s.branches) == (0.0, 0.0, None, {})
 
 
 @pytest.mark.parametrize(("replies", "rounds"), [(3, 400), pytest.param(1, 1500, marks=pytest.mark.slow)])

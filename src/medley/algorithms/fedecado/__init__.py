@@ -46,20 +46,31 @@ The bracket is the clients' mean displacement, after which the window goes on al
 one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
 last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter: since descents saturate, a branch
 answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
-with short times. T_h is that harmonic mean, as if times were log-normal. β v⁻ is the current of an inductor at the
-node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's
-sum. N is the power of the noise in S⁺, as if S changed by noise alone, and too large where S really moves: the motion
-sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all noise. Where half of the clients or fewer
-reply, b is below that anyway. Where no reply is late, m = 0. Where replies are d rounds under way, m = 2 min(1, d), h_i
-is measured by secants, and n_i belongs to the request. The evaluated model is a moving average of x with weight
-√(f(1 − b)).
+with short times. T_h is that harmonic mean, as if times were log-normal. In the same way w_i/T_i is bounded: a descent
+that ends at its minimum would not go further in a longer time. ρ is the factor on J_i − S that predicts the flow which
+is met best, if a flow has a part that stays and one that is new at each visit: it is 1 at a fixed point of exact
+gradients. β v⁻ is the current of an inductor at the node, damped as in Nesterov's method by a resistor 3/t. The
+motion's age t is set back where it runs against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by
+noise alone; where S really moves this is too large. The motion sums S up over no more than 2|S⁺|²/N rounds, and over
+two where S is all noise. Where half of the clients or fewer reply, b is below that anyway. The evaluated model is a
+moving average of x with weight √(f(1 − b)).
 
-**Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local
-descent, simulated time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
+Where no reply is late, m = 0. Where replies are d rounds under way, in the mean, m = 2 min(1, d), h_i is measured by
+secants, D_i belongs to the n_i and the x of its request, and
+
+    n_i = ρ (J_i − S),  ρ = 1 − min(1, d) min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²)),
+    n_i = −(1 − min(1, d)) S  where J_i is not known
+
+with the sums over the last visits of all clients.
+
+**Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local descent, simulated time as
+Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
 
 - A flow is the gradient that its client met, not the integral of an inductor: a stale flow then cannot run away.
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
-- The window is a mean of T_i, not the longest: extrapolation to the longest amplifies the others' noise.
+- The window is a mean of T_i, not the longest: extrapolation to the longest amplifies the others' noise, and overshoots
+  the minima of those that have arrived.
+- A net flow counts by ρ. Whole flows that do not last push a client of many steps far along what they no longer say.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
@@ -81,17 +92,17 @@ that is critical for the motion's age. With ``gamma``
 
 ``docs/decisions/measured-flows.md`` has the measurements.
 
-**SCAFFOLD** is the special case q = 1, reach = 0, inertia off: J_i = c_i and S = c there. The circuit adds the
-window's common time and extension, the inductor, the read-out, the absent branches' conductance.
+**SCAFFOLD** is the special case q = 1, reach = 0, inertia and steady off: J_i = c_i and S = c there. The circuit adds
+the window's common time and extension, the inductor, the read-out, the absent branches' conductance.
 
 **The clients' optimizer**: SGD, with or without momentum: D_i/T_i is an exact mean of gradients. Others are refused.
 
-**Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the server a late reply
-is taken in the round in which it arrives, with its own request's node and net flow; with flows at the clients it is
-lost. A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the
-clients with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at
-the clients by one exchange with all, as after a loss. The node's motion, which was that of another circuit, begins
-anew; with flows at the server it goes on where all that left had none yet. The forms J, I and paper want the same
+**Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the server a late reply is
+taken in the round in which it arrives, with its own request's node and net flow; with flows at the clients it is lost.
+A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the clients
+with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at the clients
+by one exchange with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows
+at the server it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same
 clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
@@ -147,6 +158,9 @@ from .messages import Memory as Memory
 from .messages import Net as Net
 from .messages import Node as Node
 
+FORGET = 0.01
+"""Mean rounds under way below which, if no reply is due, all count as in time again, and conductances are forgotten."""
+
 
 class FedECADO(Inductive):
     """The method; it has no knob that needs turning. The settings beside ``flows`` are for ablation.
@@ -196,6 +210,8 @@ class FedECADO(Inductive):
 
     def round_of_replies(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the server, late replies among them."""
+        if s.late < FORGET and not s.asked:
+            s.late, s.branches, s.GX, s.G = 0.0, {}, None, 0.0
         m = 2 * min(1.0, s.late)
         S = s.S if s.GX is None else s.S + m * (s.G * s.x - s.GX)  # S(x) = Σ p_i (J_i + m h_i (x − x̄_i))
         net, busy = self.nets(s, S, clients), clients.at_work
