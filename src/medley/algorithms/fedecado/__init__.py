@@ -249,7 +249,7 @@ class FedECADO(Inductive):
         late = min(1.0, s.late)
         surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
         size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
-        share = s.steady if self.steady else 1.0
+        share: float | torch.Tensor = s.steady if self.steady else 1.0
         if late and size > 0:
             share = 1 - late * min(1.0, math.sqrt(surprise / size))
         first = Net(S * (late - 1))
@@ -359,7 +359,7 @@ class FedECADO(Inductive):
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
-        replies = clients.ask(self.change_flow, Node(s.x, s.S, s.steady if self.steady else 1.0))
+        replies = clients.ask(self.change_flow, Node(s.x, s.S, float(s.steady) if self.steady else 1.0))
         up, q = replies.sum(), float(self.q)
         if min(float(up.T), float(up.square), float(up.trust), float(up.slope)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.

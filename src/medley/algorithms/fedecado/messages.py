@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from ...contract.message import Message
 from ...contract.types import Num, Vec
 from ...numerics.circuit.norton import Branch, Times
@@ -133,7 +135,7 @@ class Server:
     read: Vec | None = None
     extended: float = 0.0
     times: Times = field(default_factory=Times)
-    steady: float = 1.0
+    steady: float | Tensor = 1.0
     v: Vec | None = None
     age: float = 0.0
     star: Branch | None = None

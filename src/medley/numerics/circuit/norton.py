@@ -109,13 +109,13 @@ class Refreshed:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
         ahead: Σ p_i w_i (J_i⁺ − n_i), the replies' displacements with the sign of a flow [d].
-        steady: Σ p_i ρ_i, see `steadiness`.
+        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device.
     """
 
     J: list[Vec]
     S: Vec
     ahead: Vec
-    steady: float
+    steady: float | Tensor
 
 
 def refresh(
@@ -147,7 +147,7 @@ def refresh(
             s.add_(innovation, alpha=p_i)
             v.add_(D_i[c], alpha=-p_i * w_i / T_i)
             powers[:, k] += torch.stack([innovation @ innovation, met @ met])
-    return Refreshed(after, sums, ahead, float(steadiness(*powers) @ powers.new_tensor(p)))
+    return Refreshed(after, sums, ahead, steadiness(*powers) @ powers.new_tensor(p))
 
 
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
