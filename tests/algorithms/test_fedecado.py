@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import medley as md
-from medley.algorithms.fedecado import FORGET, Memory, Net, Node
+from medley.algorithms.fedecado import Memory, Net, Node
 from medley.algorithms.fedecado.descent import same_draws
 from medley.algorithms.fedecado.messages import Request
 from medley.numerics.circuit.norton import (
+    FORGET,
     Branch,
     Reach,
     Sizes,

@@ -134,8 +134,9 @@ from ...contract.client import Client, LocalUpdate
 from ...contract.cohort import Cohort
 from ...contract.errors import Unsupported
 from ...contract.messages import Recalled, recall_all
-from ...contract.types import Num, Vec, number
+from ...contract.types import Vec, number
 from ...numerics.circuit.norton import (
+    FORGET,
     Branch,
     Reach,
     Refreshed,
@@ -150,16 +151,13 @@ from ...numerics.circuit.norton import (
     steadiness,
     window,
 )
-from .descent import passive
+from .descent import passive, rate
 from .inductive import Inductive
 from .messages import Center as Center
 from .messages import Change, Request, Server, Window
 from .messages import Memory as Memory
 from .messages import Net as Net
 from .messages import Node as Node
-
-FORGET = 0.01
-"""Mean rounds under way below which, if no reply is due, all count as in time again, and conductances are forgotten."""
 
 
 class FedECADO(Inductive):
@@ -399,22 +397,6 @@ class FedECADO(Inductive):
             )
         if self.gamma is None:
             return passive(me, x, net) if self.shorten else me.descend(x, shift=-net)
-        a = self.rate(me, x, net, self.gamma)
+        a = rate(me, x, net, self.gamma)
         went = me.descend(x, scale=a, shift=-a * net)
         return dataclasses.replace(went, T=a * went.T)
-
-    def rate(self, me: Client[Memory], x: Vec, net: Vec, gamma: float) -> Num:
-        """The factor a on a client's lr with which forward Euler's error, relative to a step, is γ = a lr h/2.
-
-        h is |∇²f_i g|/|g|, with g the change of the gradient along the net flow. Stiff directions that are at rest do
-        not show in the flow itself.
-        """
-        lr, decay, rows = me.pace.lr / (1 - me.pace.momentum), me.pace.weight_decay, me.first_batch
-        first = me.problem.grad(x, rows) + decay * x
-        way = net - first
-        for _ in range(2):
-            trial = x + lr * way
-            way, last = first - decay * trial - me.problem.grad(trial, rows), way  # lr ∇²f_i times the way
-        changed, size = way.norm(dim=-1, keepdim=True), last.norm(dim=-1, keepdim=True)
-        a = 2 * gamma * size / changed
-        return number(torch.where((size > 0) & (changed > 0), a.clamp(0.1, 10.0), torch.ones_like(a)))

@@ -1,4 +1,4 @@
-"""Descents of a branch that stay passive."""
+"""Descents of a branch that stay passive, and steps by a tolerance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ...contract.client import Client, LocalUpdate
 from ...contract.needs import Need
 from ...contract.problem import Problem, State
-from ...contract.types import Vec, column, entries
+from ...contract.types import Num, Vec, column, entries, number
 
 
 class Bounds(NamedTuple):
@@ -153,3 +153,26 @@ class Retry:
     def load(self, state: State) -> None:
         """Give the client's model these buffers."""
         cast(Problem, problem(self.client)).load_buffers(state)
+
+
+def rate(me: Client[Any], x: Vec, net: Vec, gamma: float) -> Num:
+    """The factor a on a client's lr with which forward Euler's error, relative to a step, is γ = a lr h/2.
+
+    h is |∇²f_i g|/|g|, with g the change of the gradient along the net flow. Stiff directions that are at rest do
+    not show in the flow itself.
+
+    Args:
+        me: a client, or a stack of k.
+        x: where the descent begins [d].
+        net: net flow n_i, [d] or [k, d].
+        gamma: γ, the tolerance.
+    """
+    lr, decay, rows = me.pace.lr / (1 - me.pace.momentum), me.pace.weight_decay, me.first_batch
+    first = me.problem.grad(x, rows) + decay * x
+    way = net - first
+    for _ in range(2):
+        trial = x + lr * way
+        way, last = first - decay * trial - me.problem.grad(trial, rows), way  # lr ∇²f_i times the way
+    changed, size = way.norm(dim=-1, keepdim=True), last.norm(dim=-1, keepdim=True)
+    a = 2 * gamma * size / changed
+    return number(torch.where((size > 0) & (changed > 0), a.clamp(0.1, 10.0), torch.ones_like(a)))

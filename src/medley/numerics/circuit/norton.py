@@ -293,6 +293,10 @@ def advance(x: Vec, Te: float, S: Vec, ahead: Vec, e: float, h: float = 0.0) -> 
     return x.add_(S, alpha=-e * Te / damped) if e else x
 
 
+FORGET = 0.01
+"""Mean rounds under way below which, if no reply is due, all count as in time again, and conductances are forgotten."""
+
+
 @dataclass
 class Branch:
     """The conductance of a branch, measured by secants.
