@@ -64,7 +64,8 @@ secants, D_i belongs to the n_i and the x of its request, and
 with the sums over the last visits of all clients.
 
 **Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local descent, simulated time as
-Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
+Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed, with measurements in
+``docs/decisions/measured-flows.md``:
 
 - A flow is the gradient that its client met, not the integral of an inductor: a stale flow then cannot run away.
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
@@ -89,8 +90,6 @@ that is critical for the motion's age. With ``gamma``
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
   which takes three gradients more, and 0.1 ≤ a_i ≤ 10;
 - b is at most f (1 − √(τh))², critical for the step τ and the conductance h of the star along the motion.
-
-``docs/decisions/measured-flows.md`` has the measurements.
 
 **SCAFFOLD** is the special case q = 1, reach = 0, inertia and steady off: J_i = c_i and S = c there. The circuit adds
 the window's common time and extension, the inductor, the read-out, the absent branches' conductance.
@@ -244,10 +243,9 @@ class FedECADO(Inductive):
 
         Where replies are late, ρ is by the innovations' share of all flows, and a first visit begins at rest.
         """
-        late = min(1.0, s.late)
+        late, share = min(1.0, s.late), s.steady if self.steady else 1.0
         surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
         size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
-        share: float | torch.Tensor = s.steady if self.steady else 1.0
         if late and size > 0:
             share = 1 - late * min(1.0, math.sqrt(surprise / size))
         first = Net(S * (late - 1))
