@@ -35,7 +35,7 @@ OPTIMIZERS = {
     "Adam": {"optimizer": "adam"},
     "clip 6": {"clip": 6.0},
 }
-"""At the minimum the clients' gradients have lengths from 2.8 to 9, so that a clip of 6 shortens every other one's."""
+"""At the minimum the clients' gradients have lengths from 2.8 to 9, and a clip of 6 shortens half of them."""
 
 
 def ends(method: md.FedAvg, rounds: int, **how: object) -> str:
