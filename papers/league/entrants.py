@@ -56,11 +56,11 @@ class Entrant:
 
 BOTH, CLOCK = ("rounds", "clock"), ("clock",)
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-PULLS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+PULLS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 ENTRANTS: dict[str, Entrant] = {
     "FedAvg": Entrant(md.FedAvg(), groups=BOTH),
-    "SCAFFOLD": Entrant(md.SCAFFOLD(), "server_lr", (0.3, 1.0, 2.0), 1, groups=BOTH),
+    "SCAFFOLD": Entrant(md.SCAFFOLD(), "server_lr", (0.3, 1.0, 2.0, 4.0), 1, groups=BOTH),
     "FedDyn": Entrant(md.FedDyn(), "alpha", PULLS, 4, groups=BOTH),
     "FedAvgM": Entrant(md.FedAvgM(), "beta", (0.3, 0.6, 0.8, 0.9, 0.95), 2, groups=BOTH),
     "FedAdam": Entrant(md.FedAdam(), "server_lr", STEPS, 1, groups=BOTH),
@@ -75,8 +75,8 @@ ENTRANTS: dict[str, Entrant] = {
     "AFedPD": Entrant(md.AFedPD(), "prox", PULLS, 4),
     "FedSpeed": Entrant(md.FedSpeed(), "prox", PULLS, 4),
     "FedSMOO": Entrant(md.FedSMOO(), "prox", PULLS, 4),
-    "FedLESAM": Entrant(md.FedLESAM(), "rho", (0.0, 0.01, 0.03, 0.1), 2),
-    "FedGAMMA": Entrant(md.FedGAMMA(), "rho", (0.0, 0.01, 0.03, 0.1), 3),
+    "FedLESAM": Entrant(md.FedLESAM(), "rho", (0.0, 0.01, 0.03, 0.1, 0.3), 2),
+    "FedGAMMA": Entrant(md.FedGAMMA(), "rho", (0.0, 0.01, 0.03, 0.1, 0.3), 3),
     "FedBuff": Entrant(md.FedBuff(), "server_lr", STEPS, 4, True, CLOCK),
     "FedAsync": Entrant(md.FedAsync(), "alpha", (0.1, 0.3, 0.6, 0.9, 1.0), 2, True, CLOCK),
     "CA2FL": Entrant(md.CA2FL(), "server_lr", STEPS, 4, True, CLOCK),
