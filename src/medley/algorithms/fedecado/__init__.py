@@ -24,8 +24,9 @@ weight p_i, in units of a gradient:
     C dx/dt = −Σ_i p_i J_i        dx_i/dt = J_i − ∇f_i(x_i)                                              (41), (43)
 
 At rest x_i = x = x*, J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0, whatever
-the clients' learning rates, epochs and sizes. Between its visits a client is its Norton equivalent, a source J_i in
-parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
+the clients' learning rates, epochs and sizes; in the method below where gradients are exact. Between its visits a
+client is its Norton equivalent, a source J_i in parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One
+round, with f the share of clients that reply:
 
     n_i = ρ (J_i − S),  −S where J_i is not known   down, with x: the star's neutral floats
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
@@ -42,57 +43,57 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
 
     T_h = 1/(E[1/√T]³ E[√T]),  (1 + e) Te ≤ max(Te, 3 T_h)       means by p_i over replies and rounds, decay .9
 
-The bracket is the clients' mean displacement, after which the window goes on along Kirchhoff's sum for e windows, in
-one step of backward Euler. The step is as long as the time in which S changes by its own size, by its change in the
-last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter: since descents saturate, a branch
-answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step would overshoot the flows of clients
-with short times. T_h is that harmonic mean, as if times were log-normal. In the same way w_i/T_i is bounded: a descent
-that ends at its minimum would not go further in a longer time. ρ is the factor on J_i − S that predicts the flow which
-is met best, if a flow has a part that stays and one that is new at each visit: it is 1 at a fixed point of exact
-gradients. β v⁻ is the current of an inductor at the node, damped as in Nesterov's method by a resistor 3/t. The
-motion's age t is set back where it runs against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by
-noise alone; where S really moves this is too large. The motion sums S up over no more than 2|S⁺|²/N rounds, and over
-two where S is all noise. Where half of the clients or fewer reply, b is below that anyway. The evaluated model is a
-moving average of x with weight √(f(1 − b)).
+The bracket's first term is the clients' mean displacement, with the other sign; by its second the window goes on along
+Kirchhoff's sum for e windows, in one step of backward Euler. The step is as long as the time in which S changes by its
+own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter:
+since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step
+would overshoot the flows of clients with short times. T_h is that harmonic mean, as if times were log-normal. In the
+same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a longer time. ρ is
+the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each visit; a first
+visit counts as ½. It goes to 1 where gradients are exact. β v⁻ is the current of an inductor at the node, damped as in
+Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. N is the
+power of the noise in S⁺, as if S changed by noise alone; where S really moves this is too large. The motion sums S up
+over no more than 2|S⁺|²/N rounds, and over two where S is all noise. Where half of the clients or fewer reply, b is
+below that anyway. The evaluated model is a moving average of x with weight √(f(1 − b)).
 
-Where no reply is late, m = 0. Where replies are d rounds under way, in the mean, m = 2 min(1, d), h_i is measured by
-secants, D_i belongs to the n_i and the x of its request, and
+Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
+h_i is measured by secants, n_i and x are those of the request, Te S + mean w_i ε_i replaces mean w_i (J_i⁺ − n_i), and
 
     n_i = ρ (J_i − S),  ρ = 1 − min(1, d) min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²)),
     n_i = −(1 − min(1, d)) S  where J_i is not known
 
-with the sums over the last visits of all clients.
+with the sums over clients that replied since replies came late. Below d = .01, no reply due, they are forgotten.
 
-**Departures**: the star, Kirchhoff's sum over all clients, the flow as a shift of the local descent, simulated time as
-Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed, with measurements in
-``docs/decisions/measured-flows.md``:
+**Departures** (``docs/decisions/measured-flows.md``): the star, Kirchhoff's sum over all clients, shifted descents,
+time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
 
 - A flow is the gradient that its client met, not the integral of an inductor: a stale flow then cannot run away.
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
-- The window is a mean of T_i, not the longest: extrapolation to the longest amplifies the others' noise, and overshoots
-  the minima of those that have arrived.
+- The window is a mean of T_i, not the longest, which amplifies the others' noise and overshoots their minima.
 - A net flow counts by ρ. Whole flows that do not last push a client of many steps far along what they no longer say.
+  Where batches are drawn ρ stays below 1, and where times differ too the node rests off the minimum, by the share 1 − ρ
+  of FedAvg's distance; with ``steady=False`` it does not.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
-  restart (2015) made gradual. f keeps it from summing stale flows, N from summing noise.
+  restart (2015) made gradual. f keeps it from summing stale flows, N from noise.
 - The evaluated model is an average of the node's way, not where the node stands.
-- A descent whose mean force shows that an error of the flow would grow, see `descent.growth`, is rejected, as a circuit
-  simulator rejects a step, and made again with steps a quarter as long: beyond a growth of 1 where gradients are exact,
-  of 1.25 where batches are drawn. One step shows nothing. The paper has this control at its server only.
+- A descent whose mean force shows that an error of the flow would grow, see `descent.growth`, is made again with steps
+  a quarter as long: beyond a growth of 1 where gradients are exact, of 1.25 where batches are drawn. One step shows
+  nothing.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
-2510.04203). It is derived from this circuit: of the sequel no more than the abstract was at hand. The default already
-has the node's step by the local truncation error of backward Euler, γ = ½ between one window and two, and the damping
-that is critical for the motion's age. With ``gamma``
+2510.04203), of which no more than the abstract was at hand. The default already has the node's step by the local
+truncation error of backward Euler, γ = ½ between one window and two, and the damping that is critical for the motion's
+age. With ``gamma``
 
 - the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
   which takes three gradients more, and 0.1 ≤ a_i ≤ 10;
 - b is at most f (1 − √(τh))², critical for the step τ and the conductance h of the star along the motion.
 
-**SCAFFOLD** is the special case q = 1, reach = 0, inertia and steady off: J_i = c_i and S = c there. The circuit adds
-the window's common time and extension, the inductor, the read-out, the absent branches' conductance.
+**SCAFFOLD** is the special case q = 1, reach = 0, inertia, steady and shorten off: J_i = c_i and S = c there. The
+circuit adds the window's common time and extension, the inductor, the read-out, the absent branches' conductance.
 
 **The clients' optimizer**: SGD, with or without momentum: D_i/T_i is an exact mean of gradients. Others are refused.
 
@@ -186,8 +187,7 @@ class FedECADO(Inductive):
             most 0.25; default None: the node's own rule, and clients at their pace.
 
     In the forms I and paper C_c is 1, q means nothing, and None for ``delta`` is 0.01; the I form's λ is in units of
-    max(1, N/8)·T², T the longest window so far. The source of the defaults is this library's own trials; the paper
-    gives none.
+    max(1, N/8)·T², T the longest window so far. The defaults are this library's own; the paper gives none.
     """
 
     sums_as = "FedECADO(flows='client')"
@@ -241,12 +241,12 @@ class FedECADO(Inductive):
     def nets(self, s: Server, S: Vec, clients: Cohort) -> dict[int, Net]:
         """n_i = ρ (J_i − S): the star's neutral floats, so that the common current is not pushed into the clients.
 
-        Where replies are late, ρ is by the innovations' share of all flows, and a first visit begins at rest.
+        Where replies are late, ρ is by the innovations' share of all flows, and the S of a first visit counts by 1 − d.
         """
         late, share = min(1.0, s.late), s.steady if self.steady else 1.0
         surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
         size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
-        if late and size > 0:
+        if late and size > 0 and self.steady:
             share = 1 - late * min(1.0, math.sqrt(surprise / size))
         first = Net(S * (late - 1))
         return {i: Net((s.J[i] - S).mul_(share)) if i in s.J else first for i in clients.ids}

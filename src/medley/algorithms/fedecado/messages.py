@@ -20,7 +20,7 @@ class Node(Message):
 
 
 class Net(Message):
-    """Down to one: the net flow of its descent, n_i = J_i − S [d]."""
+    """Down to one: the net flow of its descent, n_i = ρ (J_i − S) [d]."""
 
     flow: Vec
 

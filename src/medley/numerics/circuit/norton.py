@@ -4,8 +4,9 @@ A branch that is not at work is a source J_i in parallel with a conductance h_i,
 
     Ĵ_i(x) = J_i + m h_i (x − x̄_i)        S(x) = Σ_i p_i Ĵ_i(x)        C ẋ = −S(x)
 
-The client descends with the net flow n_i = J_i − S, so the common current S is not pushed into it. The mean gradient
-that it meets on the way is its new flow, J_i⁺ = n_i − D_i/T_i, and ε_i = Ĵ_i⁺(x) − Ĵ_i(x) is the innovation.
+The client descends with the net flow n_i = ρ (J_i − S), so the common current S is not pushed into it, and of J_i the
+share ρ that lasts, see `steadiness`. The mean gradient that it meets on the way is its new flow, J_i⁺ = n_i − D_i/T_i,
+and ε_i = Ĵ_i⁺(x) − Ĵ_i(x) is the innovation.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Refreshed:
     Attributes:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
-        ahead: Σ p_i w_i (J_i⁺ − n_i), the replies' displacements with the sign of a flow [d].
+        ahead: Σ p_i w_i (J_i⁺ − n_i), the replies' displacements with the sign of a flow [d]; of late replies
+            Σ p_i (Te S + w_i ε_i).
         steady: Σ p_i ρ_i, see `steadiness`; it stays on its device.
     """
 
