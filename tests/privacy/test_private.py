@@ -324,9 +324,18 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     toy = md.problems.logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0, "slope": 9.0, "steady": 1.0}
-    method = md.Private(md.FedECADO(flows="client"), noise=3.0, clip=bounds)
+    shares = []
+
+    class Seen(md.FedECADO):
+        def round(self, s, clients):
+            super().round(s, clients)
+            shares.append(float(s.steady))
+
+    method = md.Private(Seen(flows="client"), noise=3.0, clip=bounds)
     result = md.run(method, fed, rounds=40, progress=False, throw=False)
     assert bool(torch.isfinite(result.x).all())
+    assert len(set(shares)) > 2
+    assert all(0 <= share <= 1 for share in shares)
     kept = [after["loss"] == before["loss"] for before, after in pairwise(result.history)]
     assert 0 < sum(kept) < 40
 
