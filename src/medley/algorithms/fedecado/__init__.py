@@ -47,16 +47,15 @@ Where flows last, the bracket's first term is the clients' mean displacement, wi
 window goes on along Kirchhoff's sum for e windows, in one step of backward Euler. The step is as long as the time in
 which S changes by its own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal
 times make it shorter: since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i =
-1/T_h, so a longer step would overshoot the flows of clients with short times. T_h is that harmonic mean, as if times
-were log-normal. In the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further
-in a longer time. ρ is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at
-each visit; a first visit counts as ½. It goes to 1 where gradients are exact. What of a flow does not last the client
-takes back from no n_i, so that it counts with one window for all clients, √(T̄ T_h), as in FedNova; with w_i it would
-count by the clients' times. β v⁻ is the current of an inductor at the node, damped as in Nesterov's method by a
-resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. N is the power of the noise in S⁺,
-as if S changed by noise alone; where S really moves this is too large. The motion sums S up over no more than 2|S⁺|²/N
-rounds, and over two where S is all noise. Where half of the clients or fewer reply, b is below that anyway. The
-evaluated model is a moving average of x with weight √(f(1 − b)).
+1/T_h, so a longer step overshoots the flows of clients with short times. T_h is that harmonic mean, as if times were
+log-normal. In the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a
+longer time. ρ is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each
+visit; a first visit counts as ½. It goes to 1 where gradients are exact. What does not last is in J_i⁺ and in no n_i.
+It counts with one window for all, √(T̄ T_h), as in FedNova; with w_i it would move the point of rest. β v⁻ is the
+current of an inductor at the node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back
+where it runs against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by noise alone. The motion
+sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all noise. The evaluated model is a moving average
+of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
 h_i is measured by secants, n_i and x are those of the request, Te S + mean w_i ε_i replaces mean (u_i J_i⁺ − w_i n_i),
@@ -84,9 +83,8 @@ time as Σ lr, and backward Euler with a step by local truncation error are the 
   nothing.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
-2510.04203), of which no more than the abstract was at hand. The default already has the node's step by the local
-truncation error of backward Euler, γ = ½ between one window and two, and the damping that is critical for the motion's
-age. With ``gamma``
+2510.04203), of which no more than the abstract was at hand. The default has γ = ½ between one window and two. With
+``gamma``
 
 - the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
@@ -100,11 +98,11 @@ circuit adds the window's common time and extension, the inductor, the read-out,
 
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the server a late reply is
 taken in the round in which it arrives, with its own request's node and net flow; with flows at the clients it is lost.
-A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the clients
-with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at the clients
-by one exchange with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows
-at the server it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same
-clients throughout.
+A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0. When
+clients join or leave, S is summed anew over the members: by the server, or with flows at the clients by one exchange
+with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows at the server
+it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same clients
+throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
 ``form="I"``, the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
@@ -227,12 +225,10 @@ class FedECADO(Inductive):
         s.times = s.times.then(reach.share, reach.trust, reach.slope)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
-            rho = s.steady if self.steady else 1.0
-            new = refresh(S, n, D, J, reach, rho, common)
-            s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
+            new = refresh(S, n, D, J, reach, s.steady if self.steady else 1.0, common)
+            s.J, s.S, s.steady = s.J | dict(zip(got, new.J, strict=True)), new.S, new.steady / reach.share
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
-        s.steady = new.steady / reach.share
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
