@@ -371,8 +371,7 @@ class FedECADO(Inductive):
     @on_client(vectorized=True)
     def change_flow(self, me: Client[Memory], got: Node) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
-        assert got.S is not None
-        assert got.steady is not None
+        assert got.S is not None and got.steady is not None and got.common is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = (J - got.S) * (1.0 if me.memory.J is None else got.steady)
         went = self.descend(me, got.x, net)
@@ -380,7 +379,6 @@ class FedECADO(Inductive):
         change, trust = me.memory.J - J, went.T ** float(self.q)
         slope = trust / went.T
         steady = number(steadiness(*(v.square().sum(-1, keepdim=True) for v in (change, me.memory.J))))
-        assert got.common is not None
         rest = (1 - got.steady) * (trust - got.common)
         return Change(change, -slope * went.step - rest * me.memory.J, went.T, went.T**2, trust, slope, steady)
 
