@@ -8,7 +8,7 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 **One round sends** (floats per client):
 
 - simulate_net (if flows="server"): 2d down, d + 1 up
-- change_flow (if flows="client"): 2d + 1 down, 2d + 5 up
+- change_flow (if flows="client"): 2d + 2 down, 2d + 5 up
 - simulate (if form="J" and flows="server"): 2d down, d + 2 up
 - simulate (if form="I"): 2d + 1 down, d + 2 up
 - simulate (if form="paper"): 2d down, 2d + 2 up
@@ -24,9 +24,8 @@ weight p_i, in units of a gradient:
     C dx/dt = −Σ_i p_i J_i        dx_i/dt = J_i − ∇f_i(x_i)                                              (41), (43)
 
 At rest x_i = x = x*, J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0, whatever
-the clients' learning rates, epochs and sizes; in the method below where gradients are exact. Between its visits a
-client is its Norton equivalent, a source J_i in parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One
-round, with f the share of clients that reply:
+the clients' learning rates, epochs and sizes. Between its visits a client is its Norton equivalent, a source J_i in
+parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
 
     n_i = ρ (J_i − S),  −S where J_i is not known   down, with x: the star's neutral floats
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
@@ -35,29 +34,32 @@ round, with f the share of clients that reply:
     ρ⁺ = mean max(0, 1 − ½ |ε_i|²/|J_i⁺|²)          the flows' share that lasts; means by p_i, over the replies
     w_i = √(T̄ T_i),  T̄ = mean T_i²/mean T_i         the window, of length Te = mean w_i; all w_i are less by one factor
                                                     where mean w_i/T_i > 1.25
+    u_i = ρ w_i + (1 − ρ) √(T̄ T_h)                  less by the same factor; T_h of the rounds before
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 )
     t = (t⁻ + 1) (1 − max(0, cos(S⁺, v⁻))),  b = f t/(t + 3)
     β = min( b, 1 − ½ min( 1, N/|S⁺|² ) ),   N = |S⁺ − S|²/2f
-    v = β v⁻ − ( mean w_i (J_i⁺ − n_i) + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
+    v = β v⁻ − ( mean (u_i J_i⁺ − w_i n_i) + e Te S⁺ ) / (1 + (1 + e) Te m Σ p_i h_i)
     x⁺ = x + v
 
     T_h = 1/(E[1/√T]³ E[√T]),  (1 + e) Te ≤ max(Te, 3 T_h)       means by p_i over replies and rounds, decay .9
 
-The bracket's first term is the clients' mean displacement, with the other sign; by its second the window goes on along
-Kirchhoff's sum for e windows, in one step of backward Euler. The step is as long as the time in which S changes by its
-own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal times make it shorter:
-since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a longer step
-would overshoot the flows of clients with short times. T_h is that harmonic mean, as if times were log-normal. In the
-same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a longer time. ρ is
-the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each visit; a first
-visit counts as ½. It goes to 1 where gradients are exact. β v⁻ is the current of an inductor at the node, damped as in
-Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's sum. N is the
-power of the noise in S⁺, as if S changed by noise alone; where S really moves this is too large. The motion sums S up
-over no more than 2|S⁺|²/N rounds, and over two where S is all noise. Where half of the clients or fewer reply, b is
-below that anyway. The evaluated model is a moving average of x with weight √(f(1 − b)).
+Where flows last, the bracket's first term is the clients' mean displacement, with the other sign; by its second the
+window goes on along Kirchhoff's sum for e windows, in one step of backward Euler. The step is as long as the time in
+which S changes by its own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal
+times make it shorter: since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i =
+1/T_h, so a longer step overshoots the flows of clients with short times. T_h is that harmonic mean, as if times were
+log-normal. In the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a
+longer time. ρ is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each
+visit; a first visit counts as ½. It goes to 1 where gradients are exact. What does not last is in J_i⁺ and in no n_i.
+It counts with one window for all, √(T̄ T_h), as in FedNova; with w_i it would move the point of rest. β v⁻ is the
+current of an inductor at the node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back
+where it runs against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by noise alone. The motion
+sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all noise. The evaluated model is a moving average
+of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
-h_i is measured by secants, n_i and x are those of the request, Te S + mean w_i ε_i replaces mean w_i (J_i⁺ − n_i), and
+h_i is measured by secants, n_i and x are those of the request, Te S + mean w_i ε_i replaces mean (u_i J_i⁺ − w_i n_i),
+and
 
     n_i = ρ (J_i − S),  ρ = 1 − min(1, d) min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²)),
     n_i = −(1 − min(1, d)) S  where J_i is not known
@@ -71,8 +73,6 @@ time as Σ lr, and backward Euler with a step by local truncation error are the 
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
 - The window is a mean of T_i, not the longest, which amplifies the others' noise and overshoots their minima.
 - A net flow counts by ρ. Whole flows that do not last push a client of many steps far along what they no longer say.
-  Where batches are drawn ρ stays below 1, and where times differ too the node rests off the minimum, by the share 1 − ρ
-  of FedAvg's distance; with ``steady=False`` it does not.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
@@ -83,9 +83,8 @@ time as Σ lr, and backward Euler with a step by local truncation error are the 
   nothing.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
-2510.04203), of which no more than the abstract was at hand. The default already has the node's step by the local
-truncation error of backward Euler, γ = ½ between one window and two, and the damping that is critical for the motion's
-age. With ``gamma``
+2510.04203), of which no more than the abstract was at hand. The default has γ = ½ between one window and two. With
+``gamma``
 
 - the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
@@ -99,11 +98,11 @@ circuit adds the window's common time and extension, the inductor, the read-out,
 
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the server a late reply is
 taken in the round in which it arrives, with its own request's node and net flow; with flows at the clients it is lost.
-A client that lost its memory comes back: with flows at the server as if nothing had been, with flows at the clients
-with J_i = 0. When clients join or leave, S is summed anew over the members: by the server, or with flows at the clients
-by one exchange with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows
-at the server it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same
-clients throughout.
+A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0. When
+clients join or leave, S is summed anew over the members: by the server, or with flows at the clients by one exchange
+with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows at the server
+it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same clients
+throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
 ``form="I"``, the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any
@@ -222,14 +221,14 @@ class FedECADO(Inductive):
         s.late = 0.9 * s.late + 0.1 * age
         p = [clients.p[i] for i in got]
         reach = Reach.of(torch.tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
+        common = s.times.common(float(self.q))
         s.times = s.times.then(reach.share, reach.trust, reach.slope)
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
-            new = refresh(S, n, D, J, [float(w.T) for w in got.values()], p, reach.w)
-            s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
+            new = refresh(S, n, D, J, reach, s.steady if self.steady else 1.0, common)
+            s.J, s.S, s.steady = s.J | dict(zip(got, new.J, strict=True)), new.S, new.steady / reach.share
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
-        s.steady = new.steady / reach.share
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
@@ -355,7 +354,8 @@ class FedECADO(Inductive):
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
-        replies = clients.ask(self.change_flow, Node(s.x, s.S, float(s.steady) if self.steady else 1.0))
+        rho = float(s.steady) if self.steady else 1.0
+        replies = clients.ask(self.change_flow, Node(s.x, s.S, rho, s.times.common(float(self.q))))
         up, q = replies.sum(), float(self.q)
         if min(float(up.T), float(up.square), float(up.trust), float(up.slope)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.
@@ -371,8 +371,7 @@ class FedECADO(Inductive):
     @on_client(vectorized=True)
     def change_flow(self, me: Client[Memory], got: Node) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
-        assert got.S is not None
-        assert got.steady is not None
+        assert got.S is not None and got.steady is not None and got.common is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = (J - got.S) * (1.0 if me.memory.J is None else got.steady)
         went = self.descend(me, got.x, net)
@@ -380,7 +379,8 @@ class FedECADO(Inductive):
         change, trust = me.memory.J - J, went.T ** float(self.q)
         slope = trust / went.T
         steady = number(steadiness(*(v.square().sum(-1, keepdim=True) for v in (change, me.memory.J))))
-        return Change(change, -slope * went.step, went.T, went.T**2, trust, slope, steady)
+        rest = (1 - got.steady) * (trust - got.common)
+        return Change(change, -slope * went.step - rest * me.memory.J, went.T, went.T**2, trust, slope, steady)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
         """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""

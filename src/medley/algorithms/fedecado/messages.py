@@ -12,11 +12,12 @@ from ...numerics.circuit.norton import Branch, Times
 
 
 class Node(Message):
-    """Down to all: the node x [d]; where clients keep their flows, also Kirchhoff's sum S [d] and ρ, see `steady`."""
+    """Down to all: the node x [d]; where clients keep their flows, Kirchhoff's sum S [d], ρ and `Times.common` too."""
 
     x: Vec
     S: Vec | None
     steady: float | None = None
+    common: float | None = None
 
 
 class Net(Message):
@@ -37,7 +38,7 @@ class Change(Message):
 
     Attributes:
         flow: the change ε_i of its flow [d].
-        ahead: −T_i^(q−1) D_i, D_i its displacement [d].
+        ahead: T_i^q (J_i⁺ − n_i) − (1 − ρ) (T_i^q − T_h^q) J_i⁺ [d].
         T, square, trust, slope: T_i, T_i², T_i^q and T_i^(q−1).
         steady: ρ_i, the share of its flow that lasts.
     """

@@ -46,16 +46,20 @@ class Reach:
     the mean of T_i over simulated time. The longest T_i in its place would put one client's time on all the others.
 
     Attributes:
-        w: w_i [a].
+        T, p, w: T_i, p_i and w_i [a].
         share, trust, slope: Σ p_i, Σ p_i T_i^q and Σ p_i T_i^(q−1) over the replies.
         Te: Σ p_i w_i/Σ p_i, the length of the window.
+        scale: w_i/T_i^q.
     """
 
+    T: list[float]
+    p: Sequence[float]
     w: list[float]
     share: float
     trust: float
     slope: float
     Te: float
+    scale: float
 
     @classmethod
     def of(cls, T: PerClient, p: Sequence[float], q: float) -> Reach:
@@ -65,7 +69,7 @@ class Reach:
             sum(p_i * T_i**k for p_i, T_i in zip(p, times, strict=True)) for k in (2, 1, q, q - 1)
         )
         scale = window(share, square, mean, slope, q)
-        return cls([scale * T_i**q for T_i in times], share, trust, slope, scale * trust / share)
+        return cls([*times], p, [scale * T_i**q for T_i in times], share, trust, slope, scale * trust / share, scale)
 
 
 LONGEST = 3.0
@@ -90,6 +94,12 @@ class Times:
         """The harmonic mean of the times by q = ½, as if they were log-normal: 1/(E[1/√T]³ E[√T])."""
         return (self.share / self.slope) ** 3 * self.share / self.trust
 
+    def common(self, q: float) -> float:
+        """T_h^q, the window of flows that do not last in units of w_i/T_i^q; 0 before the first replies."""
+        if self.share == 0:
+            return 0.0
+        return math.sqrt(self.harmonic) if q == 0.5 else self.trust / self.share
+
     def reach(self, q: float, Te: float) -> float:
         """The longest extension of a window of length ``Te``, in windows: the whole is at most `LONGEST` T_h.
 
@@ -109,9 +119,8 @@ class Refreshed:
     Attributes:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
-        ahead: Σ p_i w_i (J_i⁺ − n_i), the replies' displacements with the sign of a flow [d]; of late replies
-            Σ p_i (Te S + w_i ε_i).
-        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device.
+        ahead: Σ p_i (u_i J_i⁺ − w_i n_i) [d]; of late replies Σ p_i (Te S + w_i ε_i).
+        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device. Late replies tell none.
     """
 
     J: list[Vec]
@@ -125,9 +134,9 @@ def refresh(
     nets: Sequence[Vec],
     D: Sequence[Vec],
     J: Sequence[Vec | None],
-    T: Sequence[float],
-    p: Sequence[float],
-    w: Sequence[float],
+    reach: Reach,
+    rho: float | Tensor = 1.0,
+    common: float = 0.0,
 ) -> Refreshed:
     """J_i⁺ = n_i − D_i/T_i and ε_i = J_i⁺ − J_i of clients that began at x, a piece of the coordinates at a time.
 
@@ -136,20 +145,24 @@ def refresh(
         nets: net flows n_i of the descents, a vectors [d].
         D: displacements, a vectors [d].
         J: flows before; None for a client without one, whose flow is 0.
-        T: simulated times.
-        p, w: p_i, and the times for which the replies count.
+        reach: T_i, p_i and w_i of the replies.
+        rho: ρ, with which net flows were made.
+        common: `Times.common`, the window of what does not last in units of the scale of w_i.
     """
     sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
     powers = S.new_zeros(2, len(after))
     for c in spans(S.numel(), S.device):
         s, v = sums[c], ahead[c]
-        for k, (n, D_i, J_i, J1, T_i, p_i, w_i) in enumerate(zip(nets, D, J, after, T, p, w, strict=True)):
+        for k, (n, D_i, J_i, J1, T_i, p_i, w_i) in enumerate(
+            zip(nets, D, J, after, reach.T, reach.p, reach.w, strict=True)
+        ):
             met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
             innovation = met if J_i is None else met - J_i[c]
             s.add_(innovation, alpha=p_i)
             v.add_(D_i[c], alpha=-p_i * w_i / T_i)
+            v.sub_((1 - rho) * (p_i * (w_i - reach.scale * common)) * met)
             powers[:, k] += torch.stack([innovation @ innovation, met @ met])
-    return Refreshed(after, sums, ahead, steadiness(*powers) @ powers.new_tensor(p))
+    return Refreshed(after, sums, ahead, steadiness(*powers) @ powers.new_tensor(reach.p))
 
 
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
