@@ -58,8 +58,7 @@ sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all nois
 of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
-h_i is measured by secants, n_i and x are those of the request, Te S + mean w_i ε_i replaces mean (u_i J_i⁺ − w_i n_i),
-and
+h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, and
 
     n_i = ρ (J_i − S),  ρ = 1 − min(1, d) min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²)),
     n_i = −(1 − min(1, d)) S  where J_i is not known
@@ -285,7 +284,7 @@ class FedECADO(Inductive):
 
         Args:
             S: Kirchhoff's sum at x before the replies and after them [d].
-            ahead: Σ p_i w_i (J_i⁺ − n_i)/Σ p_i [d].
+            ahead: Σ p_i (u_i J_i⁺ − w_i n_i)/Σ p_i [d].
             Te: length of the window.
             replies: number of replies; the expected number in a private run.
             h: conductance of the whole star.
@@ -371,7 +370,9 @@ class FedECADO(Inductive):
     @on_client(vectorized=True)
     def change_flow(self, me: Client[Memory], got: Node) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
-        assert got.S is not None and got.steady is not None and got.common is not None
+        assert got.S is not None
+        assert got.steady is not None
+        assert got.common is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = (J - got.S) * (1.0 if me.memory.J is None else got.steady)
         went = self.descend(me, got.x, net)

@@ -293,13 +293,13 @@ def noise_bound(f: float, sizes: Sizes) -> float:
 def advance(x: Vec, Te: float, S: Vec, ahead: Vec, e: float, h: float = 0.0) -> Vec:
     """x after the window and its extension, by backward Euler where branches have a conductance.
 
-    x⁺ = x − ( Σ p_i w_i (J_i⁺ − n_i)/Σ p_i + e Te S⁺ ) / (1 + (1 + e) Te h)
+    x⁺ = x − ( Σ p_i (u_i J_i⁺ − w_i n_i)/Σ p_i + e Te S⁺ ) / (1 + (1 + e) Te h)
 
     Args:
         x: the node [d].
         Te: length of the window.
         S: Kirchhoff's sum at x after the replies [d].
-        ahead: Σ p_i w_i (J_i⁺ − n_i)/Σ p_i over the replies [d].
+        ahead: Σ p_i (u_i J_i⁺ − w_i n_i)/Σ p_i over the replies [d].
         e: the extension, in windows.
         h: conductance of the whole star, m Σ p_i h_i; default 0.
     """
