@@ -262,6 +262,29 @@ def test_conductances_are_forgotten_once_no_reply_is_late_or_due():
     assert (rig.s.late, rig.s.G, rig.s.GX, rig.s.branches) == (0.0, 0.0, None, {})
 
 
+@pytest.mark.parametrize(("late", "share"), [(0.0, 0.3), (0.01, 0.302), (0.5, 0.4), (1.0, 0.5), (3.0, 0.5)])
+def test_the_share_that_lasts_does_not_jump_when_replies_begin_to_be_late(late, share):
+    """ρ = .3 while none is late, √(Σ p|ε|²/Σ p|J|²) = ½ by the late replies; it went to 1 with the first of them."""
+    rig = Rig(md.FedECADO(), TOY)
+    zero = rig.s.x
+    J = torch.ones_like(zero)
+    rig.s.J, rig.s.steady, rig.s.late = {0: J}, 0.3, late
+    rig.s.branches = {0: Branch(zero, flow=4.0, error=2.0)} if late else {}
+    got = rig.method.nets(rig.s, zero, rig.cohort([0, 1]))
+    torch.testing.assert_close(got[0].flow, share * J)
+    assert not got[1].flow.any()
+
+
+def test_late_rounds_go_on_measuring_the_share_that_lasts():
+    rig = Rig(md.FedECADO(), TOY, lr=LR, epochs=STEPS)
+    rig(range(N))
+    rig.s.late, before = 0.5, {i: J.clone() for i, J in rig.s.J.items()}
+    rig([0, 2, 3])
+    p, J, change = rig.sim.p, rig.s.J, {i: rig.s.J[i] - before[i] for i in (0, 2, 3)}  # first secants: no conductance
+    told = {i: max(0.0, 1 - float(change[i] @ change[i] / (J[i] @ J[i])) / 2) for i in change}
+    assert float(rig.s.steady) == pytest.approx(sum(p[i] * told[i] for i in told) / sum(p[i] for i in told), rel=1e-5)
+
+
 @pytest.mark.parametrize(("replies", "rounds"), [(3, 400), pytest.param(1, 1500, marks=pytest.mark.slow)])
 def test_the_fixed_point_is_everybodys_where_one_is_fifty_times_slower(replies, rounds):
     toy, result = late(rounds, replies)

@@ -58,10 +58,11 @@ sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all nois
 of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
-h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, and
+h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, in ρ
+a first visit counts as 1, and with δ = min(1, d)
 
-    n_i = ρ (J_i − S),  ρ = 1 − min(1, d) min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²)),
-    n_i = −(1 − min(1, d)) S  where J_i is not known
+    n_i = ρ' (J_i − S),  ρ' = (1 − δ) ρ + δ (1 − min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²))),
+    n_i = −(1 − δ) S  where J_i is not known
 
 with the sums over clients that replied since replies came late. Below d = .01, no reply due, they are forgotten.
 
@@ -225,9 +226,10 @@ class FedECADO(Inductive):
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, reach, s.steady if self.steady else 1.0, common)
-            s.J, s.S, s.steady = s.J | dict(zip(got, new.J, strict=True)), new.S, new.steady / reach.share
+            s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
+        s.steady = new.steady / reach.share
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
@@ -239,13 +241,13 @@ class FedECADO(Inductive):
     def nets(self, s: Server, S: Vec, clients: Cohort) -> dict[int, Net]:
         """n_i = ρ (J_i − S): the star's neutral floats, so that the common current is not pushed into the clients.
 
-        Where replies are late, ρ is by the innovations' share of all flows, and the S of a first visit counts by 1 − d.
+        The later replies are, the more ρ is by the innovations' share of all flows.
         """
         late, share = min(1.0, s.late), s.steady if self.steady else 1.0
         surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
         size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
         if late and size > 0 and self.steady:
-            share = 1 - late * min(1.0, math.sqrt(surprise / size))
+            share = (1 - late) * float(share) + late * (1 - min(1.0, math.sqrt(surprise / size)))
         first = Net(S * (late - 1))
         return {i: Net((s.J[i] - S).mul_(share)) if i in s.J else first for i in clients.ids}
 
@@ -254,7 +256,7 @@ class FedECADO(Inductive):
     ) -> Refreshed:
         """Flows and conductances after replies that began at different x, some of them long ago."""
         S1, ahead, GX = S.clone(), torch.zeros_like(S), torch.zeros_like(S) if s.GX is None else s.GX.clone()
-        J, branches, sums = dict(s.J), dict(s.branches), s.S.clone()
+        J, branches, sums, steady = dict(s.J), dict(s.branches), s.S.clone(), 0.0
         for (i, (began, w)), w_i in zip(got.items(), reach.w, strict=True):
             p, old, known = clients.p[i], branches.get(i), i in J
             flow = began.flow - w.delta / float(w.T)
@@ -273,9 +275,10 @@ class FedECADO(Inductive):
             S1.add_(innovation, alpha=p)
             ahead.add_(innovation, alpha=p * w_i)
             J[i], branches[i] = flow, new
+            steady += p * (float(steadiness(innovation @ innovation, flow @ flow)) if known else 1.0)
         s.J, s.branches, s.GX, s.S = J, branches, GX, sums
         ahead.add_(S, alpha=reach.Te * reach.share)
-        return Refreshed([J[i] for i in got], S1, ahead, reach.share)
+        return Refreshed([J[i] for i in got], S1, ahead, steady)
 
     def move(
         self, s: Server, S: tuple[Vec, Vec], ahead: Vec, Te: float, clients: Cohort, replies: float, h: float = 0.0

@@ -120,7 +120,7 @@ class Refreshed:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
         ahead: Σ p_i (u_i J_i⁺ − w_i n_i) [d]; of late replies Σ p_i (Te S + w_i ε_i).
-        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device. Late replies tell none.
+        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device.
     """
 
     J: list[Vec]
