@@ -44,18 +44,18 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     T_h = 1/(E[1/√T]³ E[√T]),  (1 + e) Te ≤ max(Te, 3 T_h)       means by p_i over replies and rounds, decay .9
 
 Where flows last, the bracket's first term is the clients' mean displacement, with the other sign; by its second the
-window goes on along Kirchhoff's sum for e windows, in one step of backward Euler. The step is as long as the time in
-which S changes by its own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal
-times make it shorter: since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i =
-1/T_h, so a longer step overshoots the flows of clients with short times. T_h is that harmonic mean, as if times were
-log-normal. In the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a
-longer time. ρ is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each
-visit; a first visit counts as ½. It goes to 1 where gradients are exact. What does not last is in J_i⁺ and in no n_i.
-It counts with one window for all, √(T̄ T_h), as in FedNova; with w_i it would move the point of rest. β v⁻ is the
-current of an inductor at the node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back
-where it runs against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by noise alone. The motion
-sums S up over no more than 2|S⁺|²/N rounds, and over two where S is all noise. The evaluated model is a moving average
-of x with weight √(f(1 − b)).
+window goes on along Kirchhoff's sum for e windows, by backward Euler. The step is as long as the time in which S
+changes by its own size, by its change in the last step, of 1 + e⁻ windows, and at most two windows. Unequal times make
+it shorter: since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a
+longer step overshoots the flows of clients with short times. T_h is that harmonic mean, as if times were log-normal. In
+the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a longer time. ρ
+is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each visit; a first
+visit counts as ½. It goes to 1 where gradients are exact. What does not last is in J_i⁺ and in no n_i. It counts with
+one window for all, √(T̄ T_h), as in FedNova; with w_i it would move the point of rest. β v⁻ is the current of an
+inductor at the node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs
+against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by noise alone. It sums S up over no more
+than 2|S⁺|²/N rounds, and over two where S is all noise. The evaluated model is a moving average of x with weight √(f(1
+− b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
 h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, in ρ
@@ -83,8 +83,7 @@ time as Σ lr, and backward Euler with a step by local truncation error are the 
   nothing.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
-2510.04203), of which no more than the abstract was at hand. The default has γ = ½ between one window and two. With
-``gamma``
+2510.04203), of which only the abstract was at hand. The default has γ = ½ between one window and two. With ``gamma``
 
 - the node's step lasts until its error is γ, from an eighth of a window on, but two at most;
 - a client takes steps of a_i lr with a_i lr h_i/2 = γ, the error of forward Euler. h_i is measured on its first batch,
@@ -153,7 +152,7 @@ from ...numerics.circuit.norton import (
 from .descent import passive, rate
 from .inductive import Inductive
 from .messages import Center as Center
-from .messages import Change, Request, Server, Window
+from .messages import Change, Request, Server, Star, Window
 from .messages import Memory as Memory
 from .messages import Net as Net
 from .messages import Node as Node
@@ -211,7 +210,7 @@ class FedECADO(Inductive):
         m = 2 * min(1.0, s.late)
         S = s.S if s.GX is None else s.S + m * (s.G * s.x - s.GX)  # S(x) = Σ p_i (J_i + m h_i (x − x̄_i))
         net, busy = self.nets(s, S, clients), clients.at_work
-        replies = clients.ask(self.simulate_net, Node(s.x, None), net, late="deliver")
+        replies = clients.ask(self.simulate_net, Node(s.x), net, late="deliver")
         got = replies.each()
         asked = s.asked | {i: Request(s.x, n.flow) for i, n in net.items() if i not in busy}
         s.asked = {i: asked[i] for i in sorted(clients.at_work)}
@@ -333,7 +332,7 @@ class FedECADO(Inductive):
         if self.flows == "client" or s.J.keys() - clients.p.keys() or {*who} - s.J.keys():
             s.v, s.star, s.age, s.extended = None, None, 0.0, 0.0  # the motion was that of another circuit
         if self.flows == "client":
-            s.S = recall_all(self.name, clients, self.recall, Node(s.x, None))
+            s.S = recall_all(self.name, clients, self.recall, Node(s.x))
         elif self.form == "norton":
             self.regroup(s, clients)
 
@@ -357,7 +356,7 @@ class FedECADO(Inductive):
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
         rho = float(s.steady) if self.steady else 1.0
-        replies = clients.ask(self.change_flow, Node(s.x, s.S, rho, s.times.common(float(self.q))))
+        replies = clients.ask(self.change_flow, Star(s.x, s.S, rho, s.times.common(float(self.q))))
         up, q = replies.sum(), float(self.q)
         if min(float(up.T), float(up.square), float(up.trust), float(up.slope)) <= 0:
             # A private run's noise can outweigh the times. The flows are in the sum; the node waits for a known window.
@@ -371,11 +370,8 @@ class FedECADO(Inductive):
         self.move(s, (S, s.S), scale * up.ahead, scale * trust, clients, replies.count)
 
     @on_client(vectorized=True)
-    def change_flow(self, me: Client[Memory], got: Node) -> Change:
+    def change_flow(self, me: Client[Memory], got: Star) -> Change:
         """Local descent with the client's own flow, which becomes the mean gradient that it met."""
-        assert got.S is not None
-        assert got.steady is not None
-        assert got.common is not None
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = (J - got.S) * (1.0 if me.memory.J is None else got.steady)
         went = self.descend(me, got.x, net)

@@ -12,12 +12,18 @@ from ...numerics.circuit.norton import Branch, Times
 
 
 class Node(Message):
-    """Down to all: the node x [d]; where clients keep their flows, Kirchhoff's sum S [d], ρ and `Times.common` too."""
+    """Down to all: the node x [d]."""
 
     x: Vec
-    S: Vec | None
-    steady: float | None = None
-    common: float | None = None
+
+
+class Star(Message):
+    """Down to all, flows at the clients: the node x [d], Kirchhoff's sum S [d], ρ and `Times.common`."""
+
+    x: Vec
+    S: Vec
+    steady: float
+    common: float
 
 
 class Net(Message):

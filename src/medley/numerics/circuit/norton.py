@@ -91,8 +91,12 @@ class Times:
 
     @property
     def harmonic(self) -> float:
-        """The harmonic mean of the times by q = ½, as if they were log-normal: 1/(E[1/√T]³ E[√T])."""
-        return (self.share / self.slope) ** 3 * self.share / self.trust
+        """The harmonic mean of the times by q = ½, as if they were log-normal: 1/(E[1/√T]³ E[√T]).
+
+        At most E[√T]/E[1/√T], by Cauchy and Schwarz. Clipped sums of a private run are all too small by one factor. It
+        cancels in this bound, while 1/(E[1/√T]³ E[√T]) would be too large by its fourth power.
+        """
+        return min((self.share / self.slope) ** 3 * self.share / self.trust, self.trust / self.slope)
 
     def common(self, q: float) -> float:
         """T_h^q, the window of flows that do not last in units of w_i/T_i^q; 0 before the first replies."""
@@ -150,7 +154,7 @@ def refresh(
         common: `Times.common`, the window of what does not last in units of the scale of w_i.
     """
     sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
-    powers = S.new_zeros(2, len(after))
+    powers, fresh = S.new_zeros(2, len(after)), 1 - torch.as_tensor(rho, dtype=S.dtype, device=S.device)
     for c in spans(S.numel(), S.device):
         s, v = sums[c], ahead[c]
         for k, (n, D_i, J_i, J1, T_i, p_i, w_i) in enumerate(
@@ -160,7 +164,7 @@ def refresh(
             innovation = met if J_i is None else met - J_i[c]
             s.add_(innovation, alpha=p_i)
             v.add_(D_i[c], alpha=-p_i * w_i / T_i)
-            v.sub_((1 - rho) * (p_i * (w_i - reach.scale * common)) * met)
+            v.addcmul_(met, fresh, value=-p_i * (w_i - reach.scale * common))
             powers[:, k] += torch.stack([innovation @ innovation, met @ met])
     return Refreshed(after, sums, ahead, steadiness(*powers) @ powers.new_tensor(reach.p))
 
