@@ -616,7 +616,7 @@ def test_the_harmonic_mean_of_times_is_exact_for_equal_ones_and_near_for_log_nor
 
 
 def test_clipped_sums_of_times_do_not_overrate_their_harmonic_mean():
-    """A private run's clipped sums, a tenth of what they ought to be, gave T_h ten thousand times; one went to chance."""
+    """A private run's clipped sums, a tenth of what they ought to be, gave T_h ten thousand times over."""
     T, p = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)
     whole, clipped = (
         Times().then(1.0, float(k * (p * T**0.5).sum()), float(k * (p * T**-0.5).sum())) for k in (1.0, 0.1)
