@@ -53,14 +53,11 @@ PLAIN = [Setting(0.3, 0.0, 100)]
 
 
 def circuit(s: Setting) -> Bounds:
-    """A flow is a displacement over the time T = lr·steps; the times themselves get four times their typical size.
-
-    The share of a flow that lasts is at most 1.
-    """
+    """A flow is a displacement over the time T = lr·steps; the times themselves get four times their typical size."""
     T = s.lr * STEPS
     flow = 1.6 * s.bound / T
     times = {"T": 4 * T, "square": 4 * T**2, "trust": 4 * T**0.5, "slope": 4 * T**-0.5}
-    return {"flow": flow, "ahead": flow * T**0.5, **times, "steady": 1.0}
+    return {"flow": flow, "ahead": flow * T**0.5, **times, "changed": flow**2, "size": flow**2}
 
 
 METHODS: dict[str, tuple[Any, Callable[[Setting], Bounds]]] = {

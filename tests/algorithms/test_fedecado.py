@@ -81,8 +81,8 @@ def card(toy: Synthetic, x, cohorts, lr, steps, q=0.5, reach=1.0, inertia=True, 
             for (i, w_i), t in zip(w.items(), T, strict=True)
         }
         if steady:
-            lasts = {i: 1 - float((after[i] - J[i]).norm() ** 2 / after[i].norm() ** 2) / 2 for i in A}
-            rho = float(sum(p[i] * max(0.0, r) for i, r in lasts.items()) / share)
+            changed, size = (sum(p[i] * float(v[i].norm() ** 2) for i in A) for v in (after - J, after))
+            rho = max(0.0, 1 - changed / size / 2)
         Te = sum(p[i] * w[i] for i in A) / share
         f = len(A) / n
         longer = (1 + e) * f * float(new.norm() / (new - S).norm()) - 1
@@ -281,8 +281,9 @@ def test_late_rounds_go_on_measuring_the_share_that_lasts():
     rig.s.late, before = 0.5, {i: J.clone() for i, J in rig.s.J.items()}
     rig([0, 2, 3])
     p, J, change = rig.sim.p, rig.s.J, {i: rig.s.J[i] - before[i] for i in (0, 2, 3)}  # first secants: no conductance
-    told = {i: max(0.0, 1 - float(change[i] @ change[i] / (J[i] @ J[i])) / 2) for i in change}
-    assert float(rig.s.steady) == pytest.approx(sum(p[i] * told[i] for i in told) / sum(p[i] for i in told), rel=1e-5)
+    changed, size = (sum(p[i] * float(v[i] @ v[i]) for i in change) for v in (change, J))
+    assert 0 < float(rig.s.steady) < 1
+    assert float(rig.s.steady) == pytest.approx(1 - changed / size / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(("replies", "rounds"), [(3, 400), pytest.param(1, 1500, marks=pytest.mark.slow)])
@@ -691,6 +692,21 @@ def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
     ends = torch.stack([run(method(where), fed, 300, seed=seed).x for seed in range(8)])
     spread = float((ends.std(0) / 8**0.5).norm())
     assert float((ends.mean(0) - best).norm()) < 2 * spread < 0.15 * float(best.norm())
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("still", [[], [0], [0, 2, 4]])
+def test_clients_that_are_at_rest_at_the_minimum_do_not_move_it(where, still):
+    """Their flow goes to 0, and of it nothing lasts; a mean of each client's share of its own left the node .15 off."""
+    g = torch.Generator().manual_seed(2)
+    X = torch.randn(6, 64, 4, dtype=torch.float64, generator=g)
+    y = (X @ torch.randn(6, 4, 1, dtype=torch.float64, generator=g))[..., 0]
+    others = [i for i in range(6) if i not in still]
+    best = torch.linalg.lstsq(X[others].flatten(0, 1), y[others].flatten()[:, None]).solution[:, 0]
+    y[still] = X[still] @ best
+    pace = md.scenarios.Pace(lr=0.05, steps=[1, 2, 4, 8, 16, 32], batch=None)
+    fed = md.Federation(LeastSquares(), clients=[*zip(X, y, strict=True)], pace=pace)
+    assert error(run(method(where), fed, 200, eval_every=200), best) < 1e-11
 
 
 def test_the_share_of_flows_that_lasts():

@@ -8,7 +8,7 @@ Algorithms 1 and 2; equation numbers below are the paper's, with the signs of it
 **One round sends** (floats per client):
 
 - simulate_net (if flows="server"): 2d down, d + 1 up
-- change_flow (if flows="client"): 2d + 2 down, 2d + 5 up
+- change_flow (if flows="client"): 2d + 2 down, 2d + 6 up
 - simulate (if form="J" and flows="server"): 2d down, d + 2 up
 - simulate (if form="I"): 2d + 1 down, d + 2 up
 - simulate (if form="paper"): 2d down, 2d + 2 up
@@ -31,7 +31,7 @@ parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round,
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
     J_i⁺ = n_i − D_i/T_i,  ε_i = Ĵ_i⁺(x) − Ĵ_i(x)   the mean gradient met; the innovation
     S⁺ = S + Σ p_i ε_i                              Kirchhoff's sum
-    ρ⁺ = mean max(0, 1 − ½ |ε_i|²/|J_i⁺|²)          the flows' share that lasts; means by p_i, over the replies
+    ρ⁺ = max(0, 1 − ½ mean |ε_i|²/mean |J_i⁺|²)     the flows' share that lasts; means by p_i, over the replies
     w_i = √(T̄ T_i),  T̄ = mean T_i²/mean T_i         the window, of length Te = mean w_i; all w_i are less by one factor
                                                     where mean w_i/T_i > 1.25
     u_i = ρ w_i + (1 − ρ) √(T̄ T_h)                  less by the same factor; T_h of the rounds before
@@ -228,7 +228,7 @@ class FedECADO(Inductive):
             s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
             new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
-        s.steady = new.steady / reach.share
+        s.steady = new.steady
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
@@ -255,7 +255,7 @@ class FedECADO(Inductive):
     ) -> Refreshed:
         """Flows and conductances after replies that began at different x, some of them long ago."""
         S1, ahead, GX = S.clone(), torch.zeros_like(S), torch.zeros_like(S) if s.GX is None else s.GX.clone()
-        J, branches, sums, steady = dict(s.J), dict(s.branches), s.S.clone(), 0.0
+        J, branches, sums, powers = dict(s.J), dict(s.branches), s.S.clone(), S.new_zeros(2)
         for (i, (began, w)), w_i in zip(got.items(), reach.w, strict=True):
             p, old, known = clients.p[i], branches.get(i), i in J
             flow = began.flow - w.delta / float(w.T)
@@ -274,10 +274,10 @@ class FedECADO(Inductive):
             S1.add_(innovation, alpha=p)
             ahead.add_(innovation, alpha=p * w_i)
             J[i], branches[i] = flow, new
-            steady += p * (float(steadiness(innovation @ innovation, flow @ flow)) if known else 1.0)
+            powers += p * torch.stack([innovation @ innovation * known, flow @ flow])
         s.J, s.branches, s.GX, s.S = J, branches, GX, sums
         ahead.add_(S, alpha=reach.Te * reach.share)
-        return Refreshed([J[i] for i in got], S1, ahead, steady)
+        return Refreshed([J[i] for i in got], S1, ahead, steadiness(*powers))
 
     def move(
         self, s: Server, S: tuple[Vec, Vec], ahead: Vec, Te: float, clients: Cohort, replies: float, h: float = 0.0
@@ -366,7 +366,7 @@ class FedECADO(Inductive):
         scale = window(share, float(up.square), float(up.T), slope, q) / share
         S, s.S = s.S, s.S + up.flow
         s.times = s.times.then(share, trust, slope)
-        s.steady = min(max(float(up.steady) / share, 0.0), 1.0)
+        s.steady = min(float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))), 1.0)
         self.move(s, (S, s.S), scale * up.ahead, scale * trust, clients, replies.count)
 
     @on_client(vectorized=True)
@@ -378,9 +378,9 @@ class FedECADO(Inductive):
         me.memory.J = net - went.step / went.T
         change, trust = me.memory.J - J, went.T ** float(self.q)
         slope = trust / went.T
-        steady = number(steadiness(*(v.square().sum(-1, keepdim=True) for v in (change, me.memory.J))))
+        changed, size = (number(v.square().sum(-1, keepdim=True)) for v in (change, me.memory.J))
         rest = (1 - got.steady) * (trust - got.common)
-        return Change(change, -slope * went.step - rest * me.memory.J, went.T, went.T**2, trust, slope, steady)
+        return Change(change, -slope * went.step - rest * me.memory.J, went.T, went.T**2, trust, slope, changed, size)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
         """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""

@@ -46,7 +46,7 @@ class Change(Message):
         flow: the change ε_i of its flow [d].
         ahead: T_i^q (J_i⁺ − n_i) − (1 − ρ) (T_i^q − T_h^q) J_i⁺ [d].
         T, square, trust, slope: T_i, T_i², T_i^q and T_i^(q−1).
-        steady: ρ_i, the share of its flow that lasts.
+        changed, size: |ε_i|² and |J_i⁺|².
     """
 
     flow: Vec
@@ -55,7 +55,8 @@ class Change(Message):
     square: Num
     trust: Num
     slope: Num
-    steady: Num
+    changed: Num
+    size: Num
 
 
 class Center(Message):

@@ -124,7 +124,7 @@ class Refreshed:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
         ahead: Σ p_i (u_i J_i⁺ − w_i n_i) [d]; of late replies Σ p_i (Te S + w_i ε_i).
-        steady: Σ p_i ρ_i, see `steadiness`; it stays on its device.
+        steady: ρ, see `steadiness`; it stays on its device.
     """
 
     J: list[Vec]
@@ -154,29 +154,28 @@ def refresh(
         common: `Times.common`, the window of what does not last in units of the scale of w_i.
     """
     sums, ahead, after = S.clone(), torch.zeros_like(S), [torch.empty_like(S) for _ in nets]
-    powers, fresh = S.new_zeros(2, len(after)), 1 - torch.as_tensor(rho, dtype=S.dtype, device=S.device)
+    powers, fresh = S.new_zeros(2), 1 - torch.as_tensor(rho, dtype=S.dtype, device=S.device)
     for c in spans(S.numel(), S.device):
         s, v = sums[c], ahead[c]
-        for k, (n, D_i, J_i, J1, T_i, p_i, w_i) in enumerate(
-            zip(nets, D, J, after, reach.T, reach.p, reach.w, strict=True)
-        ):
+        for n, D_i, J_i, J1, T_i, p_i, w_i in zip(nets, D, J, after, reach.T, reach.p, reach.w, strict=True):
             met = torch.add(n[c], D_i[c], alpha=-1 / T_i, out=J1[c])
             innovation = met if J_i is None else met - J_i[c]
             s.add_(innovation, alpha=p_i)
             v.add_(D_i[c], alpha=-p_i * w_i / T_i)
             v.addcmul_(met, fresh, value=-p_i * (w_i - reach.scale * common))
-            powers[:, k] += torch.stack([innovation @ innovation, met @ met])
-    return Refreshed(after, sums, ahead, steadiness(*powers) @ powers.new_tensor(reach.p))
+            powers += p_i * torch.stack([innovation @ innovation, met @ met])
+    return Refreshed(after, sums, ahead, steadiness(*powers))
 
 
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
-    """ρ_i = max(0, 1 − ½ |ε_i|²/|J_i⁺|²), the share of a flow that lasts from a visit to the next; 1 where all is 0.
+    """ρ = max(0, 1 − ½ Σ p_i |ε_i|²/Σ p_i |J_i⁺|²), the share of the flows that lasts; 1 where all is 0.
 
     Where a flow has a fixed part and one that is drawn anew at each visit, this is the fixed part's share of the power:
-    the factor on J_i with which it predicts J_i⁺ best. Without a flow before it is ½, and 0 for flows beyond floats.
+    the factor on J_i with which it predicts J_i⁺ best. Without flows before it is ½, and 0 for flows beyond floats. A
+    ratio of sums: a client whose flow is nearly 0 at rest has one of its own that never goes to 1.
 
     Args:
-        changed, size: |ε_i|² and |J_i⁺|², of any shape.
+        changed, size: Σ p_i |ε_i|² and Σ p_i |J_i⁺|² over the replies [].
     """
     still = torch.where(changed > 0, 0.0, 1.0)
     return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
