@@ -24,8 +24,9 @@ weight p_i, in units of a gradient:
     C dx/dt = −Σ_i p_i J_i        dx_i/dt = J_i − ∇f_i(x_i)                                              (41), (43)
 
 At rest x_i = x = x*, J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0, whatever
-the clients' learning rates, epochs and sizes. Between its visits a client is its Norton equivalent, a source J_i in
-parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the share of clients that reply:
+the clients' learning rates, epochs and sizes, where gradients are exact. Between its visits a client is its Norton
+equivalent, a source J_i in parallel with a conductance h_i: Ĵ_i(x) = J_i + m h_i (x − x̄_i). One round, with f the
+share of clients that reply:
 
     n_i = ρ (J_i − S),  −S where J_i is not known   down, with x: the star's neutral floats
     D_i, T_i                                        up: a descent with shift −n_i, and its time Σ lr
@@ -49,13 +50,12 @@ changes by its own size, by its change in the last step, of 1 + e⁻ windows, an
 it shorter: since descents saturate, a branch answers to x by 1/T_i at most and the star by Σ p_i/T_i = 1/T_h, so a
 longer step overshoots the flows of clients with short times. T_h is that harmonic mean, as if times were log-normal. In
 the same way the mean of w_i/T_i is bounded: a descent that ends at its minimum would not go further in a longer time. ρ
-is the factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is new at each visit; a first
-visit counts as ½. It goes to 1 where gradients are exact. What does not last is in J_i⁺ and in no n_i. It counts with
-one window for all, √(T̄ T_h), as in FedNova; with w_i it would move the point of rest. β v⁻ is the current of an
-inductor at the node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs
-against Kirchhoff's sum. N is the power of the noise in S⁺, as if S changed by noise alone. It sums S up over no more
-than 2|S⁺|²/N rounds, and over two where S is all noise. The evaluated model is a moving average of x with weight √(f(1
-− b)).
+is the factor on all J_i that predicts the J_i⁺ best, if a flow has a part that stays and one that is new at each visit;
+first visits give ½, exact gradients 1 in the end. What does not last is in J_i⁺ but in no n_i. It counts with the same
+window for all, √(T̄ T_h), as in FedNova; w_i would move the point of rest. β v⁻ is the current of an inductor at the
+node, damped as in Nesterov's method by a resistor 3/t. The motion's age t is set back where it runs against Kirchhoff's
+sum. N is the power of noise in S⁺, as if S changed by noise alone. The motion sums S up over no more than 2|S⁺|²/N
+rounds, and over two where S is all noise. The evaluated model is a moving average of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
 h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, in ρ
@@ -73,14 +73,15 @@ time as Σ lr, and backward Euler with a step by local truncation error are the 
 - The neutral floats: with J_i in the place of n_i each client is pushed by the common current too.
 - The window is a mean of T_i, not the longest, which amplifies the others' noise and overshoots their minima.
 - A net flow counts by ρ. Whole flows that do not last push a client of many steps far along what they no longer say.
+  Where batches are drawn ρ stays below 1, and clients drift towards their own minima: the point of rest moves by the
+  share 1 − ρ of FedNova's distance, which is small where all T_i h are; with ``steady=False`` it does not.
 - Inactive clients stay in the sum. Without them the fixed point is lost.
 - No sensitivities H̄_i are asked for; the conductance is measured, and matters for late replies only.
 - The node has an inductor, damped as in Nesterov's method (Su, Boyd & Candès, JMLR 2016), with O'Donoghue & Candès'
   restart (2015) made gradual. f keeps it from summing stale flows, N from noise.
 - The evaluated model is an average of the node's way, not where the node stands.
 - A descent whose mean force shows that an error of the flow would grow, see `descent.growth`, is made again with steps
-  a quarter as long: beyond a growth of 1 where gradients are exact, of 1.25 where batches are drawn. One step shows
-  nothing.
+  a quarter as long: beyond a growth of 1 where gradients are exact, of 1.25 where batches are drawn; not of one step.
 
 **Steps by a tolerance.** ``gamma`` is an option in the manner of the authors' sequel, AdaptiveFedECADO (arXiv
 2510.04203), of which only the abstract was at hand. The default has γ = ½ between one window and two. With ``gamma``
@@ -100,8 +101,7 @@ taken in the round in which it arrives, with its own request's node and net flow
 A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0. When
 clients join or leave, S is summed anew over the members: by the server, or with flows at the clients by one exchange
 with all, as after a loss. The node's motion was that of another circuit, and begins at rest; with flows at the server
-it goes on where those that left had no flow yet and nobody came. The forms J, I and paper want the same clients
-throughout.
+it goes on where those that left had no flow yet and nobody came. The other forms want the same clients throughout.
 
 **Earlier forms**, for ablation, are in `inductive`: ``form="J"``, with inductors and a passivity limiter,
 ``form="I"``, the paper's variables, and ``form="paper"``, Algorithm 2 as printed but for its signs. In these any

@@ -93,8 +93,8 @@ class Times:
     def harmonic(self) -> float:
         """The harmonic mean of the times by q = ½, as if they were log-normal: 1/(E[1/√T]³ E[√T]).
 
-        At most E[√T]/E[1/√T], by Cauchy and Schwarz. Clipped sums of a private run are all too small by one factor. It
-        cancels in this bound, while 1/(E[1/√T]³ E[√T]) would be too large by its fourth power.
+        At most E[√T]/E[1/√T], by Cauchy and Schwarz. Clipped sums of a private run are too small, in the mean by one
+        factor. It cancels in this bound, while 1/(E[1/√T]³ E[√T]) would be too large by its fourth power.
         """
         return min((self.share / self.slope) ** 3 * self.share / self.trust, self.trust / self.slope)
 
@@ -113,7 +113,7 @@ class Times:
         saturates. So the star's conductance is at most Σ p_i/T_i = 1/T_h. A longer explicit step overshoots the flows
         of the clients with short times.
         """
-        return max(0.0, LONGEST * self.harmonic / Te - 1) if q == 0.5 else math.inf
+        return max(0.0, LONGEST * self.harmonic / Te - 1) if q == 0.5 and Te > 0 else math.inf
 
 
 @dataclass(frozen=True)
