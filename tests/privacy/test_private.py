@@ -324,7 +324,7 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     toy = md.problems.logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0, "slope": 9.0}
-    bounds |= {"changed": 0.01, "size": 0.01}
+    bounds |= {"changed": 1.0, "size": 1.0}
     shares = []
 
     class Seen(md.FedECADO):
@@ -335,7 +335,7 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     method = md.Private(Seen(flows="client"), noise=3.0, clip=bounds)
     result = md.run(method, fed, rounds=40, progress=False, throw=False)
     assert bool(torch.isfinite(result.x).all())
-    assert len(set(shares)) > 1
+    assert len(set(shares)) > 2
     assert all(0 <= share <= 1 for share in shares)
     kept = [after["loss"] == before["loss"] for before, after in pairwise(result.history)]
     assert 0 < sum(kept) < 40
