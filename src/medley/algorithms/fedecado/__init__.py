@@ -58,13 +58,18 @@ sum. N is the power of noise in S⁺, as if S changed by noise alone. The motion
 rounds, and over two where S is all noise. The evaluated model is a moving average of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
-h_i is measured by secants, n_i and x are those of the request, mean (u_i J_i⁺ − w_i n_i) is Te S + mean w_i ε_i, in ρ
-a first visit counts as 1, and with δ = min(1, d)
+h_i is measured by secants, n_i and x are those of the request, in ρ a first visit counts as 1, clients do not sit out,
+and with δ = min(1, d)
 
-    n_i = ρ' (J_i − S),  ρ' = (1 − δ) ρ + δ (1 − min(1, √(Σ p_i |ε_i|²/Σ p_i |J_i|²))),
-    n_i = −(1 − δ) S  where J_i is not known
+    n_i = ρ' (J_i − S),  −(1 − δ) S where J_i is not known
+    mean (u_i J_i⁺ − w_i n_i) is  Te S + mean (w_i ε_i + (1 − ρ'') k_i √(T̄ T_h) (J_i − S))
+    min(1, 1/f − 1) is  (1 − δ) min(1, 1/f − 1)
+    ρ' = (1 − δ) ρ + δ (1 − min(1, √σ)),  ρ'' = (1 − δ) ρ + δ max(0, 1 − σ/2),  σ = Σ p_i |ε_i|²/Σ p_i |J_i|²
 
-with the sums over clients that replied since replies came late. Below d = .01, no reply due, they are forgotten.
+with the sums over clients that replied since replies came late. S + ε_i is free of what one client's flow has for
+itself, and doubles its noise; ρ'' takes off as much of it as leaves the least. k_i is the time since the client's last
+reply over the mean one, at most 3, so that clients that reply more often do not count for more. Below d = .01, no reply
+due, all of this is forgotten.
 
 **Departures** (``docs/decisions/measured-flows.md``): the star, Kirchhoff's sum over all clients, shifted descents,
 time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -137,7 +142,6 @@ from ...numerics.circuit.norton import (
     FORGET,
     Branch,
     Reach,
-    Refreshed,
     Sizes,
     advance,
     controlled,
@@ -149,8 +153,10 @@ from ...numerics.circuit.norton import (
     steadiness,
     window,
 )
+from . import late
 from .descent import passive, rate
 from .inductive import Inductive
+from .late import Lasting
 from .messages import Center as Center
 from .messages import Change, Request, Server, Star, Window
 from .messages import Memory as Memory
@@ -216,19 +222,20 @@ class FedECADO(Inductive):
         s.asked = {i: asked[i] for i in sorted(clients.at_work)}
         if not got:
             return
-        age = sum(clients.round - t for t in replies.asked.values()) / len(got)
-        s.late = 0.9 * s.late + 0.1 * age
         p = [clients.p[i] for i in got]
         reach = Reach.of(torch.tensor([w.T for w in got.values()], dtype=torch.float64), p, float(self.q))
         common = s.times.common(float(self.q))
         s.times = s.times.then(reach.share, reach.trust, reach.slope)
+        age = sum(clients.round - t for t in replies.asked.values()) / len(got)
+        s.late += (age - s.late) / s.times.rounds
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, reach, s.steady if self.steady else 1.0, common)
             s.J, s.S = s.J | dict(zip(got, new.J, strict=True)), new.S
         else:
-            new = self.refresh_late(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m)
-        s.steady = new.steady
+            rho = float(Lasting.of(s, clients.p).node) if self.steady else 1.0
+            new = late.refresh(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m, rho, common)
+        s.steady, s.met = new.steady, s.met | dict.fromkeys(got, clients.round)
         self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
 
     @on_client(vectorized=True)
@@ -238,46 +245,10 @@ class FedECADO(Inductive):
         return Window(went.step, went.T)
 
     def nets(self, s: Server, S: Vec, clients: Cohort) -> dict[int, Net]:
-        """n_i = ρ (J_i − S): the star's neutral floats, so that the common current is not pushed into the clients.
-
-        The later replies are, the more ρ is by the innovations' share of all flows.
-        """
-        late, share = min(1.0, s.late), s.steady if self.steady else 1.0
-        surprise = sum(clients.p[i] * b.error**2 for i, b in s.branches.items())
-        size = sum(clients.p[i] * b.flow**2 for i, b in s.branches.items())
-        if late and size > 0 and self.steady:
-            share = (1 - late) * float(share) + late * (1 - min(1.0, math.sqrt(surprise / size)))
-        first = Net(S * (late - 1))
+        """n_i = ρ' (J_i − S): the star's neutral floats, so that the common current is not pushed into the clients."""
+        share = Lasting.of(s, clients.p).net if self.steady else 1.0
+        first = Net(S * (min(1.0, s.late) - 1))
         return {i: Net((s.J[i] - S).mul_(share)) if i in s.J else first for i in clients.ids}
-
-    def refresh_late(
-        self, s: Server, S: Vec, clients: Cohort, got: dict[int, tuple[Request, Window]], reach: Reach, m: float
-    ) -> Refreshed:
-        """Flows and conductances after replies that began at different x, some of them long ago."""
-        S1, ahead, GX = S.clone(), torch.zeros_like(S), torch.zeros_like(S) if s.GX is None else s.GX.clone()
-        J, branches, sums, powers = dict(s.J), dict(s.branches), s.S.clone(), S.new_zeros(2)
-        for (i, (began, w)), w_i in zip(got.items(), reach.w, strict=True):
-            p, old, known = clients.p[i], branches.get(i), i in J
-            flow = began.flow - w.delta / float(w.T)
-            at = began.x + w.delta / 4  # a client that saturates is near its end for most of its way; measured best
-            new = Branch(at) if old is None else old.moved(at, flow - J[i])
-            innovation = flow + m * new.h * (s.x - at)
-            if known:
-                innovation -= J[i]
-            sums.add_(flow - J[i] if known else flow, alpha=p)
-            GX.add_(at, alpha=p * new.h)
-            if old is not None:
-                innovation.sub_(s.x - old.at, alpha=m * old.h)
-                GX.sub_(old.at, alpha=p * old.h)
-            s.G += p * (new.h - (0.0 if old is None else old.h))
-            new.flow, new.error = float(flow.norm()), float(innovation.norm())
-            S1.add_(innovation, alpha=p)
-            ahead.add_(innovation, alpha=p * w_i)
-            J[i], branches[i] = flow, new
-            powers += p * torch.stack([innovation @ innovation * known, flow @ flow])
-        s.J, s.branches, s.GX, s.S = J, branches, GX, sums
-        ahead.add_(S, alpha=reach.Te * reach.share)
-        return Refreshed([J[i] for i in got], S1, ahead, steadiness(*powers))
 
     def move(
         self, s: Server, S: tuple[Vec, Vec], ahead: Vec, Te: float, clients: Cohort, replies: float, h: float = 0.0
@@ -294,10 +265,11 @@ class FedECADO(Inductive):
         f = replies / clients.population
         sizes = Sizes.of(*S, s.v if self.inertia else None)
         most = min(float(self.reach), s.times.reach(float(self.q), Te))
+        lead = 1 - min(1.0, s.late)  # clients that are at work do not sit out
         if self.gamma is None:
-            e, share = extension(f, sizes, s.extended, most), 1.0
+            e, share = extension(f, sizes, s.extended, most, lead), 1.0
         else:
-            e, share = controlled(f, sizes, s.extended, self.gamma, most)
+            e, share = controlled(f, sizes, s.extended, self.gamma, most, lead)
         x = advance(s.x, Te, S[1], ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
@@ -342,6 +314,7 @@ class FedECADO(Inductive):
         s.J = {i: J for i, J in s.J.items() if i in p}
         s.branches = {i: b for i, b in s.branches.items() if i in p}
         s.asked = {i: r for i, r in s.asked.items() if i in p}
+        s.met = {i: t for i, t in s.met.items() if i in p}
         zero = torch.zeros_like(s.x)
         s.S = sum((p[i] * J for i, J in s.J.items()), zero)
         s.G = sum(p[i] * b.h for i, b in s.branches.items())

@@ -128,10 +128,11 @@ class Server:
         steady: ρ, the share of the flows that lasts from a visit to the next.
         v, age: the node's last move [d], None before the first; the age of its motion, in rounds.
         star: with gamma, the conductance of all branches together along the motion; None before the first round.
-        late: rounds that a reply is under way, an average over rounds with decay .9; 0 until one was late.
+        late: rounds that a reply is under way, a mean over rounds with decay .9; 0 until one was late.
         branches: conductances, from the first late reply on.
         GX, G: Σ p_i h_i x̄_i [d] and Σ p_i h_i over them; GX is None before the first.
         asked: requests under way, by client.
+        met: the round of a client's last reply, with flows at the server.
         h, sensed: the inductive forms' known curvatures, and the rounds of their requests.
         T_ref: the I form's longest window so far.
         step: first step of Algorithm 1 in the next window, a share of it.
@@ -152,6 +153,7 @@ class Server:
     GX: Vec | None = None
     G: float = 0.0
     asked: dict[int, Request] = field(default_factory=dict)
+    met: dict[int, int] = field(default_factory=dict)
     h: dict[int, Num | Vec] = field(default_factory=dict)
     sensed: dict[int, int] = field(default_factory=dict)
     T_ref: float = 0.0

@@ -79,15 +79,22 @@ saturate. Measured, 2 and 2.5 are slower or less steady on mildly unequal times,
 
 @dataclass(frozen=True)
 class Times:
-    """Moments of the clients' times over rounds, decay .9: Σ p_i, Σ p_i T_i^q and Σ p_i T_i^(q−1) over the replies."""
+    """Sums over rounds with decay .9: of 1, and of Σ p_i, Σ p_i T_i^q and Σ p_i T_i^(q−1) over the replies."""
 
+    rounds: float = 0.0
     share: float = 0.0
     trust: float = 0.0
     slope: float = 0.0
 
     def then(self, share: float, trust: float, slope: float) -> Times:
         """The moments after another round."""
-        return Times(0.9 * self.share + share, 0.9 * self.trust + trust, 0.9 * self.slope + slope)
+        seen = (self.rounds, 1.0), (self.share, share), (self.trust, trust), (self.slope, slope)
+        return Times(*(0.9 * old + new for old, new in seen))
+
+    @property
+    def mean_share(self) -> float:
+        """The mean of Σ p_i over the replies of a round."""
+        return self.share / self.rounds
 
     @property
     def harmonic(self) -> float:
@@ -203,27 +210,30 @@ class Sizes(NamedTuple):
         return cls(*torch.stack(found).tolist())
 
 
-def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0) -> float:
+def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0, lead: float = 1.0) -> float:
     """e: the time by which the window goes on after the clients stop, in units of the window.
 
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 ), at most ``most`` in the place of both ones.
 
-    The first is the lead that cures the lag of the clients that sit out. The second controls the step by the local
-    truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻ windows. The next step lasts until S
-    would have changed by its own size.
+    The first is the lead that cures the lag of the clients that sit out; where replies are late these are at work. The
+    second controls the step by the local truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻
+    windows. The next step lasts until S would have changed by its own size.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
         sizes: of S and S⁺.
         last: e⁻, the extension of the last window; default 0.
         most: the longest extension; default 1.
+        lead: the share of the lead that is taken; default 1.
     """
     change = sizes.change
     steady = (1 + last) * f * sizes.after / change - 1 if change > 0 else most
-    return max(min(max(min(1.0, 1 / f - 1), steady), most), 0.0)
+    return max(min(max(lead * min(1.0, 1 / f - 1), steady), most), 0.0)
 
 
-def controlled(f: float, sizes: Sizes, last: float, gamma: float, most: float = 1.0) -> tuple[float, float]:
+def controlled(
+    f: float, sizes: Sizes, last: float, gamma: float, most: float = 1.0, lead: float = 1.0
+) -> tuple[float, float]:
     """The extension e, and the share c of the node's way that is taken, by a tolerance of the local truncation error.
 
     Backward Euler errs by half the step times the change of the derivative. Relative to the step that is
@@ -237,12 +247,12 @@ def controlled(f: float, sizes: Sizes, last: float, gamma: float, most: float = 
         last: e⁻, the length of the last step less 1, in windows.
         gamma: γ, the tolerance.
         most: the longest extension; default 1.
+        lead: as in `extension`; default 1.
     """
     error = sizes.change / (2 * f * sizes.after) if sizes.after > 0 else 1.0
     ratio = min(max(gamma / error, 0.5), 2.0) if error > 0 else 2.0
     length = min(max((1 + last) * ratio, 0.125), 1 + most)
-    lead = min(1.0, 1 / f - 1, most)
-    return max(lead, length - 1), min(length, 1.0)
+    return max(min(lead * min(1.0, 1 / f - 1), most), length - 1), min(length, 1.0)
 
 
 def critical(f: float, tau: float, h: float) -> float:
