@@ -58,18 +58,17 @@ sum. N is the power of noise in S⁺, as if S changed by noise alone. The motion
 rounds, and over two where S is all noise. The evaluated model is a moving average of x with weight √(f(1 − b)).
 
 Where no reply is late, m = 0. Where replies are d rounds under way, a mean over rounds with decay .9, m = 2 min(1, d),
-h_i is measured by secants, n_i and x are those of the request, in ρ a first visit counts as 1, clients do not sit out,
-and with δ = min(1, d)
+h_i is measured by secants, n_i and x are those of the request, in ρ a first visit counts as 1, and with δ = min(1, d),
+of the rounds before in m and n_i,
 
     n_i = ρ' (J_i − S),  −(1 − δ) S where J_i is not known
-    mean (u_i J_i⁺ − w_i n_i) is  Te S + mean (w_i ε_i + (1 − ρ'') k_i √(T̄ T_h) (J_i − S))
-    min(1, 1/f − 1) is  (1 − δ) min(1, 1/f − 1)
+    mean (u_i J_i⁺ − w_i n_i) is  Te S + mean w_i ε_i + (1 − ρ'') √(T̄ T_h) Σ p_i g_i (J_i − S)
     ρ' = (1 − δ) ρ + δ (1 − min(1, √σ)),  ρ'' = (1 − δ) ρ + δ max(0, 1 − σ/2),  σ = Σ p_i |ε_i|²/Σ p_i |J_i|²
 
-with the sums over clients that replied since replies came late. S + ε_i is free of what one client's flow has for
-itself, and doubles its noise; ρ'' takes off as much of it as leaves the least. k_i is the time since the client's last
-reply over the mean one, at most 3, so that clients that reply more often do not count for more. Below d = .01, no reply
-due, all of this is forgotten.
+with the sums of σ over clients that replied since replies came late. S + ε_i is free of what one client's flow has for
+itself, and doubles its noise; ρ'' takes off as much of it as leaves the least. g_i is the number of rounds since the
+client's last reply, at most three mean ones, so that those that reply more often count for more only beyond that. And f
+in 1/f − 1 counts clients that are at work. Below d = .01, no reply due, all of this is forgotten.
 
 **Departures** (``docs/decisions/measured-flows.md``): the star, Kirchhoff's sum over all clients, shifted descents,
 time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:
@@ -227,7 +226,7 @@ class FedECADO(Inductive):
         common = s.times.common(float(self.q))
         s.times = s.times.then(reach.share, reach.trust, reach.slope)
         age = sum(clients.round - t for t in replies.asked.values()) / len(got)
-        s.late += (age - s.late) / s.times.rounds
+        s.late, s.turns = s.late + (age - s.late) / s.times.rounds, s.turns + 1
         if s.late == 0:
             n, D, J = ([asked[i].flow for i in got], [w.delta for w in got.values()], [s.J.get(i) for i in got])
             new = refresh(S, n, D, J, reach, s.steady if self.steady else 1.0, common)
@@ -235,8 +234,9 @@ class FedECADO(Inductive):
         else:
             rho = float(Lasting.of(s, clients.p).node) if self.steady else 1.0
             new = late.refresh(s, S, clients, {i: (asked[i], w) for i, w in got.items()}, reach, m, rho, common)
-        s.steady, s.met = new.steady, s.met | dict.fromkeys(got, clients.round)
-        self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G)
+        s.steady, s.met = new.steady, s.met | dict.fromkeys(got, s.turns)
+        at_work = len(s.asked)
+        self.move(s, (S, new.S), new.ahead / reach.share, reach.Te, clients, len(got), m * s.G, at_work)
 
     @on_client(vectorized=True)
     def simulate_net(self, me: Client[Memory], got: Node, own: Net) -> Window:
@@ -251,7 +251,15 @@ class FedECADO(Inductive):
         return {i: Net((s.J[i] - S).mul_(share)) if i in s.J else first for i in clients.ids}
 
     def move(
-        self, s: Server, S: tuple[Vec, Vec], ahead: Vec, Te: float, clients: Cohort, replies: float, h: float = 0.0
+        self,
+        s: Server,
+        S: tuple[Vec, Vec],
+        ahead: Vec,
+        Te: float,
+        clients: Cohort,
+        replies: float,
+        h: float = 0.0,
+        at_work: int = 0,
     ) -> None:
         """The node after the window and its extension, and the read-out.
 
@@ -261,15 +269,15 @@ class FedECADO(Inductive):
             Te: length of the window.
             replies: number of replies; the expected number in a private run.
             h: conductance of the whole star.
+            at_work: number of clients whose replies are due.
         """
-        f = replies / clients.population
+        f, due = replies / clients.population, at_work / clients.population
         sizes = Sizes.of(*S, s.v if self.inertia else None)
         most = min(float(self.reach), s.times.reach(float(self.q), Te))
-        lead = 1 - min(1.0, s.late)  # clients that are at work do not sit out
         if self.gamma is None:
-            e, share = extension(f, sizes, s.extended, most, lead), 1.0
+            e, share = extension(f, sizes, s.extended, most, due), 1.0
         else:
-            e, share = controlled(f, sizes, s.extended, self.gamma, most, lead)
+            e, share = controlled(f, sizes, s.extended, self.gamma, most, due)
         x = advance(s.x, Te, S[1], ahead, e, h)
         if share < 1:
             x = torch.lerp(s.x, x, share)
@@ -306,6 +314,7 @@ class FedECADO(Inductive):
         if self.flows == "client":
             s.S = recall_all(self.name, clients, self.recall, Node(s.x))
         elif self.form == "norton":
+            s.met |= dict.fromkeys({*who} - s.J.keys(), s.turns)
             self.regroup(s, clients)
 
     def regroup(self, s: Server, clients: Cohort) -> None:

@@ -13,8 +13,8 @@ from ...contract.types import Vec
 from ...numerics.circuit.norton import Branch, Reach, Refreshed, steadiness
 from .messages import Request, Server, Window
 
-LONGEST_GAP = 3.0
-"""The largest k_i: a client that was silent for longer counts as if it had been for so many mean times."""
+LONGEST = 3.0
+"""The most mean times between a client's replies for which one counts."""
 
 
 class Lasting(NamedTuple):
@@ -87,8 +87,8 @@ def refresh(
         new.flow, new.error = float(flow.norm()), float(innovation.norm())
         S1.add_(innovation, alpha=p)
         ahead.add_(innovation, alpha=p * w_i)
-        k = min(LONGEST_GAP, (clients.round - s.met.get(i, 0)) * s.times.mean_share)
-        ahead.add_(net, alpha=p * k * (1 - rho) * reach.scale * common)
+        g = min(s.turns - s.met.get(i, 0), LONGEST / s.times.mean_share)
+        ahead.add_(net, alpha=p * g * reach.share * (1 - rho) * reach.scale * common)
         J[i], branches[i] = flow, new
         powers += p * torch.stack([innovation @ innovation * known, flow @ flow])
     s.J, s.branches, s.GX, s.S = J, branches, GX, sums

@@ -132,7 +132,8 @@ class Server:
         branches: conductances, from the first late reply on.
         GX, G: Σ p_i h_i x̄_i [d] and Σ p_i h_i over them; GX is None before the first.
         asked: requests under way, by client.
-        met: the round of a client's last reply, with flows at the server.
+        turns: rounds with replies so far, with flows at the server.
+        met: the turn of a client's last reply, or in which it came.
         h, sensed: the inductive forms' known curvatures, and the rounds of their requests.
         T_ref: the I form's longest window so far.
         step: first step of Algorithm 1 in the next window, a share of it.
@@ -153,6 +154,7 @@ class Server:
     GX: Vec | None = None
     G: float = 0.0
     asked: dict[int, Request] = field(default_factory=dict)
+    turns: int = 0
     met: dict[int, int] = field(default_factory=dict)
     h: dict[int, Num | Vec] = field(default_factory=dict)
     sensed: dict[int, int] = field(default_factory=dict)

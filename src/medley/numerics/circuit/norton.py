@@ -130,7 +130,7 @@ class Refreshed:
     Attributes:
         J: J_i⁺ of every reply, a list of a vectors [d].
         S: Σ p_i J_i over all clients, after the window [d].
-        ahead: Σ p_i (u_i J_i⁺ − w_i n_i) [d]; of late replies Σ p_i (Te S + w_i ε_i).
+        ahead: Σ p_i (u_i J_i⁺ − w_i n_i) [d]; of late ones see `late.refresh`.
         steady: ρ, see `steadiness`; it stays on its device.
     """
 
@@ -210,29 +210,29 @@ class Sizes(NamedTuple):
         return cls(*torch.stack(found).tolist())
 
 
-def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0, lead: float = 1.0) -> float:
+def extension(f: float, sizes: Sizes, last: float = 0.0, most: float = 1.0, due: float = 0.0) -> float:
     """e: the time by which the window goes on after the clients stop, in units of the window.
 
     e = max( min(1, 1/f − 1), min( (1 + e⁻) f |S⁺|/|S⁺ − S| − 1, 1 ), 0 ), at most ``most`` in the place of both ones.
 
-    The first is the lead that cures the lag of the clients that sit out; where replies are late these are at work. The
-    second controls the step by the local truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻
-    windows. The next step lasts until S would have changed by its own size.
+    The first is the lead that cures the lag of the clients that sit out. The second controls the step by the local
+    truncation error of S. S changed by |S⁺ − S|/f over the last step, of 1 + e⁻ windows. The next step lasts until S
+    would have changed by its own size.
 
     Args:
         f: the share of the clients that replied, in (0, 1].
         sizes: of S and S⁺.
         last: e⁻, the extension of the last window; default 0.
         most: the longest extension; default 1.
-        lead: the share of the lead that is taken; default 1.
+        due: the share of the clients that are at work and did not reply, which do not sit out; default 0.
     """
     change = sizes.change
     steady = (1 + last) * f * sizes.after / change - 1 if change > 0 else most
-    return max(min(max(lead * min(1.0, 1 / f - 1), steady), most), 0.0)
+    return max(min(max(min(1.0, 1 / (f + due) - 1), steady), most), 0.0)
 
 
 def controlled(
-    f: float, sizes: Sizes, last: float, gamma: float, most: float = 1.0, lead: float = 1.0
+    f: float, sizes: Sizes, last: float, gamma: float, most: float = 1.0, due: float = 0.0
 ) -> tuple[float, float]:
     """The extension e, and the share c of the node's way that is taken, by a tolerance of the local truncation error.
 
@@ -247,12 +247,12 @@ def controlled(
         last: e⁻, the length of the last step less 1, in windows.
         gamma: γ, the tolerance.
         most: the longest extension; default 1.
-        lead: as in `extension`; default 1.
+        due: as in `extension`; default 0.
     """
     error = sizes.change / (2 * f * sizes.after) if sizes.after > 0 else 1.0
     ratio = min(max(gamma / error, 0.5), 2.0) if error > 0 else 2.0
     length = min(max((1 + last) * ratio, 0.125), 1 + most)
-    return max(min(lead * min(1.0, 1 / f - 1), most), length - 1), min(length, 1.0)
+    return max(min(1.0, 1 / (f + due) - 1, most), length - 1), min(length, 1.0)
 
 
 def critical(f: float, tau: float, h: float) -> float:
