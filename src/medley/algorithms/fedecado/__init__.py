@@ -68,7 +68,7 @@ of the rounds before in m and n_i,
 with the sums of σ over clients that replied since replies came late. S + ε_i is free of what one client's flow has for
 itself, and doubles its noise; ρ'' takes off as much of it as leaves the least. g_i is the number of rounds since the
 client's last reply, at most three mean ones, so that those that reply more often count for more only beyond that. And f
-in 1/f − 1 counts clients that are at work. Below d = .01, no reply due, all of this is forgotten.
+in 1/f − 1 counts clients that are at work. Below d = .01, no reply due, conductances and σ are forgotten.
 
 **Departures** (``docs/decisions/measured-flows.md``): the star, Kirchhoff's sum over all clients, shifted descents,
 time as Σ lr, and backward Euler with a step by local truncation error are the paper's. Changed:

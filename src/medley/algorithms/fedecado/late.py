@@ -13,7 +13,7 @@ from ...contract.types import Vec
 from ...numerics.circuit.norton import Branch, Reach, Refreshed, steadiness
 from .messages import Request, Server, Window
 
-LONGEST = 3.0
+GAPS = 3.0
 """The most mean times between a client's replies for which one counts."""
 
 
@@ -56,6 +56,8 @@ def refresh(
 ) -> Refreshed:
     """Flows and conductances after replies that began at different x, some of them long ago.
 
+    ``ahead`` is Σ p_i (Te S + w_i ε_i) + (Σ p_i) (1 − ρ'') √(T̄ T_h) Σ p_i g_i (J_i − S), sums over the replies.
+
     Args:
         s: the server's state, whose J, S, branches, GX and G become those after the replies.
         S: Kirchhoff's sum at x, before the replies [d].
@@ -87,7 +89,7 @@ def refresh(
         new.flow, new.error = float(flow.norm()), float(innovation.norm())
         S1.add_(innovation, alpha=p)
         ahead.add_(innovation, alpha=p * w_i)
-        g = min(s.turns - s.met.get(i, 0), LONGEST / s.times.mean_share)
+        g = min(s.turns - s.met.get(i, 0), GAPS / s.times.mean_share)
         ahead.add_(net, alpha=p * g * reach.share * (1 - rho) * reach.scale * common)
         J[i], branches[i] = flow, new
         powers += p * torch.stack([innovation @ innovation * known, flow @ flow])
