@@ -30,8 +30,8 @@ from medley.contract.algorithm import Algorithm
 from medley.datasets import augment
 
 HERE = Path(__file__).parent / "results"
-Work = tuple[Path, Path, str, str, int, int | None]
-"""Folders of results and checkpoints, cell, method, seed, rounds or None for the cell's own."""
+Work = tuple[Path, Path, str, str, int, int | None, str]
+"""Folders of results and checkpoints, cell, method, seed, rounds or None for the cell's own, device."""
 
 
 def small_images(X: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -138,7 +138,7 @@ def file_of(out: Path, cell: str, method: str, seed: int) -> Path:
 
 def fill(work: Work) -> str:
     """A run from where it stands to the wanted round."""
-    out, kept, cell, method, seed, wanted = work
+    out, kept, cell, method, seed, wanted, device = work
     spec = CELLS[cell]
     rounds = wanted or spec.rounds
     torch.set_num_threads(1)
@@ -162,6 +162,7 @@ def fill(work: Work) -> str:
         eval_rows=1000,
         eval_every=spec.eval_every,
         checkpoint_every=1,
+        device=device,
         transport=md.transports.Local(),
         on_round=add,
         throw=False,
@@ -207,6 +208,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0", help="separated by commas")
     parser.add_argument("--rounds", type=int, help="the round to go on to; default the cell's own, 50 or 500")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="torch's name; numbers of a GPU differ by roundings")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--kept", type=Path, default=Path("runs/niid"), help="the folder of the checkpoints")
     parser.add_argument("--table", action="store_true", help="print the table and end")
@@ -221,7 +223,12 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     given.kept.mkdir(parents=True, exist_ok=True)
     methods, seeds = given.methods.split(";"), [int(s) for s in given.seeds.split(",")]
-    work = [(given.out, given.kept, c, m, s, given.rounds) for c in given.cells for m in methods for s in seeds]
+    work = [
+        (given.out, given.kept, c, m, s, given.rounds, given.device)
+        for c in given.cells
+        for m in methods
+        for s in seeds
+    ]
     try:
         runs(work, given.jobs)
     except KeyboardInterrupt:

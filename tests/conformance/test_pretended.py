@@ -100,6 +100,17 @@ def test_a_number_of_the_host_and_an_index_of_the_host_are_taken() -> None:
     assert [e.what for e in gpu.uploads] == ["upload"]
 
 
+def test_draws_on_a_device_are_counted() -> None:
+    with PretendedGPU() as gpu:
+        x = torch.randn(3).to("cuda")
+        assert gpu.draws == []
+        nn.functional.dropout(x)
+        nn.Linear(2, 2).to("cuda").reset_parameters()
+        torch.rand(2, device="cuda")
+    assert [e.what for e in gpu.draws] == ["draw"] * 4
+    assert [e.what for e in gpu.waits] == []
+
+
 def test_waits_are_counted_with_the_line_that_waits() -> None:
     with PretendedGPU() as gpu:
         x = torch.arange(3.0, device="cuda")
@@ -128,6 +139,7 @@ def on_gpu(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int =
         got = md.run(method, fed, rounds, progress=False, engine=engine, device="cuda")
     agree(got, want)
     assert gpu.uploads
+    assert gpu.draws == []  # its own streams would give other numbers, and others again on every run
     assert got.x.is_cpu
 
 

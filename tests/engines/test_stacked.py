@@ -216,6 +216,17 @@ def test_auto_takes_it_for_small_models_and_for_what_fused_leaves():
     assert run(md.FedAvg(), federation("softmax", momentum=0.5), "auto").settings["engine"] == "stacked"
 
 
+@pytest.mark.parametrize(
+    ("layers", "shape", "found"),
+    [(md.models.cnn((1, 12, 12)), (1, 12, 12), "stacked"), (md.models.mlp(4, 3), (4,), "fused")],
+    ids=["cnn", "mlp"],
+)
+def test_on_a_gpu_convolutions_are_stacked(layers: nn.Module, shape: tuple[int, ...], found: str):
+    problem = md.problems.Network(layers).ready(torch.randn(6, *shape), torch.arange(6) % 3, 3, None, "cpu")
+    assert engines.choose("auto", problem, "cuda").name == found
+    assert engines.choose("auto", problem, "cpu").name == engines.choose("fused", problem, "cuda").name == "fused"
+
+
 def test_the_record_names_the_reference_where_that_ran():
     alone = md.run(md.FedAvg(), federation("normal"), rounds=1, progress=False, engine="auto")
     assert alone.settings["engine"] == "stacked"

@@ -7,9 +7,9 @@ setting, data or a file that cannot be used; 130 Ctrl-C, after which all that wa
 from __future__ import annotations
 
 from ..runtime.terminals import quiet_stop
+from ..runtime.versions import version as own_version
 
 with quiet_stop():
-    from importlib import metadata
     from typing import Annotated
 
     import typer
@@ -29,7 +29,7 @@ with quiet_stop():
 
 def _version(value: bool) -> bool:
     if value:
-        show(f"medley {metadata.version('medley-fl')}")
+        show(f"medley {own_version()}")
         raise typer.Exit
     return value
 

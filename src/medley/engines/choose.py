@@ -30,7 +30,8 @@ FEW = 5
 def choose(name: str, problem: Problem, device: str) -> Engine:
     """The engine of this name; "auto" takes the fastest that fits the problem and the device.
 
-    That is `fused`; else `stacked`, for small models and on CUDA; else `seq`.
+    That is `fused`; else `stacked`, for small models and on CUDA; else `seq`. On CUDA convolutions are stacked, since
+    `fused` trains them client by client, and a device waits for the host at each step.
 
     Args:
         name: one of `NAMES`.
@@ -54,7 +55,8 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     pays, least = cuda or problem.d <= SMALL, 2 if cuda or name == "stacked" else FEW
     if name != "stacked" and (quick := fused(problem)) is not None:
         if name == "auto" and pays and isinstance(problem, LinearProblem | NetworkProblem):
-            return replace(quick, rest=Stacked(problem, True, least))
+            rest = Stacked(problem, True, least)
+            return rest if cuda and quick.maps else replace(quick, rest=rest)
         return quick
     if name == "fused":
         raise RecipeError(

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from importlib import metadata
 from typing import Any
 
 from ..contract.errors import RecipeError, WireError
 from ..recipe import Recipe
 from ..recipe.own import is_own
+from ..runtime.versions import version
 from ..storage.identity import identity
 from ..storage.values import plain
 from .settings import Method, method_and_lr
@@ -45,7 +45,7 @@ class Terms:
         algorithm, lr = method_and_lr(method)
         tables = {k: v for k, v in r.only().tables.items() if k not in (*SERVER_ONLY, "methods")}
         own = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
-        return cls(metadata.version("medley-fl"), algorithm.name, _digest(own), _digest(tables))
+        return cls(version(), algorithm.name, _digest(own), _digest(tables))
 
     @classmethod
     def read(cls, words: Words) -> Terms:

@@ -62,10 +62,11 @@ class Dreamer:
             x, buffers: the teacher's parameters and buffers.
             compared: the outputs with which a row of each label is compared.
         """
-        teacher, student, maker = (copy.deepcopy(m).to(x).train() for m in (self.network, self.network, self.generator))
-        load(teacher.eval().requires_grad_(False), x, buffers)
+        student = copy.deepcopy(self.network).to("cpu", x.dtype)  # new weights are drawn there, on any device
         for m in student.modules():
             getattr(m, "reset_parameters", lambda: None)()
+        teacher, student, maker = (copy.deepcopy(m).to(x).train() for m in (self.network, student, self.generator))
+        load(teacher.eval().requires_grad_(False), x, buffers)
         classes, C, pool = seen.nonzero()[:, 0], len(seen), torch.empty(0, device=x.device)
         learning = torch.optim.Adam(student.parameters(), 1e-3)
         while len(pool) < self.rows:

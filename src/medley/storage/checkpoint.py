@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..contract.errors import WireError
+from ..runtime.versions import version
 from ..wire.arrival import Arrival
 from . import atomic, pytree
 from .checksum import checksum
@@ -62,7 +62,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     store: dict[str, Tensor] = {}
     text = json.dumps(pytree.pack(state, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=plain)}
-    head["medley"] = metadata.version("medley-fl")
+    head["medley"] = version()
     with atomic.replacing(atomic.made(folder) / FILE) as tmp:
         save_file(store, tmp, metadata={**head, "sum": checksum(head, store)})
     for old in folder.glob("memories-*.safetensors"):

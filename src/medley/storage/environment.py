@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..runtime.versions import version
 
 log = logging.getLogger("medley")
 
 
 def environment() -> dict[str, Any]:
     """Versions and machine: a run's bits may depend on them."""
-    names = {"medley": "medley-fl", "torch": "torch", "numpy": "numpy", "scipy": "scipy"}
-    versions = {name: metadata.version(distribution) for name, distribution in names.items()}
+    versions = {"medley": version()} | {name: version(name) for name in ("torch", "numpy", "scipy")}
     machine = {"platform": platform.platform(), "machine": platform.machine(), "threads": torch.get_num_threads()}
     return {"python": platform.python_version(), **versions, **machine}
 

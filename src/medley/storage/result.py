@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from ..contract.errors import MedleyError, RecipeError, WireError, with_names
 from ..contract.problem import State
+from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
 from .checkpoint import FILE as CHECKPOINT
@@ -197,7 +197,7 @@ class Result:
                 tmp.write_text(text, encoding="utf-8")
         head = {
             "format": FORMAT,
-            "medley": metadata.version("medley-fl"),
+            "medley": version(),
             "method": self.method,
             "seed": self.seed,
             "digest": self.digest,

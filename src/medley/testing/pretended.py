@@ -71,7 +71,8 @@ class Event(NamedTuple):
     """A moment at which host and device meet.
 
     Attributes:
-        what: "item", "tolist", "copy to the host", "nonzero", "boolean mask", and so on; "upload" for the other way.
+        what: "item", "tolist", "copy to the host", "nonzero", "boolean mask", and so on; "upload" for the other way;
+            "draw" of random numbers.
         line: the line of Medley's source, as in ``engines/stacked.py:128``; empty where Medley has no part in it.
     """
 
@@ -92,12 +93,14 @@ class PretendedGPU:
     Attributes:
         waits: the moments at which the host waited for a device, in their order
         uploads: copies from the host to a device, in their order
+        draws: random numbers drawn on a device, from streams that are not the CPU's
     """
 
     def __init__(self, devices: int = 1, memory: int = 16 << 30) -> None:
         self.devices, self.memory = devices, memory
         self.waits: list[Event] = []
         self.uploads: list[Event] = []
+        self.draws: list[Event] = []
         self._target: torch.device | None = None  # of the call that names a device
         self._calling: torch.device | None = None  # of the arguments of the call from Python
         self._stack = ExitStack()
@@ -162,7 +165,7 @@ class PretendedGPU:
             self._target, self._calling = before
 
     def _count(self, what: str) -> None:
-        (self.uploads if what == "upload" else self.waits).append(Event(what, _line()))
+        {"upload": self.uploads, "draw": self.draws}.get(what, self.waits).append(Event(what, _line()))
 
     def _say(self, out: Any, device: torch.device, given: frozenset[int] = frozenset()) -> None:
         """Put new storages on ``device``; one that is somewhere already, or that was ``given``, stays there."""
@@ -246,6 +249,8 @@ class PretendedGPU:
     def _tally(self, func: Any, name: str, args: tuple[Any, ...], given: list[Tensor], target: torch.device) -> None:
         """Count an operation for which host and device meet."""
         devices = [self.device_of(t) for t in given]
+        if torch.Tag.nondeterministic_seeded in func.tags and target != HOST:
+            self._count("draw")
         if name in COPIES and given:
             source = devices[1] if name in ("copy", "copy_") else devices[0]
             if source != target:

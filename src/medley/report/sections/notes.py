@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import platform
 from datetime import datetime
-from importlib import metadata
 
 import numpy as np
 import torch
 
+from ...runtime.versions import version
 from ..document import Block, Code, Definitions, Text
 from ..numbers import tailed, usable
 from ..table import estimated, headline, named, streamed
@@ -120,12 +120,8 @@ def notes(c: Comparison) -> list[Block]:
 
 def made(command: str | None) -> list[Block]:
     """The ``command`` that made the page, where there is one, versions of software, and the date."""
-    try:
-        version = metadata.version("medley-fl")
-    except metadata.PackageNotFoundError:
-        version = "(not installed)"
     facts = [
-        f"Medley {version}",
+        f"Medley {version()}",
         f"Python {platform.python_version()}",
         f"PyTorch {torch.__version__}",
         f"NumPy {np.__version__}",

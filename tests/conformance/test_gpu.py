@@ -1,0 +1,67 @@
+"""Every method on a GPU, where there is one: the numbers of the CPU in float64, and a resumed run the same bits."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley.contract.algorithm import Algorithm
+from medley.contract.errors import RecipeError
+from medley.engines import NAMES
+from medley.testing.subject import Subject
+from medley.testing.toys import Place, places
+from support.methods import METHODS
+
+pytestmark = [
+    pytest.mark.usefixtures("untyped"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here"),
+]
+
+
+def on_both(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int) -> None:
+    settings: dict[str, Any] = {"progress": False, "engine": engine, "dtype": torch.float64}
+    fed = place.federation()
+    try:
+        here = md.run(method, fed, rounds, **settings)
+    except RecipeError:
+        return  # refused on any device
+    there = md.run(method, fed, rounds, device="cuda", **settings)
+    assert there.x.is_cpu
+    torch.testing.assert_close(there.x, here.x, rtol=1e-7, atol=1e-9)
+    ours, theirs = here.ledger, there.ledger
+    assert (ours.up, ours.down, ours.exchanges) == (theirs.up, theirs.down, theirs.exchanges)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_every_method_and_engine(method: Algorithm[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    *others, last = Subject(method).places
+    for place in others:
+        on_both(method, place, "auto", 2)
+    for engine in NAMES:
+        on_both(method, last, engine, 1)
+
+
+@pytest.mark.parametrize("method", [md.FedECADO(), md.SHED(), md.FedAvg()], ids=lambda m: m.name)
+def test_some_methods(method: Algorithm[Any, Any]) -> None:
+    on_both(method, Subject(method).places[-1], "auto", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.Ditto(), md.FedECADO()], ids=lambda m: m.name)
+def test_a_resumed_run_has_the_same_bits(method: Algorithm[Any, Any], tmp_path: Path) -> None:
+    there = next(p for p in places() if p.name == "network")
+    fed = md.Federation(there.problem, clients=there.clients, classes=3, test=there.clients[0])
+    settings: dict[str, Any] = {"progress": False, "device": "cuda"}
+    whole = md.run(method, fed, 4, **settings)
+    md.run(method, fed, 2, checkpoint=tmp_path, **settings)
+    rest = md.run(method, fed, 4, resume=tmp_path, checkpoint=tmp_path, **settings)
+    assert torch.equal(rest.x, whole.x)
+    assert rest.model is not None
+    assert next(rest.model.parameters()).is_cuda
