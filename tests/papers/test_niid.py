@@ -35,12 +35,12 @@ def test_the_network_has_the_published_size(niid: Any) -> None:
 def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
     def curve(out: Path, rounds: int) -> list[list[float]]:
         out.mkdir(exist_ok=True)
-        niid.fill((out, tmp_path / f"kept-{out.name}", "fashion-2", "SCAFFOLD", 1, rounds))
+        niid.fill((out, tmp_path / f"kept-{out.name}", "fashion-2", "SCAFFOLD", 1, rounds, "cpu"))
         return [json.loads(line) for line in niid.file_of(out, "fashion-2", "SCAFFOLD", 1).read_text().splitlines()]
 
     assert [r for r, _ in curve(tmp_path / "a", 2)] == [0, 1, 2]
     assert curve(tmp_path / "a", 4) == curve(tmp_path / "b", 4)
-    said = niid.fill((tmp_path / "a", tmp_path, "fashion-2", "SCAFFOLD", 1, 3))
+    said = niid.fill((tmp_path / "a", tmp_path, "fashion-2", "SCAFFOLD", 1, 3, "cpu"))
     assert said == "fashion-2_SCAFFOLD_1: has 4 rounds"
     assert "| fashion-2 | SCAFFOLD | 33.8 ± 41.2 | 1 |" in niid.table(tmp_path / "a")
 
