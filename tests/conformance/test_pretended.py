@@ -189,7 +189,7 @@ def test_engines_are_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_checkpoint_resume_and_prediction(tmp_path: Path) -> None:
+def test_checkpoint_resume_and_prediction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     there = place("network")
     fed = md.Federation(there.problem, clients=there.clients, classes=3, test=there.clients[0])
     settings: dict[str, Any] = {"progress": False, "device": "cuda", "clients_every": 2}
@@ -207,6 +207,14 @@ def test_checkpoint_resume_and_prediction(tmp_path: Path) -> None:
             predicted = whole.model(X.to("cuda")).argmax(1)
             assert predicted.is_cuda
         agree(whole, md.run(method, fed, 4, **settings | {"device": "cpu"}))
+        for devices in (("cuda", "cpu"), ("cpu", "cuda")):
+            folder = tmp_path / f"{method.name} {devices[0]}"
+            caplog.clear()
+            with PretendedGPU():
+                md.run(method, fed, 2, checkpoint=folder, **settings | {"device": devices[0]})
+                rest = md.run(method, fed, 4, resume=folder, **settings | {"device": devices[1]})
+            agree(rest, whole)
+            assert f"was made on {devices[0]} and goes on on {devices[1]}: bits may differ" in caplog.text
 
 
 # Waits

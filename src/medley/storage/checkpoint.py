@@ -7,6 +7,7 @@ run's settings, the skeleton of the state (see `pytree.pack`) and the checksum.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
@@ -34,6 +35,7 @@ FORMAT = "6"
 PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
+log = logging.getLogger("medley")
 
 DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers"})
 """Settings that describe data: names and scaling of its features, number of test rows and their commonest label, number
@@ -139,9 +141,14 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
 def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise WireError, naming the first setting that differs, unless ``theirs``, those in ``folder``, are equal.
 
-    Settings that only describe the data, `DESCRIBING`, are not compared: the data's identity is.
+    Settings that only describe the data, `DESCRIBING`, are not compared: the data's identity is. A run may go on on
+    another device, with the engine that fits it; the log says that bits may differ.
     """
     ours = json.loads(json.dumps(settings, default=plain))
-    was, now = ({k: v for k, v in some.items() if k not in DESCRIBING} for some in (theirs, ours))
+    left, (before, there) = DESCRIBING, (some.get("device", "cpu") for some in (theirs, ours))
+    if before != there:
+        log.warning("%s was made on %s and goes on on %s: bits may differ", folder, before, there)
+        left = left | {"device", "engine"}
+    was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
     if why := difference(was, now):
         raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
