@@ -5,9 +5,10 @@
     python benchmarks/gpu.py --small --device cpu the same way through, at a small size
 
 Each way runs in turn on the same clients: the loop that one would write by hand (state_dict, an optimizer a client, a
-mean), the engine `seq`, and `stacked` where it takes the network. A round's seconds are wall seconds between two waits
-for the device, the median over `--repeats` rounds after one that is not counted. `apart` is max |x − x_cpu|/max |x_cpu|
-after two rounds in float64, x_cpu by `seq` on the CPU; above 1e-10 the script ends with an error.
+mean), the engine `seq`, and `fused` and `stacked` where they take the network. A round's seconds are wall seconds
+between two waits for the device, the median over `--repeats` rounds after one that is not counted. `apart` is
+max |x − x_cpu|/max |x_cpu| after two rounds in float64, x_cpu by `seq` on the CPU; above 1e-10 the script ends with an
+error.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def measured(job: Job, device: str, clients: int, rows: int, repeats: int) -> li
     """The job's lines of the table."""
     data, lines, loop = job.clients(clients, rows), [], 0.0
     few = job.federation(data[:4])
-    for way in ("loop by hand", "seq", "stacked"):
+    for way in ("loop by hand", "seq", "fused", "stacked"):
         if device.startswith("cuda"):
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)

@@ -81,7 +81,7 @@ class FromWeights(md.SCAFFOLD):
     """
 
     def start(self, x: torch.Tensor) -> Server:
-        return Server(x, drawn(len(x)))
+        return Server(x, drawn(len(x)).to(x))
 
     def remember(self, x: torch.Tensor) -> Memory:
         return Memory(drawn(len(x)).to(x))
@@ -140,7 +140,7 @@ def file_of(out: Path, cell: str, method: str, seed: int) -> Path:
 
 
 def fill(work: Work) -> str:
-    """A run from where it stands to the wanted round."""
+    """A run from where it stands to the wanted round: on the same device, and on a CPU, to the same bits."""
     out, kept, cell, method, seed, wanted, device = work
     spec = CELLS[cell]
     rounds = wanted or spec.rounds

@@ -11,7 +11,8 @@ import medley as md
 from medley.algorithms.target import Memory, Model
 from medley.contract.errors import RecipeError, Unsupported
 from medley.contract.task import Task
-from medley.numerics.dreams import statistics
+from medley.numerics.dreams import drawing, statistics
+from medley.testing import PretendedGPU
 from support.continual import client, go, stream
 from support.oracles import unchecked
 
@@ -96,3 +97,13 @@ def test_a_generator_fills_its_range() -> None:
     assert -1 <= float(X.min()) < 0 < 1 < float(X.max()) <= 2
     with pytest.raises(RecipeError, match="low must be below high"):
         md.models.generator((4,), low=1.0, high=0.0)
+
+
+def test_the_server_seeds_the_streams_of_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with dropout draws there while the student is trained."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    for device in ("cpu", "cuda"):
+        with PretendedGPU(), drawing(torch.Generator().manual_seed(7), torch.device(device)):
+            pass
+    assert seeds == [7]

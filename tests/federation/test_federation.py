@@ -495,7 +495,7 @@ def test_slips_of_a_user_are_answered_in_words():
         "run(seed='a'): must be a whole number",
         "run(init='zeros'): no weights can be read there: [Errno 2] No such file or directory: 'zeros'; give a file of "
         "safetensors, a state_dict by torch.save, or a run's folder",
-        "run(device='gpu'): torch finds no such device here; leave device= out",
+        "run(device='gpu'): torch finds no such device here; leave device= out, or take 'cpu'",
         "run(engine=...) has no None. It knows: auto, fused, seq, stacked.",
         "run(checkpoint=...) is a int; give an object such as 'runs/a', a folder's name",
         "run(metrics=...) is a list; give an object such as {'top3': function}",

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import medley as md
+from medley.testing import PretendedGPU
 from support.scripts import loaded
 
 
@@ -85,3 +86,10 @@ def test_a_stop_and_an_error_have_exit_codes(
     monkeypatch.setattr(niid, "runs", lambda *_: (_ for _ in ()).throw(md.MedleyError("no data")))
     assert main("fashion-2") == 2
     assert "Error: no data" in capsys.readouterr().err
+
+
+def test_every_entrant_runs_on_a_gpu(niid: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
+    with PretendedGPU():
+        for method in niid.METHODS:
+            assert niid.fill((tmp_path, tmp_path / "kept", "fashion-2", method, 0, 1, "cuda")).endswith(": finished")

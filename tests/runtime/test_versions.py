@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import medley as md
+from medley.cli import app
+from medley.contract.errors import RecipeError
+from medley.flower.terms import own_version
 from medley.runtime.versions import OWN, version
 
 
@@ -27,6 +31,11 @@ def test_a_copy_that_is_not_installed_runs_saves_and_resumes(monkeypatch: pytest
 
     monkeypatch.setattr(importlib.metadata, "version", without_own)
     assert version() == "(not installed)"
+    with pytest.raises(RecipeError, match=r"Medley is not installed here.*pip install it"):
+        own_version()
+    said = CliRunner().invoke(app, ["doctor"])
+    assert said.exit_code == 2
+    assert "Medley is not installed" in " ".join(said.output.split())
     q = md.problems.quadratics(clients=3, d=2)
     fed = md.Federation(q.problem, clients=q.clients)
     whole = md.run(md.FedECADO(), fed, 4, progress=False)

@@ -200,12 +200,12 @@ def test_settings_that_describe_data_do_not_part_a_run_from_its_folder(tmp_path:
         checkpoint.same_settings(tmp_path, {"seed": 0, **described}, {"seed": 1})
 
 
-def test_another_device_is_taken_with_its_engine_and_another_engine_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_device_is_taken_with_its_engine_and_another_engine_is_not(tmp_path: Path) -> None:
     there = {"seed": 0, "device": "cuda", "engine": "stacked"}
     checkpoint.same_settings(tmp_path, there, {"seed": 0, "device": "cpu", "engine": "fused"})
-    assert caplog.messages == [f"{tmp_path} was made on cuda and goes on on cpu: bits may differ"]
+    checkpoint.same_settings(tmp_path, there, there | {"device": "cuda:0"})
+    with pytest.raises(WireError, match="engine was 'stacked' there and is 'seq' here"):
+        checkpoint.same_settings(tmp_path, there, there | {"device": "cuda:0", "engine": "seq"})
     with pytest.raises(WireError, match="engine was 'stacked' there and is 'seq' here"):
         checkpoint.same_settings(tmp_path, there, there | {"engine": "seq"})
     with pytest.raises(WireError, match="seed was 0 there and is 1 here"):

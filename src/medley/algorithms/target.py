@@ -152,7 +152,7 @@ class TARGET(Algorithm[Server, Memory]):
 
     def end_task(self, s: Server, clients: Cohort) -> None:
         """Make rows of all classes so far; all clients get them."""
-        with drawing(clients.rng("dreams")):
+        with drawing(clients.rng("dreams"), s.x.device):
             rows, said = self.dream(s.x, clients.buffers, clients.task)
         if not bool(torch.isfinite(rows).all() and torch.isfinite(said).all()):
             raise Diverged("TARGET's model has outputs that are not finite: the run diverges; try a smaller kd or lr")

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..datasets import files
 from ..runtime import tricks
 from ..runtime.cores import cores
+from ..runtime.versions import OWN, is_installed
 from ..storage.environment import environment
 from . import installation
 from .arguments import Debug
@@ -23,12 +24,13 @@ from .console import REFUSED, say, show
 
 def doctor(debug: Debug = False) -> None:
     """Print versions, cores, devices, extras and data sets that are here, and what does not fit, with its remedy."""
-    wanted = metadata.requires("medley-fl") or []
+    wanted = (metadata.requires(OWN) if is_installed() else None) or []
     show(_table("here", _here()))
     show(_table("extras", installation.extras(wanted)))
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
     show(_table("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
-    if problems := installation.problems(wanted):
+    lost = "Medley is not installed, it only lies on PYTHONPATH: what it needs is not known here; pip install it"
+    if problems := [*([] if is_installed() else [lost]), *installation.problems(wanted)]:
         for problem in problems:
             say(f"! {problem}")
         raise typer.Exit(REFUSED)

@@ -56,7 +56,7 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     if name != "stacked" and (quick := fused(problem)) is not None:
         if name == "auto" and pays and isinstance(problem, LinearProblem | NetworkProblem):
             rest = Stacked(problem, True, least)
-            return rest if cuda and quick.maps else replace(quick, rest=rest)
+            return replace(rest, few=quick) if cuda and quick.maps else replace(quick, rest=rest)
         return quick
     if name == "fused":
         raise RecipeError(

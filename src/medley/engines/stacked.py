@@ -23,7 +23,7 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..contract import types
-from ..contract.client import Client, Descent, LocalUpdate
+from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.needs import Need
 from ..contract.problem import Problem
 from ..contract.types import Data, Num, Vec
@@ -78,14 +78,16 @@ class Stacked:
     Attributes:
         problem: the problem.
         by_row: whether a row's loss depends on that row alone, so that batches can be padded.
-        least: the fewest clients that it takes; fewer go to `Seq`, and so do a loss or a correction of the method's
-            own, sparse rows and weights of rows.
+        least: the fewest clients that it takes; fewer go to ``few``.
+        few: the engine of fewer clients; default `Seq`, which a loss or a correction of the method's own, sparse rows
+            and weights of rows go to as well.
         bytes_held: bytes that one client's forward pass holds, by the shape of its batch; measured once for each shape.
     """
 
     problem: NetworkProblem | LinearProblem
     by_row: bool
     least: int = 2
+    few: Engine = field(default_factory=Seq)
     name: str = "stacked"
     bytes_held: dict[torch.Size, int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -93,7 +95,7 @@ class Stacked:
         """See `medley.contract.client.Client.descend`; momentum, clipping and Adam as in `Seq.descend`."""
         paces, k = [c.pace for c in me.members], len(me.members)
         if k < self.least or not supports(me, how):
-            return Seq().descend(me, x, how)
+            return (self.few if k < self.least else Seq()).descend(me, x, how)
         if isinstance(self.problem, NetworkProblem):
             self.problem.mode(True)
         schedules = [Schedule.of(c) for c in me.members]

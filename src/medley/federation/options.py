@@ -166,7 +166,8 @@ class RunOptions:
             torch.zeros(1, device=str(self.device)).item()  # the device "meta" has no values
         except Exception:  # of several kinds: no such word, torch built without it, no such hardware
             raise RecipeError(
-                f"run(device={self.device!r}): torch finds no such device here; leave device= out", "device"
+                f"run(device={self.device!r}): torch finds no such device here; leave device= out, or take 'cpu'",
+                "device",
             ) from None
 
     @property

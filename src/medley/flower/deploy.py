@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import stat
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 from ..contract.errors import RecipeError
 from ..recipe import Recipe, loads
 from ..recipe.own import modules, names
+from .terms import own_version
 
 RECIPE = """\
 [problem]
@@ -128,7 +129,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     scripts, own = resources.files(__package__) / "scripts", names(r.tables)
     code = f" --allow-code {','.join(sorted(own))}" if own else ""
     files = {
-        "app/pyproject.toml": PROJECT.format(clients=n, version=metadata.version("medley-fl")),
+        "app/pyproject.toml": PROJECT.format(clients=n, version=own_version()),
         "app/server_app.py": SERVER,
         "app/client_app.py": CLIENT,
         "app/recipe.toml": r.dumps(),

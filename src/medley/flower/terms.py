@@ -13,7 +13,7 @@ from typing import Any
 from ..contract.errors import RecipeError, WireError
 from ..recipe import Recipe
 from ..recipe.own import is_own
-from ..runtime.versions import version
+from ..runtime.versions import is_installed, version
 from ..storage.identity import identity
 from ..storage.values import plain
 from .settings import Method, method_and_lr
@@ -45,7 +45,7 @@ class Terms:
         algorithm, lr = method_and_lr(method)
         tables = {k: v for k, v in r.only().tables.items() if k not in (*SERVER_ONLY, "methods")}
         own = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
-        return cls(version(), algorithm.name, _digest(own), _digest(tables))
+        return cls(own_version(), algorithm.name, _digest(own), _digest(tables))
 
     @classmethod
     def read(cls, words: Words) -> Terms:
@@ -151,3 +151,13 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: 
                 f"{theirs}; its owner can allow it by a pattern that names it",
                 "allow",
             )
+
+
+def own_version() -> str:
+    """Medley's version, which all sides of a deployment must have. Raises RecipeError for a copy without one."""
+    if not is_installed():
+        raise RecipeError(
+            "Medley is not installed here, it only lies on PYTHONPATH, and the sides of a deployment compare its "
+            "version: pip install it"
+        )
+    return version()

@@ -115,10 +115,11 @@ def passes(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 
 
 @contextmanager
-def drawing(generator: torch.Generator) -> Iterator[None]:
-    """Inside, torch's global stream is this one; outside it is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator.initial_seed())
+def drawing(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Inside, torch's global streams, the CPU's and the device's, begin as this one; outside they are as they were."""
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []):
+        (torch.manual_seed if cuda else torch.default_generator.manual_seed)(generator.initial_seed())
         yield
 
 

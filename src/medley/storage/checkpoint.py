@@ -7,8 +7,7 @@ run's settings, the skeleton of the state (see `pytree.pack`) and the checksum.
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -34,8 +33,6 @@ FORMAT = "6"
 
 PART = 1 << 28
 """Bytes of clients' memories in one file."""
-
-log = logging.getLogger("medley")
 
 DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers"})
 """Settings that describe data: names and scaling of its features, number of test rows and their commonest label, number
@@ -142,13 +139,17 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     """Raise WireError, naming the first setting that differs, unless ``theirs``, those in ``folder``, are equal.
 
     Settings that only describe the data, `DESCRIBING`, are not compared: the data's identity is. A run may go on on
-    another device, with the engine that fits it; the log says that bits may differ.
+    another device, with the engine that is chosen there (see `environment.warn_of_changes`).
     """
     ours = json.loads(json.dumps(settings, default=plain))
-    left, (before, there) = DESCRIBING, (some.get("device", "cpu") for some in (theirs, ours))
-    if before != there:
-        log.warning("%s was made on %s and goes on on %s: bits may differ", folder, before, there)
-        left = left | {"device", "engine"}
+    elsewhere = _device(theirs) != _device(ours)  # "cuda" and "cuda:0" are one
+    left = DESCRIBING | {"device"} | ({"engine"} if elsewhere else set())
     was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
     if why := difference(was, now):
         raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
+
+
+def _device(settings: Mapping[str, Any]) -> tuple[str, int]:
+    """Kind and number of a run's device."""
+    kind, _, index = str(settings.get("device", "cpu")).partition(":")
+    return kind, int(index or 0)

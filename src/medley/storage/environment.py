@@ -23,7 +23,7 @@ def environment() -> dict[str, Any]:
 
 
 def warn_of_changes(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Log a warning for each version that is another one than when ``folder`` was written."""
+    """Log a warning for each version that is another one than when ``folder`` was written, and for another device."""
     for name, now in ours.items():
         if (before := theirs.get(name)) != now:
             log.warning("%s was made with %s %s and goes on with %s: bits may differ", folder, name, before, now)

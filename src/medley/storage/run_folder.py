@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
@@ -139,9 +140,9 @@ class RunFolder:
             )
         if anew and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
-        now = environment()
-        if not anew and (starts := described(self.path).get("starts", [])):
-            warn_of_changes(self.path, starts[-1], now)
+        now = environment() | _where(settings)
+        if not anew and (starts := (about := described(self.path)).get("starts", [])):
+            warn_of_changes(self.path, _where(about["settings"]) | starts[-1], now)
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
@@ -201,6 +202,11 @@ def holds_comparison(folder: Path) -> bool:
 def resuming(folder: Path) -> str:
     """The command that goes on with the run in ``folder``, or Python's call where the run was made from no recipe."""
     return f"{COMMAND} {folder}" if (folder / RECIPE).exists() else f"run(resume={str(folder)!r})"
+
+
+def _where(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Device and engine, which may change from start to start."""
+    return {name: settings[name] for name in ("device", "engine") if name in settings}
 
 
 def no_run(folder: Path) -> WireError:
