@@ -7,7 +7,7 @@ run's settings, the skeleton of the state (see `pytree.pack`) and the checksum.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..wire.arrival import Arrival
 from . import atomic, pytree
 from .checksum import checksum
 from .difference import difference
+from .environment import device_of
 from .formats import other_format
 from .spill import LazyMapping
 from .values import plain
@@ -142,14 +143,7 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     another device, with the engine that is chosen there (see `environment.warn_of_changes`).
     """
     ours = json.loads(json.dumps(settings, default=plain))
-    elsewhere = _device(theirs) != _device(ours)  # "cuda" and "cuda:0" are one
-    left = DESCRIBING | {"device"} | ({"engine"} if elsewhere else set())
+    left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
     was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
     if why := difference(was, now):
         raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
-
-
-def _device(settings: Mapping[str, Any]) -> tuple[str, int]:
-    """Kind and number of a run's device."""
-    kind, _, index = str(settings.get("device", "cpu")).partition(":")
-    return kind, int(index or 0)

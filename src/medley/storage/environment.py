@@ -22,6 +22,11 @@ def environment() -> dict[str, Any]:
     return {"python": platform.python_version(), **versions, **machine}
 
 
+def device_of(settings: Mapping[str, Any]) -> str:
+    """The device of a run with these settings; "cuda:0" is "cuda"."""
+    return str(settings.get("device", "cpu")).removesuffix(":0")
+
+
 def warn_of_changes(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Log a warning for each version that is another one than when ``folder`` was written, and for another device."""
     for name, now in ours.items():

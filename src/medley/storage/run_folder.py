@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
 from . import atomic, checkpoint
-from .environment import environment, warn_of_changes
+from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
 from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
 from .values import plain
@@ -206,7 +206,7 @@ def resuming(folder: Path) -> str:
 
 def _where(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Device and engine, which may change from start to start."""
-    return {name: settings[name] for name in ("device", "engine") if name in settings}
+    return {"device": device_of(settings), "engine": settings.get("engine")}
 
 
 def no_run(folder: Path) -> WireError:
