@@ -90,6 +90,9 @@ def test_a_stop_and_an_error_have_exit_codes(
 
 def test_every_entrant_runs_on_a_gpu(niid: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
+    rows = torch.eye(4).repeat(4, 1), torch.arange(16) % 4
+    few = md.Federation(md.problems.Softmax(), clients=[rows] * 3, classes=4, test=rows, pace=digits().scenario.pace)
+    monkeypatch.setattr(niid, "federation", lambda cell: few)
     with PretendedGPU():
         for method in niid.METHODS:
             assert niid.fill((tmp_path, tmp_path / "kept", "fashion-2", method, 0, 1, "cuda")).endswith(": finished")
