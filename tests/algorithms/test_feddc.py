@@ -11,8 +11,9 @@ from support.toys import A_QUARTER_LOST, LossyTransport
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("participation", [None, 0.5])
-def test_rounds_by_hand(participation):
+def test_rounds_by_hand(participation, scaled):
     toy, lr, steps = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
     H, b, p = quadratic_parts(toy)
     alpha = [0.6 / (4 * float(p_i)) for p_i in p]
@@ -22,30 +23,33 @@ def test_rounds_by_hand(participation):
     for t in range(1, 6):
         ends, ids, news = [], fed.draw(0).cohort(t), list(own)
         for i in ids:
+            c_seen = c / (4 * float(p[i])) if scaled else c
             theta, gradients = w, []
             # T = lr·S, with S the weight that a constant gradient has after these steps of a pull.
             S = sum((1 - lr[i] * alpha[i]) ** k for k in range(steps[i]))
             for k in range(steps[i]):
                 g = H[i] @ theta - b[i] + alpha[i] * h[i]
                 gradients.append((1 - lr[i] * alpha[i]) ** (steps[i] - 1 - k) / S * g)
-                theta = theta - lr[i] * (g + alpha[i] * (theta - w) + c - own[i])
+                theta = theta - lr[i] * (g + alpha[i] * (theta - w) + c_seen - own[i])
             news[i] = sum(gradients, zero)  # the weighed mean gradient of the descent, the drift's included
             h[i] = h[i] + theta - w
             ends.append(theta)
         w = mean(ends, [1] * len(ids)) + mean(h, [1] * 4)
         c, own = c + sum((float(p[i]) * (news[i] - own[i]) for i in ids), zero), news
-    got = run(md.FedDC(0.6), fed, 5).x
+    got = run(md.FedDC(0.6, scaled=scaled), fed, 5).x
     assert torch.allclose(got, w, rtol=0, atol=1e-13)
+    other = run(md.FedDC(0.6, scaled=not scaled), fed, 5).x
+    assert float((other - w).norm()) > 1e-3 * float(w.norm())
 
 
-def test_with_equal_clients_it_is_feddyn():
-    # All c_i are c, and nothing is left to correct but the drift.
+def test_with_the_same_data_it_is_feddyn():
+    # All c_i are c, and nothing is left to correct but the drift. Clients of equal size are not enough.
     (X, y) = md.problems.quadratics(1, d=5).clients[0]
     toy = md.problems.quadratics(1, d=5)
     fed = md.Federation(toy.problem, clients=[(X, y)] * 4, pace=md.scenarios.Pace(lr=0.05, steps=5, batch=None))
     a, b = (run(m, fed, 10).x for m in (md.FedDC(0.5), md.FedDyn(alpha=0.5)))
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
-    others = federation(md.problems.quadratics(4, d=5), lr=0.05, steps=5)
+    others = federation(md.problems.quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
     a, b = (run(m, others, 10).x for m in (md.FedDC(0.5), md.FedDyn(alpha=0.5)))
     assert float((a - b).norm()) > 1e-3 * float(b.norm())
 
@@ -58,9 +62,16 @@ def test_without_a_pull_its_first_descents_are_scaffolds():
     assert float((a - 2 * b).norm()) < 1e-11 * float(b.norm())
 
 
-def test_it_finds_the_minimum():
+def test_clients_of_equal_size_are_not_scaled():
+    fed = federation(md.problems.quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
+    a, b = (run(md.FedDC(0.5, scaled), fed, 10).x for scaled in (False, True))
+    assert float((a - b).norm()) < 1e-13 * float(b.norm())
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_it_finds_the_minimum(scaled):
     toy = md.problems.quadratics(6, d=5)
-    result = run(md.FedDC(8.0), federation(toy, 0.5, **UNEQUAL), 200, eval_every=200)
+    result = run(md.FedDC(8.0, scaled), federation(toy, 0.5, **UNEQUAL), 200, eval_every=200)
     assert error(result, toy.x_star) < 1e-9
     assert result.history[-1]["drift"] < 1e-9
 
@@ -76,7 +87,7 @@ def test_lost_messages_do_not_break_the_means(tmp_path):
 
 
 def test_defaults_are_those_of_the_authors_code():
-    assert md.FedDC().settings() == {"alpha": 0.01}
+    assert md.FedDC().settings() == {"alpha": 0.01, "scaled": False}
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])

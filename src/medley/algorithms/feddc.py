@@ -9,11 +9,17 @@ Correction", CVPR 2022, Algorithm 1.
 
 - train: 2d + 1 down, 2d up
 
-**Departures**: the gradient correction is that of the authors' code, SCAFFOLD's option II; the text puts the last
-displacement in its place. As in the code, models are averaged without weights over those that take part, drifts
-without weights over all, and c with weights p_i. With α_i = α/(N p_i) the fixed point is the minimum of Σ p_i f_i for
-clients of unequal size; the code has one α. The simulated time T stands for K·η. It leaves the proximal pull out of
-c_i, and holds under learning-rate schedules and momentum; it does not under Adam.
+**Departures**: the paper's text makes the gradient correction of the last displacements. Here it is SCAFFOLD's option II,
+as in the authors' code. The simulated time T stands for K·η: it leaves the proximal pull out of c_i, and holds under
+learning-rate schedules and momentum; it does not under Adam. The code keeps the pull in c_i, and takes for K·η the mean
+number of steps of all clients times the first learning rate.
+
+**Checked against**: the authors' code. As there, α_i = α/(N p_i), models are averaged without weights over the clients
+that take part, drifts without weights over all, and c with weights p_i; so the model rests at the minimum of Σ p_i f_i
+for clients of unequal size. The code also divides c by N p_i before client i adds it, which ``scaled=True`` does; by
+default every client adds c itself, as in SCAFFOLD. Both have the same fixed point, and for clients of equal size they
+are the same; on four quadratics of 18 to 27 rows they are 1.0 % apart after five rounds. The code clips the norm of the
+corrected gradient at 10, ``Pace(clip=10)`` that of the gradient before its correction.
 
 **Missing replies**: a lost one is left out of the mean; h_i and c_i stay what they were on both sides.
 
@@ -44,7 +50,7 @@ from ..contract.types import Vec
 
 
 class DriftingModel(Message):
-    """Down: the server's w and c, and α/N."""
+    """Down: the server's w, c and α/N; ``scaled`` sends c/N."""
 
     x: Vec
     c: Vec
@@ -70,15 +76,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class FedDC(Algorithm[Server, Memory]):
-    """Local drift decoupling and correction. With equal clients that all take part it is FedDyn(alpha).
+    """Local drift decoupling and correction. If all clients have the same data and take part, it is FedDyn(alpha).
 
     Attributes:
         alpha: α, the weight of the drift's penalty; 0.01 in the authors' code for CIFAR-10, 0.1 for MNIST
+        scaled: whether client i adds c/(N p_i), as in the authors' code, or c itself, the default
 
-    If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``, ‖mean h_i‖.
+    For clients of equal size with different data FedDC and FedDyn are two methods: 2.3 % apart after ten rounds on four
+    quadratics of 8 rows. If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``, ‖mean h_i‖.
     """
 
     alpha: Annotated[float, positive] = 0.01
+    scaled: bool = False
 
     def start(self, x: Vec) -> Server:
         """w, c = 0 and h = 0."""
@@ -90,7 +99,8 @@ class FedDC(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """w ← mean of θ_i + mean of all h_i, c ← c + Σ p_i (c_i⁺ − c_i)."""
-        replies = clients.ask(self.train, DriftingModel(s.x, s.c, self.alpha / clients.population))
+        c = s.c / clients.population if self.scaled else s.c
+        replies = clients.ask(self.train, DriftingModel(s.x, c, self.alpha / clients.population))
         total = replies.sum(dict.fromkeys(clients.p, 1.0))
         s.c = s.c + total.dc
         s.h = s.h + total.delta / clients.population
@@ -100,7 +110,8 @@ class FedDC(Algorithm[Server, Memory]):
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: DriftingModel) -> StepAndVariate:
         """Local descent on f_i(θ) + (α_i/2)‖h_i + θ − w‖² + ⟨θ, c − c_i⟩, then new c_i and h_i."""
-        alpha_i, h_i, c_i, c = got.alpha / me.p, me.memory.h, me.memory.c, got.c
+        alpha_i, h_i, c_i = got.alpha / me.p, me.memory.h, me.memory.c
+        c = got.c / me.p if self.scaled else got.c
         went = me.descend(got.x, pull=(alpha_i, got.x), shift=alpha_i * h_i + c - c_i)
         me.memory.h, me.memory.c = h_i + went.step, c_i - c - went.step / went.T
         # The sum is unweighted, as that of the steps: p_i is in the message.
