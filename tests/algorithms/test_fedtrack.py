@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import medley as md
+from medley.contract.errors import RecipeError
+from medley.runtime import streams
 from medley.testing.faults import Rewired, losing
 from support.oracles import digits, error, federation, mean, quadratic_parts, run
 
@@ -75,3 +77,44 @@ def test_a_client_whose_gradient_was_lost_is_left_out() -> None:
     assert ("gradient", 1) in asked
     assert ("train", 1) not in asked
     assert ("train", 0) in asked
+
+
+def test_the_table_weighs_each_mini_batch_by_its_rows_and_keeps_what_it_met() -> None:
+    """Two rounds by hand: Σ_B (n_B/n) ∇g_B at the point of its last visit, batches cut once a round and met in turn."""
+    fed = federation(TOY, lr=0.05, epochs=2, batch=5)
+    x = md.run(md.FedTrack(), fed, 0, progress=False).x
+    H, b, p = quadratic_parts(TOY)
+    for t in (1, 2):
+        g = mean([H[i] @ x - b[i] for i in range(4)], p)
+        ends = []
+        for i, (X, y) in enumerate(TOY.clients):
+            order = torch.randperm(len(y), generator=streams.generator(0, i, t, "batches"))
+            cut = [order[k : k + 5] for k in range(0, len(y), 5)]
+            met = [x] * len(cut)
+            z = x
+            for step in range(2 * len(cut)):
+                met[step % len(cut)] = z
+                own = sum((X[r].T @ (X[r] @ at - y[r]) / len(y) for r, at in zip(cut, met, strict=True)), 0 * x)
+                z = z - 0.05 * (own + g - (H[i] @ x - b[i]))
+            ends.append(z)
+        x = mean(ends, p)
+    got = run(md.FedTrack(form="iag"), fed, 2).x
+    assert torch.allclose(got, x, rtol=0, atol=1e-13)
+
+
+def test_the_table_and_the_default_are_two_methods_with_one_fixed_point() -> None:
+    fed = federation(TOY, lr=0.05, epochs=1, batch=3)
+    a, b = (run(md.FedTrack(form=form), fed, 1).x for form in ("svrg", "iag"))
+    assert float((a - b).norm()) > 1e-3 * float(b.norm())
+    fed = federation(TOY, lr=0.03, epochs=2, batch=3)
+    assert error(run(md.FedTrack(form="iag"), fed, 400, eval_every=400), TOY.x_star) < 1e-10
+    whole = federation(TOY, lr=0.05, steps=3)
+    a, b = (run(md.FedTrack(form=form), whole, 3).x for form in ("svrg", "iag"))
+    assert torch.allclose(a, b, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("pace", [{"momentum": 0.5}, {"weight_decay": 0.1}, {"clip": 1.0}, {"optimizer": "adam"}])
+def test_the_table_takes_plain_sgd(pace: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match=r'FedTrack\(form="iag"\).*plain SGD') as e:
+        run(md.FedTrack(form="iag"), federation(TOY, lr=0.05, batch=3, **pace), 1)
+    assert e.value.key == "form"

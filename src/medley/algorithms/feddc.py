@@ -9,10 +9,10 @@ Correction", CVPR 2022, Algorithm 1.
 
 - train: 2d + 1 down, 2d up
 
-**Departures**: the paper's text makes the gradient correction of the last displacements. Here it is SCAFFOLD's option II,
-as in the authors' code. The simulated time T stands for K·η: it leaves the proximal pull out of c_i, and holds under
-learning-rate schedules and momentum; it does not under Adam. The code keeps the pull in c_i, and takes for K·η the mean
-number of steps of all clients times the first learning rate.
+**Departures**: the paper's text makes the gradient correction of the last displacements. Here it is SCAFFOLD's option
+II, as in the authors' code. The simulated time T stands for K·η: it leaves the proximal pull out of c_i, and holds
+under learning-rate schedules and momentum; it does not under Adam. The code keeps the pull in c_i, and takes for K·η
+the mean number of steps of all clients times the first learning rate.
 
 **Checked against**: the authors' code. As there, α_i = α/(N p_i), models are averaged without weights over the clients
 that take part, drifts without weights over all, and c with weights p_i; so the model rests at the minimum of Σ p_i f_i
@@ -83,7 +83,8 @@ class FedDC(Algorithm[Server, Memory]):
         scaled: whether client i adds c/(N p_i), as in the authors' code, or c itself, the default
 
     For clients of equal size with different data FedDC and FedDyn are two methods: 2.3 % apart after ten rounds on four
-    quadratics of 8 rows. If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``, ‖mean h_i‖.
+    quadratics of 8 rows. If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``,
+    ‖mean h_i‖.
     """
 
     alpha: Annotated[float, positive] = 0.01

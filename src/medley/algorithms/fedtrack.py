@@ -11,9 +11,13 @@ C-FLAG (AISTATS 2025) without memory and adaptive rates.
 - train: d down, d up
 
 **Departures**: the paper keeps a table with the last gradient of each of a client's mini-batches, and steps along the
-table's mean. Here a step takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), B its mini-batch: that is the table's mean where every
-mini-batch is met once, it has the same fixed point, and it needs two vectors where the table has one for each
-mini-batch. With the full batch both are FedLin. The paper's clients weigh the same; here they weigh p_i.
+table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), z_B the point at which B was last met. By default a step
+takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), B its own mini-batch (SVRG): that needs two vectors, where the table has one for
+each mini-batch, and its steps count the change of B in full and forget that of the batches before. Both have the same
+fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches that are cut once a
+round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two models are 7 % apart
+after one round of one epoch, and 3 % after five. The paper's clients weigh the same; here they weigh p_i. The authors'
+code, if there is any, was not at hand, nor the paper's order of the mini-batches.
 
 **Missing replies**: a client whose gradient is lost is not asked to train; both means are over those who answered.
 
@@ -30,12 +34,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
 
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
+from ..contract.errors import RecipeError
 from ..contract.messages import Gradient, Model, Step
 from ..contract.types import Rows, Vec
+from ..numerics.iag import Table
 
 
 @dataclass
@@ -55,7 +65,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class FedTrack(Algorithm[Server, Memory]):
-    """Federated gradient tracking. With one full-batch step at each client it is gradient descent."""
+    """Federated gradient tracking. With one full-batch step at each client it is gradient descent.
+
+    Attributes:
+        form: of a client's gradient estimate: "svrg" corrects each mini-batch's gradient at z by that at x_t; "iag" is
+            the paper's table, of d floats a mini-batch, for plain SGD
+    """
+
+    form: Literal["svrg", "iag"] = "svrg"
 
     def start(self, x: Vec) -> Server:
         """x₀."""
@@ -84,6 +101,8 @@ class FedTrack(Algorithm[Server, Memory]):
     def train(self, me: Client[Memory], got: Gradient) -> Step:
         """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z))."""
         x, drift = me.memory.x, got.g - me.memory.g
+        if self.form == "iag":
+            return Step(self.tabled(me, x, drift) - x)
         if me.full_batch:
             return Step(me.descend(x, shift=drift).step)
 
@@ -91,3 +110,20 @@ class FedTrack(Algorithm[Server, Memory]):
             return g + got.g - me.problem.grad(x, rows)
 
         return Step(me.descend(x, correct=follow).step)
+
+    def tabled(self, me: Client[Memory], x: Vec, drift: Vec) -> Vec:
+        """z after this round's steps, g'_i the mean of the table. Raises RecipeError for anything but plain SGD."""
+        pace, f = me.pace, me.problem
+        if pace.optimizer != "sgd" or pace.momentum or pace.weight_decay or pace.clip is not None:
+            raise RecipeError(
+                'FedTrack(form="iag"): the table takes plain SGD steps; leave form= out for Adam, momentum, '
+                "weight_decay= and clip= of the pace",
+                "form",
+            )
+        parts = torch.split(next(me.orders()), pace.batch or f.n)
+        table = Table([partial(f.grad, rows=rows) for rows in parts], [len(rows) / f.n for rows in parts], x)
+        z = x
+        for step in range(me.steps):
+            table.visit(step % len(parts), z)
+            z = z - pace.lr * (table.total + drift)
+        return z
