@@ -137,6 +137,38 @@ def test_pfedme_finds_the_proximal_point_of_a_quadratic():
     assert torch.allclose(r1.x, r0.x + moved, atol=1e-10, rtol=0)
 
 
+def test_everyone_of_pfedme_trains_and_only_those_asked_are_in_the_mean():
+    fed = network(participation=Fixed([[0, 2]]), batch=5)
+    some, every = (run(md.pFedMe(mu=2.0, everyone=everyone), fed, 3) for everyone in (False, True))
+    alone = run(md.pFedMe(mu=2.0, everyone=True), network(batch=5), 1)
+    assert torch.equal(some.x, every.x)
+    for i in (0, 2):
+        assert torch.equal(parameters(some, i), parameters(every, i))
+    assert torch.equal(parameters(some, 1), some.x)
+    assert float((parameters(every, 1) - every.x).norm()) > 0.01
+    once = run(md.pFedMe(mu=2.0, everyone=True), fed, 1)
+    assert torch.equal(parameters(once, 1), parameters(alone, 1))  # its first θ does not hang on who is in the mean
+    sent = [(e.client, e.up) for e in every.ledger if e.round == 3 and e.method == "follow"]
+    assert [client for client, _ in sent] == [1]
+
+
+def test_the_authors_decay_of_theta_is_weight_decay_of_the_pace():
+    fed = md.Federation(
+        Q.problem, clients=Q.clients, pace=md.scenarios.Pace(lr=0.05, steps=3, batch=None, weight_decay=0.001)
+    )
+    r0, r1 = (run(md.pFedMe(mu=2.0, outer_lr=0.02), fed, k) for k in (0, 1))
+    sim, moved = fed.draw(0, dtype=torch.float64), torch.zeros_like(r0.x)
+    for i, p in sim.p.items():
+        f = sim.problem.bind(*sim.clients.rows.of(0, i))
+        w = theta = r0.x
+        for _ in range(3):
+            for _ in range(5):
+                theta = theta - 0.05 * (f.grad(theta) + 2.0 * (theta - w) + 0.001 * theta)
+            w = w - 0.02 * 2.0 * (w - theta)
+        moved = moved + p * (w - r0.x)
+    assert torch.allclose(r1.x, r0.x + moved, atol=1e-14, rtol=0)
+
+
 def test_apfl_without_weight_is_fedavg_and_with_all_of_it_trains_alone():
     fed = network()
     none, all_of_it = run(md.APFL(alpha=0.0), fed), run(md.APFL(alpha=1.0), fed)

@@ -7,11 +7,21 @@
 **One round sends** (floats per client):
 
 - train: d down, d up
+- follow (if everyone trains): d down, 0 up, of the clients that do not take part
 
-**Departures**: clients send displacements w_i − x, not end points. The mean is weighted by rows, where the paper's is
-plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch, from the last θ_i of the round, and
-from x at its start, as in the authors' code. Momentum and optimizers of the pace are not used. Parameters that a
-network leaves to each client are not trained.
+**Departures**: only the clients that take part train; under partial participation the models of the others stay as they
+were, and cost nothing. Algorithm 1 has every client train in every round, and the server take the mean over those that
+take part: ``everyone=True``. x is the same either way. On ten clients with two digits each, of which 2 take part, the
+personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
+``everyone=True``. Clients send displacements w_i − x, not end points. The mean is weighted by rows, as in the authors'
+code; the paper's is plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch, from the last
+θ_i of the round, and from x at its start. Momentum and optimizers of the pace are not used. Parameters that a network
+leaves to each client are not trained.
+
+**Checked against**: the authors' code: the steps of θ and w, the starting points, the weights, β, and who trains. It
+adds 0.001·θ to the gradient of θ, which is ``Pace(weight_decay=0.001)`` here, and takes its local rounds to be single
+mini-batches, ``Pace(steps=20)``. The personal accuracy that it prints is that of w_i: θ_i is held by the same tensors
+that w_i is written to before the test. Here it is that of θ_i.
 
 **Missing replies**: a lost one is left out of the mean, and its client's own model stays as it was. A client that never
 took part has the server's model.
@@ -37,9 +47,14 @@ from typing import Annotated
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
+from ..contract.message import Message
 from ..contract.messages import Model, Step
 from ..contract.settings import at_least, positive
 from ..contract.types import Vec
+
+
+class Kept(Message):
+    """Up: nothing."""
 
 
 @dataclass
@@ -66,12 +81,14 @@ class pFedMe(Algorithm[Server, Memory]):
         outer_lr: η, the step of w; None, the default, takes the pace's lr, which is that of θ. w moves by η·λ of its
             distance to θ
         beta: β, the server's step; the paper takes 1 to 4
+        everyone: whether clients that do not take part train too, as in the paper; their w_i are not sent
     """
 
     mu: Annotated[float, positive] = 15.0
     inner_steps: Annotated[int, at_least(1)] = 5
     outer_lr: Annotated[float, positive] | None = None
     beta: Annotated[float, positive] = 1.0
+    everyone: bool = False
 
     def start(self, x: Vec) -> Server:
         """x₀."""
@@ -79,19 +96,32 @@ class pFedMe(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← (1 − β) x + β Σ p̃_i w_i."""
-        s.x = s.x + self.beta * clients.ask(self.train, Model(s.x)).mean().delta
+        x, absent = s.x, tuple(i for i in clients.p if i not in clients.ids)
+        s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
+        if self.everyone and absent:
+            clients.ask(self.follow, Model(x), ids=absent).each()
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """For each batch θ ≈ argmin f_i(θ; batch) + (λ/2)‖θ − w‖², then w ← w − ηλ (w − θ)."""
-        w = theta = got.x
+        """w_i − x."""
+        return Step(self.solve(me, got.x) - got.x)
+
+    @on_client
+    def follow(self, me: Client[Memory], got: Model) -> Kept:
+        """The same, of which nothing is sent."""
+        self.solve(me, got.x)
+        return Kept()
+
+    def solve(self, me: Client[Memory], x: Vec) -> Vec:
+        """w_i: for each batch θ ≈ argmin f_i(θ; batch) + (λ/2)‖θ − w‖², then w ← w − ηλ (w − θ)."""
+        w = theta = x
         eta = me.pace.lr if self.outer_lr is None else self.outer_lr
         for rows in me.batches():
             for _ in range(self.inner_steps):
                 theta = theta - me.pace.lr * (me.gradient(theta, rows) + self.mu * (theta - w))
             w = w - eta * self.mu * (w - theta)
         me.memory.theta = theta
-        return Step(w - got.x)
+        return w
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Nothing: the server knows no own models."""
