@@ -10,6 +10,7 @@ from torch import nn
 
 import medley as md
 from medley.contract.algorithm import Algorithm
+from medley.contract.errors import RecipeError
 from medley.scenarios import Fixed
 
 Q = md.problems.quadratics(clients=3, d=4, rows=(6, 10))
@@ -226,6 +227,45 @@ def test_the_prototypes_of_one_round():
     assert seen[0].z is not None
     assert torch.allclose(seen[0].z, want, atol=1e-12, rtol=0)
     assert Prototypes(None, None).z is None
+
+
+def test_prediction_by_the_nearest_prototype_of_the_clients_classes():
+    from medley.algorithms.fedproto import Server
+
+    seen: list[torch.Tensor] = []
+
+    class Watching(md.FedProto):
+        def round(self, s: Server, clients: Any) -> None:
+            super().round(s, clients)
+            assert s.z is not None
+            seen.append(s.z)
+
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4))  # one output is of no class
+    data = [rows(0), (rows(1)[0], rows(1)[1].clamp(max=1)), rows(2)]  # the second client has no row of class 2
+    pace = md.scenarios.Pace(lr=0.1, epochs=2, batch=None)
+    fed = md.Federation(md.problems.Network(module), clients=data, classes=3, pace=pace)
+    by_head, r = run(md.FedProto(), fed, 3), run(Watching(predict="prototype"), fed, 3)
+    X = torch.randn(200, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    differ = 0
+    for i, classes in enumerate(([0, 1, 2], [0, 1], [0, 1, 2])):
+        with torch.no_grad():
+            phi = by_head.client_model(i)[:2](X)  # type: ignore[index]
+            far = torch.cdist(phi, seen[1][classes])  # what clients were told in the last round
+            got = r.client_model(i)(X).argmax(1)
+            differ += int((got != by_head.client_model(i)(X)[:, :3].argmax(1)).sum())
+        assert torch.equal(got, far.argmin(1))
+    assert differ > 20
+    assert torch.equal(
+        parameters(run(md.FedProto(predict="prototype"), fed, 1), 0), parameters(run(md.FedProto(), fed, 1), 0)
+    )
+
+
+def test_prototypes_need_a_last_layer_with_a_bias():
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3, bias=False))
+    fed = md.Federation(md.problems.Network(module), clients=[rows(i) for i in range(3)], classes=3)
+    with pytest.raises(RecipeError, match=r'FedProto\(predict="prototype"\): the last layer has no bias') as e:
+        run(md.FedProto(predict="prototype"), fed, 1)
+    assert e.value.key == "predict"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,20 @@ Clients", AAAI 2022, Algorithm 1.
 - train (later): k down, C f + C up
 
 **Departures**: the distance of features is the mean of squares over rows and features, as in the authors' code. Clients
-send sums of features and numbers of rows, of which the server takes the mean over rows, with equation 6's weights
-|D_ij|/N_j; the authors' code takes the plain mean over clients. Features are taken after the local steps, in evaluation
-mode. All clients have one architecture here. A class keeps its last prototype where nobody that takes part has it.
+send sums of features and numbers of rows, of which the server takes the mean over rows: equation 6's weights
+|D_ij|/N_j, without its further factor 1/|N_j|, which would shrink the prototype of a class by the number of clients
+that have it. The authors' code has no such factor either; it takes the plain mean over clients. Features are those of
+the model after the local steps, in evaluation mode; the code takes them during the last local epoch, batch by batch. A
+client's model predicts by its last layer. The paper predicts by the nearest prototype: ``predict="prototype"``, among
+the classes that the client has rows of, as in the code. It writes the prototypes last received into the model's last
+layer, which needs a bias: 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is greatest for the nearest. In the example below the personal accuracy
+is .95 by the last layer and .97 by prototypes, with ``Dirichlet(clients=10, alpha=0.3)`` in its place .58 and .71
+(means of five seeds). All clients have one architecture here. A class keeps its last prototype where nobody that takes
+part has it.
+
+**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals,
+of the right answers of both predictions over all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
+mini-batches of 4 without the last incomplete one, which are settings of the pace.
 
 **Missing replies**: a lost one is left out of the prototypes, and its client's own model stays as it was. A client that
 never took part has x₀.
@@ -33,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -42,12 +53,16 @@ from torch import Tensor
 from ..contract.algorithm import Algorithm, on_client
 from ..contract.client import Client
 from ..contract.cohort import Cohort
+from ..contract.errors import RecipeError
 from ..contract.message import Message
 from ..contract.messages import FirstModel
 from ..contract.needs import Need
 from ..contract.problem import Batch
 from ..contract.settings import at_least
 from ..contract.types import Vec
+
+FAR = -1e6
+"""Output of a class without a prototype."""
 
 
 class Prototypes(Message):
@@ -76,9 +91,10 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model y_i; None before its first round."""
+    """The client's own model y_i; None before its first round. Prototypes and ``there``, if it predicts by them."""
 
     y: Vec | None = None
+    seen: Prototypes | None = None
 
 
 @dataclass(frozen=True)
@@ -87,9 +103,11 @@ class FedProto(Algorithm[Server, Memory]):
 
     Attributes:
         weight: λ, the weight of the distance to prototypes; the paper takes 1
+        predict: "head": a client's model predicts by its last layer; "prototype": by the nearest prototype
     """
 
     weight: Annotated[float, at_least(0)] = 1.0
+    predict: Literal["head", "prototype"] = "head"
 
     needs = frozenset({Need.CLASSES, Need.FEATURES})
 
@@ -113,6 +131,11 @@ class FedProto(Algorithm[Server, Memory]):
     @on_client
     def train(self, me: Client[Memory], got: Prototypes, first: FirstModel) -> Sums:
         """Local descent on f_i(y) + λ‖features − C̄‖², then the features of the own rows by class."""
+        if self.predict == "prototype" and me.problem.last()[1] is None:
+            raise RecipeError(
+                'FedProto(predict="prototype"): the last layer has no bias; give it one, or leave predict= out',
+                "predict",
+            )
         y = me.memory.y if first.x is None else first.x
         assert y is not None
 
@@ -123,7 +146,7 @@ class FedProto(Algorithm[Server, Memory]):
             return batch.loss() + self.weight * apart.mean()
 
         y = y + me.descend(y, loss=loss).step
-        me.memory.y = y
+        me.memory.y, me.memory.seen = y, got if self.predict == "prototype" else None
         features = me.problem.features(y)
         n = me.problem.counts().to(features)
         z = features.new_zeros(len(n), features.shape[1]).index_add(0, me.problem.y, features)
@@ -134,5 +157,15 @@ class FedProto(Algorithm[Server, Memory]):
         s.have = [i for i in s.have if i not in who]
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
-        """y_i."""
-        return x if me.memory.y is None else me.memory.y
+        """y_i; under ``predict="prototype"`` with its classes' prototypes in the last layer, once it knows some."""
+        y, seen = x if me.memory.y is None else me.memory.y, me.memory.seen
+        if seen is None or seen.z is None or seen.there is None:
+            return y
+        weight, bias = me.problem.last()
+        assert bias is not None, "train() has looked"
+        z, known = seen.z, (seen.there > 0) & (me.problem.counts().to(seen.there) > 0)
+        y = y.clone()
+        y[weight:bias], y[bias:][: (bias - weight) // z.shape[1]] = 0.0, FAR  # outputs beyond the classes too
+        y[weight:][: z.numel()] = 2 * (z * known[:, None]).reshape(-1)
+        y[bias:][: len(z)] = torch.where(known, -z.square().sum(1), FAR)
+        return y
