@@ -7,7 +7,7 @@
 **One round sends** (floats per client):
 
 - train: d down, d up
-- follow (if everyone trains): d down, 0 up, of the clients that do not take part
+- follow (if everyone trains): d down, 0 up; of the clients that do not take part
 
 **Departures**: only the clients that take part train; under partial participation the models of the others stay as they
 were, and cost nothing. Algorithm 1 has every client train in every round, and the server take the mean over those that
@@ -96,9 +96,9 @@ class pFedMe(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← (1 − β) x + β Σ p̃_i w_i."""
-        x, absent = s.x, tuple(i for i in clients.p if i not in clients.ids)
+        x = s.x
         s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
-        if self.everyone and absent:
+        if self.everyone and (absent := tuple(i for i in clients.p if i not in clients.ids)):
             clients.ask(self.follow, Model(x), ids=absent).each()
 
     @on_client
