@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,12 @@ def test_a_client_that_never_took_part_has_the_servers_model(method: Algorithm[A
     assert new["loss"] == new["server_loss"]
     assert r.clients[0]["loss"] != r.clients[0]["server_loss"]
     assert 1 not in r.personal or not r.personal[1]
+
+
+@pytest.mark.parametrize("method", [md.FedProto(predict="prototype"), md.pFedMe(everyone=True)])
+def test_what_clients_keep_for_an_option_is_resumed(method: Algorithm[Any, Any], tmp_path: Path):
+    fed = network(participation=0.5, batch=5)
+    whole = run(method, fed, 5)
+    run(method, fed, 2, checkpoint=tmp_path)
+    again = run(method, fed, 5, resume=tmp_path)
+    assert all(torch.equal(parameters(whole, i), parameters(again, i)) for i in range(3))
