@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 import medley as md
+from medley.contract.errors import RecipeError
 from medley.wire.codecs import Delta, Quantise
 from support.oracles import error, unchecked
 from support.rig import Rig
@@ -89,6 +90,32 @@ def test_fednl_pp_learns_with_whoever_is_there():
     with unchecked():
         result = md.run(md.FedNL(mode="pp"), fed, 150, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
     assert error(result, toy.x_star) < 1e-8
+
+
+def test_fednl_pp_that_begins_with_everyone_by_hand():
+    """H_i, l_i and g_i of all clients at x₀, then steps with them, and a rank-one lesson of those that take part."""
+    toy = md.problems.logistic(clients=6, d=5, mu=1e-1, spread=0.5, rows=(20, 20))
+    fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
+    world, eye = fed.draw(0), torch.eye(5).double()
+    f = [world.problem.bind(*world.clients.rows.of(0, i)) for i in range(6)]
+    x = md.run(md.FedNL(mode="pp"), fed, 0, progress=False).x
+    H, l = [f_i.hessian(x) for f_i in f], [0.0] * 6
+    g = [H_i @ x - f_i.grad(x) for H_i, f_i in zip(H, f, strict=True)]
+    for t in range(1, 5):
+        x = torch.linalg.solve(sum(H, 0 * eye) / 6 + sum(l) / 6 * eye, sum(g, 0 * x) / 6)
+        for i in world.cohort(t):
+            values, V = torch.linalg.eigh(f[i].hessian(x) - H[i])
+            k = int(values.abs().argmax())
+            H[i] = H[i] + values[k] * torch.outer(V[:, k], V[:, k])
+            l[i] = float((f[i].hessian(x) - H[i]).norm())
+            g[i] = H[i] @ x + l[i] * x - f[i].grad(x)
+    result = md.run(md.FedNL(mode="pp", all_first=True), fed, 4, progress=False)
+    assert torch.allclose(result.x, x, rtol=0, atol=1e-12)
+    assert error(result, toy.x_star) < 0.1 * error(md.run(md.FedNL(mode="pp"), fed, 4, progress=False), toy.x_star)
+    asked = [sum(e.round == t for e in result.ledger) for t in (1, 2)]
+    assert asked == [9, 3]
+    with pytest.raises(RecipeError, match=r"FedNL\(all_first=True, mode='ls'\)"):
+        md.FedNL(all_first=True)
 
 
 def test_sh13_one_client_is_exact_newton():

@@ -17,9 +17,16 @@ last.
 - losses (if speculative, by entries): d + (K + 1) + 1 bytes down, k + 8k bytes + d + 2 + 8(K + 1) bytes up
 
 **Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i is
-the Frobenius norm, as in the paper; their code takes the spectral one. An eigenpair costs d + 1 floats, the eigenvalue
-included. Under a codec that rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the
-server's H. The step uses H before it has learned from this round's Hessians, which is the order of the authors' code.
+the Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code counts d.
+Under a codec that rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp" a
+client sends its first lesson when it first takes part, and H, l and g are sums over the clients that have: the first
+rounds are Newton steps of those alone. The authors begin with H_i, l_i and g_i of all clients at x₀, which
+``all_first=True`` asks for in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
+x*‖/‖x*‖ after 3 rounds is .13, and .003 with it.
+
+**Checked against**: the authors' code (means there are plain). The step uses H before it has learned from this round's
+Hessians. In FedNL's code l_i is the spectral norm; in that of FedNL-PP and of FedNL-CR it is Frobenius's, as here. With
+``all_first=True``, "pp" is FedNL-PP's code to rounding for clients of equal size.
 
 **Missing replies**: H_i, and its part of H, stay the same on both sides; gradients and losses are means over the
 clients that answered, in partial participation the last known of all.
@@ -142,6 +149,7 @@ class FedNL(Algorithm[Server, Memory]):
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
         beta: candidates are its powers.
         tries: candidates an exchange.
+        all_first: "pp" begins with a lesson of every client, whether it takes part in the first round or not.
         speculative: clients send their next lesson with the losses. Where η = 1 is taken, the next round has begun, and
             needs one exchange instead of two.
     """
@@ -154,14 +162,19 @@ class FedNL(Algorithm[Server, Memory]):
     beta: Beta = 0.5
     tries: Tries = 12
     speculative: bool = False
+    all_first: bool = False
 
     needs = frozenset({Need.HESSIAN, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: only a line search is speculative."""
+        """Beside the declared settings: only a line search is speculative, and only "pp" can begin with all."""
         super().__post_init__()
         if self.speculative and self.mode != "ls":
             raise RecipeError(f"FedNL(speculative=True, mode={self.mode!r}): there is no line search", "speculative")
+        if self.all_first and self.mode != "pp":
+            raise RecipeError(
+                f"FedNL(all_first=True, mode={self.mode!r}): it is for mode='pp'; leave it out", "all_first"
+            )
 
     def requires(self) -> frozenset[str]:
         """Every client in every round, but for "pp"."""
@@ -210,9 +223,15 @@ class FedNL(Algorithm[Server, Memory]):
 
     def _partial(self, s: Server, clients: Cohort) -> None:
         """x ← (H + lI)⁻¹g, and then a lesson of it for the clients that take part."""
+        if self.all_first and clients.round == 1:
+            self._lessons(s, clients, tuple(clients.p))
         if bool(s.g.any()):
             s.x = solve(s.H + s.l * torch.eye(len(s.x)).to(s.H), s.g)
-        ups = clients.ask(self.learn, Model(s.x)).each()
+        self._lessons(s, clients, clients.ids)
+
+    def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...]) -> None:
+        """H, g and l with the lessons of these clients at x."""
+        ups = clients.ask(self.learn, Model(s.x), ids=ids).each()
         got = _learned(s.x, clients, ups)
         s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)
         share = sum(clients.p[i] for i in ups)
