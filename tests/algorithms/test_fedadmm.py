@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -40,6 +42,28 @@ def test_rounds_by_hand(server_lr):
         theta = theta + eta * mean(changes, [1] * len(ids))
     got = run(md.FedADMM(0.6, server_lr=server_lr), fed, 8, init=start).x
     assert torch.allclose(got, theta, rtol=0, atol=1e-12)
+
+
+def test_momentum_over_the_pull_is_torchs_sgd():
+    # The authors' step: m ← ½m + (∇f_i(w) + y_i + ρ_i(w − θ)). Momentum of the pace leaves the pull out of m.
+    toy, rho = md.problems.quadratics(4, d=5, rows=(8, 8)), 0.6
+    H, b, _ = quadratic_parts(toy)
+    theta, y = torch.zeros(5).double(), [torch.zeros(5).double()] * 4
+    for _ in range(3):
+        w_y = []
+        for i in range(4):
+            v, m = theta, torch.zeros(5).double()
+            for _ in range(6):
+                m = 0.5 * m + (H[i] @ v - b[i] + y[i] + rho * (v - theta))
+                v = v - 0.05 * m
+            y[i] = y[i] + rho * (v - theta)
+            w_y.append(v + y[i] / rho)
+        theta = mean(w_y, [1] * 4)
+    sgd = partial(torch.optim.SGD, momentum=0.5)
+    there = run(md.FedADMM(rho), federation(toy, lr=0.05, steps=6, optimizer=sgd), 3).x
+    assert torch.allclose(there, theta, rtol=0, atol=1e-13)
+    here = run(md.FedADMM(rho), federation(toy, lr=0.05, steps=6, momentum=0.5), 3).x
+    assert float((here - theta).norm()) > 1e-3 * float(theta.norm())
 
 
 def test_the_share_leads_to_the_minimum_and_a_number_elsewhere():

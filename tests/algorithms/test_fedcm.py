@@ -39,6 +39,26 @@ def test_rounds_by_hand(participation):
     assert torch.allclose(got, x, rtol=0, atol=1e-13)
 
 
+def test_weight_decay_of_the_whole_step_is_that_of_the_pace_divided_by_alpha():
+    # y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), by hand, is not what weight_decay=λ does.
+    toy, alpha, decay = md.problems.quadratics(4, d=5), 0.2, 0.01
+    H, b, p = quadratic_parts(toy)
+    x = Delta = torch.zeros(5).double()
+    for _ in range(6):
+        moved = []
+        for i in range(4):
+            y = x
+            for _ in range(3):
+                y = y - 0.1 * (alpha * (H[i] @ y - b[i]) + (1 - alpha) * Delta + decay * y)
+            moved.append(y - x)
+        step = mean(moved, p)
+        Delta, x = -step / (3 * 0.1), x + step
+    there = run(md.FedCM(alpha), federation(toy, lr=0.1, steps=3, weight_decay=decay / alpha), 6).x
+    assert torch.allclose(there, x, rtol=0, atol=1e-13)
+    here = run(md.FedCM(alpha), federation(toy, lr=0.1, steps=3, weight_decay=decay), 6).x
+    assert float((here - x).norm()) > 1e-3 * float(x.norm())
+
+
 def test_of_single_steps_it_is_server_momentum():
     # Δ⁺ = α∇f(x) + (1 − α)Δ and x⁺ = x − lr·Δ⁺: FedAvgM with β = 1 − α at the rate α·lr.
     toy, alpha = md.problems.quadratics(6, d=5), 0.25

@@ -18,8 +18,9 @@ def test_without_perturbation_it_is_feddyn(without):
         assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
 
-def test_rounds_by_hand():
-    # The paper's own variables: ĝ_i, λ, and ŵ_i = w_i − λĝ_i, whose mean is the next model.
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_rounds_by_hand(decay):
+    # The paper's own variables: ĝ_i, λ, and ŵ_i = w_i − λĝ_i, whose mean is the next model. Decay is part of both g.
     toy, lr, steps = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
     rho, blend = 0.2, 0.7
     H, b, p = quadratic_parts(toy)
@@ -30,14 +31,15 @@ def test_rounds_by_hand():
         for i in range(4):
             y = x
             for _ in range(steps[i]):
-                g1 = H[i] @ y - b[i]
-                g2 = H[i] @ (y + rho * g1 / g1.norm()) - b[i]
+                g1 = H[i] @ y - b[i] + decay * y
+                there = y + rho * g1 / g1.norm()
+                g2 = H[i] @ there - b[i] + decay * there
                 quasi = (1 - blend) * g1 + blend * g2
                 y = y - lr[i] * (quasi - prox_correction[i] + (y - x) / lam[i])
             prox_correction[i] = prox_correction[i] - (y - x) / lam[i]
             amended.append(y - lam[i] * prox_correction[i])
         x = mean(amended, [1] * 4)
-    got = run(md.FedSpeed(rho, prox=0.6, blend=blend), federation(toy, lr=lr, steps=steps), 5).x
+    got = run(md.FedSpeed(rho, prox=0.6, blend=blend), federation(toy, lr=lr, steps=steps, weight_decay=decay), 5).x
     assert torch.allclose(got, x, rtol=0, atol=1e-13)
 
 

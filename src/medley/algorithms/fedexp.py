@@ -10,10 +10,10 @@ Algorithm 1.
 - train: d down, d + 1 up
 
 **Departures**: every client sends ‖Δ_i‖² along, so that replies can be summed on their way; the paper's server takes
-the norms itself, at the price of keeping the displacements apart. ``rule="official"``, the default, is the step of
-the authors' code: means weighed by p̃_i, and ε times the size of the cohort. The paper's step, ``rule="paper"``,
-counts every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two
-iterates, x₀ counting as one.
+the norms itself, at the price of keeping the displacements apart. ``rule="official"``, the default, is the step of the
+authors' code: means weighed by p̃_i, and ε times the size of the cohort. The paper's step, ``rule="paper"``, counts
+every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two iterates. After
+round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
 
 **Missing replies**: a lost one is left out of both means, which are over those who answered.
 

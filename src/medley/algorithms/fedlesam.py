@@ -10,9 +10,15 @@ Perturbations for Federated Sharpness-aware Minimization", ICML 2024, Algorithm 
 - train: d down, d up
 
 **Departures**: means are weighed by p̃_i; the paper takes all clients to weigh the same. The perturbation is the
-paper's, from the model that the client met when it last took part; the authors' code broadcasts the server's last
-movement instead. It is constant through a round, so a descent on f_i(y + δ) from x is a descent on f_i from x + δ,
-and costs one gradient a step on every engine. Weight decay then acts at y + δ.
+paper's, from the model that the client met when it last took part. It is constant through a round, so a descent on
+f_i(y + δ) from x is a descent on f_i from x + δ, and costs one gradient a step on every engine. Weight decay then acts
+at y + δ.
+
+**Checked against**: the authors' code. It sends the server's last movement to all clients, instead of the model that
+each last met, and decays weights at y. As it stands it does not perturb along that movement: it takes the k-th entry of
+the flat vector for the k-th tensor of the network, and adds that one number, times −ρ over the sum of the absolute
+values of those entries, to every entry of the tensor. Its ρ is 0.1 by default, and 0.5 in the command of its README;
+the default here is smaller. Gradients are clipped at norm 10 there, a setting of the pace here.
 
 **Missing replies**: a lost one is left out of the mean, and the client's last model stays what it was.
 
@@ -59,7 +65,7 @@ class FedLESAM(Algorithm[Server, Memory]):
     """Locally estimated global perturbations. With ``rho=0`` it is FedAvg.
 
     Attributes:
-        rho: ρ, the length of the perturbation; 0.05 in the authors' code
+        rho: ρ, the length of the perturbation; default 0.05, 0.1 in the authors' code
         server_lr: η_g, a factor of the mean displacement; 1 in the authors' code
     """
 

@@ -26,7 +26,7 @@ x*‖/‖x*‖ after 3 rounds is .13, and .003 with it.
 
 **Checked against**: the authors' code (means there are plain). The step uses H before it has learned from this round's
 Hessians. In FedNL's code l_i is the spectral norm; in that of FedNL-PP and of FedNL-CR it is Frobenius's, as here. With
-``all_first=True``, "pp" is FedNL-PP's code to rounding for clients of equal size.
+``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
 
 **Missing replies**: H_i, and its part of H, stay the same on both sides; gradients and losses are means over the
 clients that answered, in partial participation the last known of all.
