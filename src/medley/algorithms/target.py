@@ -18,14 +18,14 @@ of a past task, and each task's outputs are distilled apart. Clients get the tea
 have the old model, and run it on rows that are cropped and mirrored anew each time. Means are weighed by p̃_i; there
 they are plain.
 
-**Checked against**: the authors' code, which makes rows otherwise in these points. Its generator is trained by a
+**Checkedagainst**: the authors' code, which makes rows otherwise in these points. Its generator is trained by a
 meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5, here by plain Adam with β₁ = 0.9
 from its first weights at every task. Its student is trained by SGD at lr 0.2, momentum 0.9, weight decay 1e-4 and a
 cosine schedule, for 400 steps on each batch of rows, here by Adam at 1e-3 for ``steps``. It begins after 20 batches,
 and so does the generator's third loss, here both after the first; with its 10 batches for CIFAR-100 neither begins at
-all. X In the
-generator's loss the student is in evaluation mode, here in training mode. The student's loss has the factor T² = 400,
-here none, which Adam undoes. Of the generator's steps it keeps the rows of least loss, here of the last. It crops and
+all. Its student's first weights are Xavier's with normal biases, here the layers' own. In the generator's loss the
+student is in evaluation mode, here in training mode. The student's loss has the factor T² = 400, here none, which
+Adam's steps hardly feel. Of the generator's steps it keeps the rows of least loss, here of the last. It crops and
 mirrors rows before the teacher sees them, and keeps them as 8-bit images; here they are the generator's outputs. Wanted
 labels are drawn at random, here each class comes as often as another. BatchNorm's statistics are compared with a moving
 mean over batches of rows, of factor 0.9 and biased variance, here with the batch's own and unbiased.
