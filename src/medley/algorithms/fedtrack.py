@@ -16,8 +16,9 @@ takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), B its own mini-batch (SVRG): that
 each mini-batch, and its steps count the change of B in full and forget that of the batches before. Both have the same
 fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches that are cut once a
 round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two models are 7 % apart
-after one round of one epoch, and 3 % after five. The paper's clients weigh the same; here they weigh p_i. The authors'
-code, if there is any, was not at hand, nor the paper's order of the mini-batches.
+after one round of one epoch, and 3 % after five. The paper's clients weigh the same; here they weigh p_i. Neither the
+paper's listing nor a code of its authors was at hand. The table is the one that C-FLAG's paper takes from it, in (5);
+that draws the component of each step at random.
 
 **Missing replies**: a client whose gradient is lost is not asked to train; both means are over those who answered.
 
