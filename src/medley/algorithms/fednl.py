@@ -227,10 +227,10 @@ class FedNL(Algorithm[Server, Memory]):
             self._lessons(s, clients, tuple(clients.p))
         if bool(s.g.any()):
             s.x = solve(s.H + s.l * torch.eye(len(s.x)).to(s.H), s.g)
-        self._lessons(s, clients, clients.ids)
+        self._lessons(s, clients)
 
-    def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...]) -> None:
-        """H, g and l with the lessons of these clients at x."""
+    def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...] | None = None) -> None:
+        """H, g and l with the lessons of these clients at x; by default of those that take part."""
         ups = clients.ask(self.learn, Model(s.x), ids=ids).each()
         got = _learned(s.x, clients, ups)
         s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)
