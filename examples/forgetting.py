@@ -17,7 +17,7 @@ fed = md.Federation(
     replay=md.replay.Ring(capacity=40, sample=20),
 )
 curves = []
-for k, method in enumerate((md.FineTune(), md.AGEM(), md.ERring(), md.CFLAG())):
+for k, method in enumerate((md.FineTune(), md.AGEM(), md.ERring(), md.CFLAG.joint())):
     summary = md.run(method, fed, rounds=5, progress=False).summary
     first = np.array([row[0] for row in summary["matrix"]])
     curves.append(Line(method.name, k, np.arange(1.0, 6.0), first))

@@ -474,7 +474,7 @@ def test_settings_that_make_no_sense():
 @pytest.mark.parametrize("wrong", [{"mode": "joint"}, {"mode": "paper"}, {"clip": None}, {"correct": "head"}], ids=str)
 def test_a_setting_of_the_joint_form_names_its_constructor(wrong):
     (key,) = wrong
-    with pytest.raises(RecipeError, match=rf"^CFLAG\({key}=.*CFLAG\.joint") as e:
+    with unchecked(), pytest.raises(RecipeError, match=rf"^CFLAG\({key}=.*CFLAG\.joint") as e:
         md.CFLAG(**wrong)
     assert e.value.key == key
 

@@ -108,9 +108,11 @@ def list_all(
                 table.add_column("status")
                 table.add_column("the server reads")
             for name, thing in things.items():
-                more = (
-                    _place(name) if kind == "datasets" else (status(thing), _reads(thing)) if kind == "methods" else ()
-                )
+                more: tuple[str, ...] = ()
+                if kind == "datasets":
+                    more = _place(name)
+                elif kind == "methods":
+                    more = status(thing), _reads(thing)
                 table.add_row(name, Text(_sentence(thing, name)), *more)
             show(table)
             if kind == "datasets":

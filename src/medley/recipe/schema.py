@@ -89,7 +89,10 @@ def methods() -> dict[str, type[Algorithm[Any, Any]]]:
 def constructors() -> dict[str, Callable[..., Algorithm[Any, Any]]]:
     """Every method, and the class methods that make one in another form, by name as "SHED.fast"."""
     kinds = methods()
-    made = {**kinds, **{name: make for kind in kinds.values() for name, make in presets(kind).items()}}
+    made: dict[str, Callable[..., Algorithm[Any, Any]]] = {
+        **kinds,
+        **{name: make for kind in kinds.values() for name, make in presets(kind).items()},
+    }
     return dict(sorted(made.items(), key=lambda item: item[0].lower()))
 
 

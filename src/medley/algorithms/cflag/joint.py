@@ -8,8 +8,8 @@ Gradients", AISTATS 2025. The proof of its Lemma 3 analyses this loop; Algorithm
 **Needs**: a stream of tasks with a replay memory; every client in every round. Between a round's two exchanges clients
 keep x and its gradients, up to 3d floats.
 
-**Equations**, with g_i the loss of client i's rows of the task, f_i that of the rows it holds, q_i its share of all rows
-held, and λ_f the share of past rows in all so far; client i begins at z₀ = x:
+**Equations**, with g_i the loss of client i's rows of the task, f_i that of the rows it holds, q_i its share of all
+rows held, and λ_f the share of past rows in all so far; client i begins at z₀ = x:
 
 $$\begin{aligned}
 w_i &= \lambda_g p_i + \lambda_f q_i, \quad \lambda_g = 1 - \lambda_f && \text{weights of (3)} \\
@@ -31,14 +31,14 @@ x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the ser
 - descend (if correct is "head"): k + 2 down, d up
 
 **Departures**: the memory's rows are in the loop, where Algorithms 1–3 have one step of the memory a round; so the
-method comes to rest at the minimum of (3). All clients are asked, those too that have only past rows. Rates are fixed. For networks
-h′_i is h_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; a step is then ∇_b(z) + (H − ∇_b(x)), and
-``clip`` bounds that bracket. ``form="iag"`` is the paper's table (5), which refuses the pace's momentum, weight_decay and
-clip. Rows of both kinds share a pass, except under BatchNorm.
+method comes to rest at the minimum of (3). All clients are asked, those too that have only past rows. Rates are fixed.
+For networks h′_i is h_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; a step is then
+∇_b(z) + (H − ∇_b(x)), and ``clip`` bounds that bracket. ``form="iag"`` is the paper's table (5), which refuses the
+pace's momentum, weight_decay and clip. Rows of both kinds share a pass, except under BatchNorm.
 
 ``correct="head"`` steers the last layer only. With its inputs φ_j and slopes R_j = softmax − e_y at x, a client's
-gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass a round makes a table of all rows; a step on rows b adds
-H − Σ_{j∈b} s_j R_j φ_jᵀ to that layer, without another pass. The layers below keep their drift.
+gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass a round makes a table of all rows; a step on rows b
+adds H − Σ_{j∈b} s_j R_j φ_jᵀ to that layer, without another pass. The layers below keep their drift.
 
 **Missing replies**: a client whose gradients are lost takes no part in the round, and shares are those of the others;
 a lost step is left out of the mean.
@@ -191,7 +191,7 @@ def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mappin
     usual = statistics.mode(lengths.values())
     if (odd := next((i for i, k in lengths.items() if k != usual), None)) is not None:
         raise WireError(
-            f"CFLAG.joint(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others {usual}; "
-            "give all clients the same network"
+            f"CFLAG.joint(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others "
+            f"{usual}; give all clients the same network"
         )
     return weighted([(a, v) for _, a, v in terms])
