@@ -26,7 +26,7 @@ x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the ser
 - snapshot (if correct is off): d down, 4 up
 - snapshot (if correct is "head" and past rows are held): d down, 2k + 4 up
 - snapshot (if correct is "head" and none are): d down, k + 4 up
-- descend: d + 2 down, d up
+- descend (if all layers are corrected): d + 2 down, d up
 - descend (if correct is off): 2 down, d up
 - descend (if correct is "head"): k + 2 down, d up
 
