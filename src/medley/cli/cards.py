@@ -20,7 +20,7 @@ STATUSES = {
     "published with corrections": "it is the paper's algorithm except for what its card lists under Departures",
     "this library's own": "no paper has it, so report its results under this name",
 }
-"""What the **Status** of a card can be, and what it means."""
+"""The values of a card's **Status**, and their meanings."""
 
 
 def status(method: object) -> str:
