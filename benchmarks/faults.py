@@ -25,7 +25,7 @@ def told(values: Sequence[float], digits: int = 0) -> str:
 
 
 def loss(share: float, rounds: int) -> None:
-    """Rounds to a gap of 1e-6 on logistic regression; for C-FLAG the accuracy at the end of a stream."""
+    """Rounds to a gap of 1e-6 on logistic regression; for CFLAG.joint the accuracy at the end of a stream."""
     toy = md.problems.logistic(clients=10, d=20, mu=1e-3)
     descending = md.scenarios.Pace(lr=1.0, epochs=5, batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=descending)
@@ -50,11 +50,11 @@ def loss(share: float, rounds: int) -> None:
         print(f"| {said(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
     figures: dict[str, list[str]] = {"acc": [], "fgt": []}
     for transport in (Local(), Lossy(loss=share)):
-        runs = [run(md.CFLAG(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
+        runs = [run(md.CFLAG.joint(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
         for name, cells in figures.items():
             cells.append(told([100 * r.summary[name] for r in runs], 1))
     for name, words in (("acc", "accuracy over all tasks at the end, %"), ("fgt", "forgotten, points")):
-        print(f"| CFLAG, digits | {words} | {' | '.join(figures[name])} |", flush=True)
+        print(f"| CFLAG.joint, digits | {words} | {' | '.join(figures[name])} |", flush=True)
 
 
 def clock(target: float, rounds: int) -> None:

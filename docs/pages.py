@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from medley import recipe
-from medley.cli.cards import bibtex, card
+from medley.cli.cards import STATUSES, bibtex, card, status
 from medley.contract.settings import describe
 
 SOURCE = Path(inspect.getfile(recipe)).parents[2]
@@ -75,12 +75,17 @@ def league() -> dict[str, str]:
 
 def index(kinds: dict[str, Any]) -> str:
     """The table of all methods, with links to their pages."""
-    rows = [f"| [{name}]({name.lower()}.md) | {sentence(kind)} | {sends(kind)} |" for name, kind in kinds.items()]
+    rows = [
+        f"| [{name}]({name.lower()}.md) | {sentence(kind)} | {status(kind)} | {sends(kind)} |"
+        for name, kind in kinds.items()
+    ]
+    meanings = "".join(f"- **{said}**: {meaning}.\n" for said, meaning in STATUSES.items())
     return (
         "# Methods\n\n"
         "Each page is the card of the method's file: paper, needs, costs, departures from the paper, and what becomes "
         "of missing replies. d is the number of parameters that are shared; numbers are floats a client.\n\n"
-        "| method | | one round sends |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+        "A method's status says what you may call it when you report its results:\n\n" + meanings + "\n"
+        "| method | | status | one round sends |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
 
 
@@ -90,6 +95,8 @@ def page(name: str, kind: Any) -> str:
     head = re.sub(rf"^{name}: ", "", " ".join(head.split()))
     rest = re.sub(r"^Attributes:\n(?: +[^\n]*\n)+\n?", "", rest, flags=re.M)  # they are the table of settings
     parts = [f"# {name}", capital(head), fenced(rest), "## A round", rules(kind)]
+    if table := forms(name):
+        parts += ["## Other forms", table]
     if table := settings(kind):
         parts += ["## Settings", table]
     if entry := bibtex(card(kind, "Reference")):
@@ -97,6 +104,13 @@ def page(name: str, kind: Any) -> str:
     file = Path(inspect.getfile(kind)).relative_to(SOURCE.parent)
     parts.append(f"The method's file is `{file}`. `medley list methods` prints all of them. [All methods](index.md)")
     return "\n\n".join(parts) + "\n"
+
+
+def forms(name: str) -> str:
+    """The table of a method's other forms, which have constructors of their own, and their status."""
+    own = {n: make for n, make in recipe.constructors().items() if n.startswith(f"{name}.")}
+    rows = [f"| `{n}` | {sentence(make)} | {status(make)} |" for n, make in own.items()]
+    return "| form | | status |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
 
 
 def rules(kind: Any) -> str:

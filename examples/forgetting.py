@@ -17,11 +17,11 @@ fed = md.Federation(
     replay=md.replay.Ring(capacity=40, sample=20),
 )
 curves = []
-for k, method in enumerate((md.FineTune(), md.AGEM(), md.ERring(), md.CFLAG())):
+for k, method in enumerate((md.FineTune(), md.AGEM(), md.ERring(), md.CFLAG.joint())):
     summary = md.run(method, fed, rounds=5, progress=False).summary
     first = np.array([row[0] for row in summary["matrix"]])
     curves.append(Line(method.name, k, np.arange(1.0, 6.0), first))
-    print(f"{method.name:8} first task {first[-1]:.2f}, all tasks {summary['acc']:.2f} at the end")
+    print(f"{method.name:11} first task {first[-1]:.2f}, all tasks {summary['acc']:.2f} at the end")
 with open("forgetting.svg", "w", encoding="utf-8") as file:
     title = "The first of five tasks"
     file.write(lines(curves, title=title, xlabel="tasks so far", ylabel="accuracy on the first task", y="percent"))

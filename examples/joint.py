@@ -33,9 +33,9 @@ fed = md.Federation(
 )
 methods = {
     "FineTune": md.FineTune(),
-    "CFLAG, paper": md.CFLAG(mode="paper"),
-    "CFLAG, no correction": md.CFLAG(correct=False),
-    "CFLAG, joint": md.CFLAG(clip=None),
+    "CFLAG": md.CFLAG(),
+    "CFLAG.joint, no correction": md.CFLAG.joint(correct=False),
+    "CFLAG.joint": md.CFLAG.joint(clip=None),
 }
 reads = {f"x{j}": lambda out, _, j=j: float(out.flatten()[j]) for j in range(2)}  # rows (1, 0) and (0, 1)
 box, body, at = Box(52, 24, 544, 330), "", 8.0
@@ -48,7 +48,7 @@ for k, (name, method) in enumerate(methods.items()):
     body += "".join(mark(k, *p, 3, hollow=t <= ROUNDS) for t, p in enumerate(zip(x.tolist(), h.tolist(), strict=True)))
     body += mark(k, at, 378) + text(at + 9, 382, name)
     at += 26 + 6.1 * len(name)
-    print(f"{name:22} ends {off:.3f} from the minimum of both tasks")
+    print(f"{name:27} ends {off:.3f} from the minimum of both tasks")
 for (a, b), said in zip(minima, ("first", "second", "both"), strict=True):
     body += f'<circle cx="{A(a):.1f}" cy="{B(b):.1f}" r="9" fill="none" stroke="currentColor" stroke-width="1.5"/>'
     body += text(float(A(a)), float(B(b)) + 24, said, "middle", strong=True)

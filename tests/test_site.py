@@ -15,6 +15,7 @@ import pytest
 
 import medley as md
 from medley import recipe
+from medley.cli.cards import STATUSES
 from medley.contract.needs import Need
 from medley.testing import checks
 
@@ -150,7 +151,8 @@ def test_every_method_has_a_page_and_a_row(pages: Path):
     assert {p.name for p in pages.iterdir()} == {"index.md", *(f"{n.lower()}.md" for n in recipe.methods())}
     for name, kind in recipe.methods().items():
         (row,) = re.findall(rf"^\| \[{name}]\({name.lower()}\.md\) \|(.*)\|$", index, re.M)
-        said, sends = (cell.strip() for cell in row.split(" | "))
+        said, status, sends = (cell.strip() for cell in row.split(" | "))
+        assert status in STATUSES, name
         assert said[-1:] == ".", name
         assert "down" in sends or "nothing" in sends, (name, sends)
         text = (pages / f"{name.lower()}.md").read_text()
@@ -164,6 +166,16 @@ def test_every_method_has_a_page_and_a_row(pages: Path):
     assert len(ranked) >= 19
     k = len(ranked)
     assert sum(ranked.values()) == pytest.approx(k * (k + 1) / 2, abs=0.05 * k)  # ranks of each federation sum to this
+
+
+def test_a_methods_page_has_its_status_and_that_of_its_other_forms(pages: Path):
+    for name, form in (("shed", "SHED.fast"), ("cflag", "CFLAG.joint")):
+        text = (pages / f"{name}.md").read_text()
+        assert "\n**Status**: published" in text
+        assert re.search(rf"## Other forms\n\n.*\| `{re.escape(form)}` \| .* \| this library's own \|", text, re.S)
+    assert "\n**Status**: this library's own\n" in (pages / "cflag.joint.md").read_text()
+    for said, meaning in STATUSES.items():
+        assert f"- **{said}**: {meaning}." in (pages / "index.md").read_text()
 
 
 def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path):

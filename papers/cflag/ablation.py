@@ -23,11 +23,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": {"correct": True},
 }
 TABLES, SEEDS, LR = ("ci_dir", "ci_iid"), (100, 101, 102, 103), 0.2
-"""One rate for all, between those that tuning chose for CFLAG and for its control."""
+"""One rate for all, between those that tuning chose for CFLAG.joint and for its control."""
 
 
 def make(key: lines.Line) -> lines.Line:
-    return key | run.once(key["table"], "CFLAG", VARIANTS[key["method"]], LR, key["seed"], "validation")
+    return key | run.once(key["table"], "CFLAG.joint", VARIANTS[key["method"]], LR, key["seed"], "validation")
 
 
 def markdown(found: Sequence[lines.Line]) -> str:

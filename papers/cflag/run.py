@@ -1,7 +1,7 @@
 """Tune every method on validation rows, run it on fresh seeds, and write the tables; what is there is not made again.
 
     python papers/cflag/run.py --jobs 2
-    python papers/cflag/run.py --tables ci_dir --methods "CFLAG;ERring" --seeds 10
+    python papers/cflag/run.py --tables ci_dir --methods "CFLAG.joint;ERring" --seeds 10
 
 A finished run is a line of OUT/TABLE.jsonl, OUT being results/ beside this file: the accuracy matrix, the figures, the
 point. The same command goes on after Ctrl-C, a kill or a crash. OUT/tables.md is written from the lines.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import operator
 import statistics
 import time
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def once(
         changed: pairs of a setting of the federation and its value, see `settings.federation`.
     """
     fed = federation(table, tuple((k, v) for k, v in changed))
-    method = getattr(md, kind)(**own)
+    method = operator.attrgetter(kind)(md)(**own)
     began = time.process_time()
     r = md.run(
         md.Tuned(method, lr),
@@ -139,7 +140,7 @@ def row(name: str, runs: Sequence[lines.Line], rivals: Sequence[Sequence[lines.L
 
 
 def markdown(out: Path) -> str:
-    """The tables, with each method's differences to CFLAG's control and to the best method that is not CFLAG's."""
+    """The tables, with each method's differences to CFLAG.joint's control and to the best method that isn't C-FLAG."""
     text: list[str] = []
     for table in settings.TABLES:
         found = {name: runs for name in settings.METHODS if (runs := finals(out, table, name))}

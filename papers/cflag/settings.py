@@ -34,9 +34,9 @@ So that every method is tuned over six points.
 """
 
 METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
-    "CFLAG": ({}, {"clip": (0.25, 0.5)}),
-    "CFLAG last layer": ({"correct": "head"}, {"clip": (0.25, 0.5)}),
-    "CFLAG without correction": ({"correct": False}, {}),
+    "CFLAG.joint": ({}, {"clip": (0.25, 0.5)}),
+    "CFLAG.joint last layer": ({"correct": "head"}, {"clip": (0.25, 0.5)}),
+    "CFLAG.joint without correction": ({"correct": False}, {}),
     "ERring": ({}, {}),
     "NCCL": ({}, {"L": (1.0, 5.0)}),
     "FineTune": ({}, {}),
@@ -45,15 +45,15 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "AGEM": ({}, {}),
     "FedTrack": ({}, {}),
     "ICaRL": ({}, {}),
-    "CFLAG as published": ({"mode": "paper"}, {}),
-    "CFLAG as published, average": ({"mode": "paper", "adaptive": "average", "alpha": 0.02}, {}),
-    "CFLAG as published, worst": ({"mode": "paper", "adaptive": "worst", "alpha": 0.02}, {}),
+    "CFLAG as published": ({}, {}),
+    "CFLAG as published, average": ({"adaptive": "average", "alpha": 0.02}, {}),
+    "CFLAG as published, worst": ({"adaptive": "worst", "alpha": 0.02}, {}),
     "TARGET": ({"network": net(), "generator": md.models.generator((196,))}, {}),
 }
 """Constructor arguments, and settings tried beside lr."""
 
-CONTROL = "CFLAG without correction"
-"""CFLAG's weights, rows and steps without its correction."""
+CONTROL = "CFLAG.joint without correction"
+"""CFLAG.joint's weights, rows and steps without its correction."""
 
 CLASS_ONLY = ("ICaRL", "TARGET")
 """Methods of class-incremental learning, which are not in the other tables."""
@@ -67,7 +67,7 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
 }
 """Settings that Figures 3, 5 and 7 and Table 8 vary, one at a time, in table ci_dir; half a capacity is sampled."""
 
-SWEPT, SWEEP_SEEDS = ("CFLAG", "CFLAG without correction", "ERring"), (0, 1, 2)
+SWEPT, SWEEP_SEEDS = ("CFLAG.joint", "CFLAG.joint without correction", "ERring"), (0, 1, 2)
 
 
 def federation(table: str, **changed: Any) -> md.Federation:

@@ -99,7 +99,7 @@ def curve(slot: int, name: str, x: range, at: list[list[Any]], key: str) -> figu
 def over_tasks(out: Path, table: str) -> md.report.figures.Markup:
     """Figure 2: after every task, the mean accuracy of the tasks seen."""
     series = []
-    for name in ("CFLAG", "ERring", "NCCL", "LwF", "AGEM", "FineTune"):
+    for name in ("CFLAG.joint", "ERring", "NCCL", "LwF", "AGEM", "FineTune"):
         found = run.finals(out, table, name)
         matrices = [np.array(r["figures"]["matrix"]) for r in found if r["status"] == "finished"]
         if matrices:

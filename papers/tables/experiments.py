@@ -253,9 +253,9 @@ CIFAR10, CIFAR100, TINY = ("cifar10", 2, 5), ("cifar100", 2, 5), ("tiny_imagenet
 """Reader, pooling to 16×16, number of tasks."""
 
 TASK: dict[str, Method] = {
+    "C-FLAG, joint": md.CFLAG.joint(),
+    "joint, without correction": md.CFLAG.joint(correct=False),
     "C-FLAG": md.CFLAG(),
-    "without correction": md.CFLAG(correct=False),
-    "as published": md.CFLAG(mode="paper"),
     "Fine-FL": md.FineTune(),
     "EWC-FL": md.EWC(),
     "NCCL-FL": md.NCCL(),
@@ -301,7 +301,7 @@ def continual(
         3,
         TASK if mode == "task" else incremental(10 if set_ == CIFAR10 else 100),
         published,
-        ours="C-FLAG",
+        ours="C-FLAG, joint",
         tasks=True,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,15 +11,18 @@ import pytest
 import torch
 
 import medley as md
+from medley import recipe
 from medley.algorithms.cflag.joint import head_of
 from medley.algorithms.cflag.messages import Anchor, Memory, Server, Share, Snapshot, Target
 from medley.clients.host import ClientHost
+from medley.contract.algorithm import Algorithm
 from medley.contract.client import Client
 from medley.contract.errors import RecipeError, Unsupported, WireError
 from medley.contract.messages import Model
 from medley.contract.pace import Pace
 from medley.contract.task import Replay
 from medley.engines.seq import Seq
+from medley.experiments.compare import names
 from medley.numerics.iag import Table
 from medley.runtime import streams
 from medley.server.bookkeeping import Bookkeeping
@@ -68,7 +72,7 @@ class Quadratics:
         (Hf, bf), (Hg, bg) = self.parts(self.past), self.parts(self.now)
         return torch.linalg.solve(f * Hf + g * Hg, f * bf + g * bg)
 
-    def run(self, method: md.CFLAG, rounds: int, x=None, transport=None):
+    def run(self, method: Algorithm, rounds: int, x=None, transport=None):
         method = method.suited(self.problem.gives)
         host = ClientHost(method, self.problem, self.me)
         connection, b, s = (
@@ -81,7 +85,7 @@ class Quadratics:
             method.round(s, cohort)
         return s.x, b
 
-    def learned(self, method: md.CFLAG, x):
+    def learned(self, method: Algorithm, x):
         """Every client's first exchange, and the Anchor that the server makes of it."""
         clients = {i: self.me(i) for i in self.p}
         ups = {i: method.snapshot(me, Model(x)) for i, me in clients.items()}
@@ -125,7 +129,7 @@ def test_cf1_p1_a_table_refreshed_at_one_point_is_the_gradient_there():
 
 def test_cf2_all_clients_take_the_same_first_step():
     q = Quadratics(steps=1, batch=4, old=False)
-    method, x = md.CFLAG(mode="paper", form="iag"), point()
+    method, x = md.CFLAG(form="iag"), point()
     clients, _, anchor = q.learned(method, x)
     H, b = q.parts(q.now)
     for me in clients.values():
@@ -137,7 +141,7 @@ def test_cf2_all_clients_take_the_same_first_step():
 def test_cf3_cf4_p2_p3_the_walk_its_sum_and_the_drift_that_cancels(batch):
     """(20), (22) and line 4 of Algorithm 3, with Σ g′ worked out apart."""
     q = Quadratics(batch=batch, steps=7, old=False)
-    method, x, beta = md.CFLAG(mode="paper", form="iag"), point(), 0.02
+    method, x, beta = md.CFLAG(form="iag"), point(), 0.02
     clients, ups, anchor = q.learned(method, x)
     went, sums = {}, {}
     for i, me in clients.items():
@@ -154,7 +158,7 @@ def test_cf3_cf4_p2_p3_the_walk_its_sum_and_the_drift_that_cancels(batch):
 def test_the_adaptive_rates_are_those_of_the_sum_of_gradients_without_the_drift(adaptive):
     """Table 1 in u_i = β Σ_k g′_i, which is not x − z_E where clients differ; what is sent has all of x − z_E."""
     q, rates = Quadratics(batch=4, steps=7), set()
-    method = md.CFLAG(mode="paper", form="iag", adaptive=adaptive, bounded=False)
+    method = md.CFLAG(form="iag", adaptive=adaptive, bounded=False)
     for x in (point(), q.best(1, 0) + 0.1 * point()):
         clients, _, anchor = q.learned(method, x)
         f, ff = anchor.f, float(anchor.f @ anchor.f)
@@ -176,14 +180,14 @@ def test_the_adaptive_rates_are_those_of_the_sum_of_gradients_without_the_drift(
 def test_cf10_p4_a_round_is_the_papers_25(alpha):
     """x⁺ = x − α∇f − β Σp_i Σ_k g′_i."""
     q, x = Quadratics(batch=4), point()
-    _, _, anchor = q.learned(md.CFLAG(form="iag"), x)
+    _, _, anchor = q.learned(md.CFLAG.joint(form="iag"), x)
     want = x - (0.02 if alpha is None else alpha) * anchor.f
     want = want - 0.02 * sum(p * by_hand(q, i, x, anchor.g)[1] for i, p in q.p.items())
-    got, _ = q.run(md.CFLAG(mode="paper", alpha=alpha), 1, x)
+    got, _ = q.run(md.CFLAG(alpha=alpha), 1, x)
     assert float((got - want).norm()) < 1e-14
 
 
-def fixed_point(q: Quadratics, method: md.CFLAG):
+def fixed_point(q: Quadratics, method: Algorithm):
     """Of one round, which is affine here: x⁺ = Ax + c, found from D + 1 rounds; it attracts."""
     c = q.run(method, 1)[0]
     A = torch.stack([q.run(method, 1, e)[0] - c for e in torch.eye(D).double()], 1)
@@ -192,35 +196,35 @@ def fixed_point(q: Quadratics, method: md.CFLAG):
 
 
 def test_cf5_without_a_memory_it_ends_at_the_minimum_and_one_step_is_gradient_descent():
-    for mode in ("paper", "joint"):
+    for method in (md.CFLAG(), md.CFLAG.joint(clip=None)):
         q = Quadratics(old=False, batch=4, beta=0.05)
-        assert float((fixed_point(q, md.CFLAG(mode=mode, clip=None)) - q.best(0, 1)).norm()) < 1e-10
+        assert float((fixed_point(q, method) - q.best(0, 1)).norm()) < 1e-10
         one = Quadratics(old=False, batch=4, steps=1)
         H, b = one.parts(one.now)
         want = torch.zeros(D).double()
         for _ in range(5):
             want = want - 0.02 * (H @ want - b)
-        assert float((one.run(md.CFLAG(mode=mode, clip=None), 5)[0] - want).norm()) < 1e-14
+        assert float((one.run(method, 5)[0] - want).norm()) < 1e-14
 
 
 def test_cf6_p6_the_papers_fixed_point_weighs_the_current_task_e_times():
     """α = β is stationary for f + E·g up to O(β); α = E·β for f + g."""
     off = {}
     for beta in (0.01, 0.001):
-        x, q = fixed_point(Quadratics(beta=beta), md.CFLAG(mode="paper")), Quadratics()
+        x, q = fixed_point(Quadratics(beta=beta), md.CFLAG()), Quadratics()
         off[beta] = float((x - q.best(1, 5)).norm())
         assert off[beta] < float((x - q.best(1, 1)).norm()) / 10
     assert 8 < off[0.01] / off[0.001] < 12
-    x = fixed_point(Quadratics(beta=0.001), md.CFLAG(mode="paper", alpha=0.005))
+    x = fixed_point(Quadratics(beta=0.001), md.CFLAG(alpha=0.005))
     assert float((x - q.best(1, 1)).norm()) < 0.02
 
 
 def test_joint_without_a_clip_ends_at_the_minimum_of_3():
     """With as many past rows as current ones H = ½g + ½f, f weighed by rows held, which are p here."""
     q = Quadratics(beta=0.05, batch=4)
-    assert float((fixed_point(q, md.CFLAG(clip=None)) - q.best(1, 1)).norm()) < 1e-10
-    assert q.run(md.CFLAG(), 1)[1].notes["memory_weight"] == 0.5
-    assert float((fixed_point(q, md.CFLAG(correct=False)) - q.best(1, 1)).norm()) > 1e-3
+    assert float((fixed_point(q, md.CFLAG.joint(clip=None)) - q.best(1, 1)).norm()) < 1e-10
+    assert q.run(md.CFLAG.joint(), 1)[1].notes["memory_weight"] == 0.5
+    assert float((fixed_point(q, md.CFLAG.joint(correct=False)) - q.best(1, 1)).norm()) > 1e-3
 
 
 def test_the_memory_counts_by_rows_held_and_not_by_the_clients_shares():
@@ -232,7 +236,7 @@ def test_the_memory_counts_by_rows_held_and_not_by_the_clients_shares():
     for i, ((X, y), (A, c)) in enumerate(zip(q.now, q.past, strict=True)):
         H = H + q.p[i] * X.T @ X / len(X) + held[i] / sum(held) * A.T @ A / len(A)
         b = b + q.p[i] * X.T @ y / len(X) + held[i] / sum(held) * A.T @ c / len(A)
-    want, x = torch.linalg.solve(H, b), fixed_point(q, md.CFLAG(clip=None))
+    want, x = torch.linalg.solve(H, b), fixed_point(q, md.CFLAG.joint(clip=None))
     assert float((x - want).norm()) < 1e-10
     assert float((x - q.best(1, 1)).norm()) > 0.01
 
@@ -244,10 +248,10 @@ def test_as_published_nobody_without_rows_of_the_task_counts_in_the_memory_and_j
     """
     X, y = rows(clients=1)[0]
     fed = stream(data=[(X[y < 2], y[y < 2]), (X[y >= 2], y[y >= 2])])
-    paper = go(md.CFLAG(mode="paper"), fed, 2)
+    paper = go(md.CFLAG(), fed, 2)
     assert {e.client for e in paper.ledger if e.round > 2} == {1}
     assert not any("gamma" in row for row in paper.history)
-    joint = go(md.CFLAG(), fed, 2)
+    joint = go(md.CFLAG.joint(), fed, 2)
     assert {e.client for e in joint.ledger if e.round > 2} == {0, 1}
     assert joint.history[-1]["memory_weight"] == 0.5
 
@@ -255,7 +259,7 @@ def test_as_published_nobody_without_rows_of_the_task_counts_in_the_memory_and_j
 @pytest.mark.parametrize("sample", [None, 3])
 def test_without_rows_of_the_task_the_memory_is_walked_in_the_paces_batches(sample):
     q, x = Quadratics(steps=7, batch=2), point()
-    method = md.CFLAG(form="svrg", correct=False)
+    method = md.CFLAG.joint(form="svrg", correct=False)
     for i in q.p:
         me = q.me(i)
         me.replay = replace(me.replay, sample=sample)
@@ -267,7 +271,7 @@ def test_without_rows_of_the_task_the_memory_is_walked_in_the_paces_batches(samp
 def test_h_is_the_clients_weighted_mean():
     q = Quadratics()
     w = {i: 0.5 * p + 0.5 * p for i, p in q.p.items()}
-    method, x = md.CFLAG(form="svrg", clip=None), point()
+    method, x = md.CFLAG.joint(form="svrg", clip=None), point()
     ups = {i: method.snapshot(q.me(i), Model(x)) for i in q.p}
     H = sum(0.5 * q.p[i] * up.g + 0.5 * q.p[i] * up.f for i, up in ups.items())
     h = {i: 0.5 * up.g + 0.5 * up.f for i, up in ups.items()}
@@ -282,7 +286,7 @@ def test_h_is_the_clients_weighted_mean():
 
 def test_the_trust_clip_bounds_the_correction():
     q, x = Quadratics(steps=1), point()
-    method = md.CFLAG(form="iag", clip=0.5)
+    method = md.CFLAG.joint(form="iag", clip=0.5)
     _, ups, _ = q.learned(method, x)
     for i, up in ups.items():
         h = 0.5 * up.g + 0.5 * up.f
@@ -296,7 +300,7 @@ def test_the_clip_bounds_a_mini_batchs_whole_correction():
     """A step on rows b along ∇_b(z) + c, ‖c‖ ≤ clip·‖∇_b(z)‖, whatever H is; the first is from x."""
     q, x = Quadratics(steps=1, old=False), point()
     for clip in (0.25, 1.0):
-        method = md.CFLAG(form="svrg", clip=clip)
+        method = md.CFLAG.joint(form="svrg", clip=clip)
         for i in q.p:
             me = q.me(i)
             g = method.snapshot(me, Model(x)).g
@@ -306,7 +310,7 @@ def test_the_clip_bounds_a_mini_batchs_whole_correction():
 
 def test_cf7_interference_leaves_the_memorys_step_alone():
     """⟨Δ, ∇f⟩ = α‖∇f‖² for u against f."""
-    method = md.CFLAG(mode="paper", adaptive="worst", bounded=False)
+    method = md.CFLAG(adaptive="worst", bounded=False)
     for k in range(50):
         u, f = point(2 * k), point(2 * k + 1)
         u = -u if float(u @ f) > 0 else u
@@ -320,9 +324,7 @@ def test_cf8_transference_minimises_the_bound_and_worst_is_average_over_n():
     for k in range(50):
         u, f = point(2 * k), point(2 * k + 1)
         u = u if float(u @ f) > 0 else -u
-        got = {
-            a: md.CFLAG(mode="paper", adaptive=a, bounded=False).rates(u, f, 0.01, 0.3, 4) for a in ("average", "worst")
-        }
+        got = {a: md.CFLAG(adaptive=a, bounded=False).rates(u, f, 0.01, 0.3, 4) for a in ("average", "worst")}
         assert got["average"][1] == pytest.approx(4 * got["worst"][1], rel=1e-12)
         for adaptive, c in (("average", 0.3), ("worst", 1.2)):
             _, s, gamma = got[adaptive]
@@ -336,7 +338,7 @@ def test_cf8_transference_minimises_the_bound_and_worst_is_average_over_n():
 
 def test_cf9_the_adapted_rate_does_not_depend_on_beta():
     """Algorithm 3 taken literally gives β_i larger by 1/β."""
-    method = md.CFLAG(mode="paper", adaptive="average", bounded=False)
+    method = md.CFLAG(adaptive="average", bounded=False)
     a, f = point(3), point(4)
     a = a if float(a @ f) > 0 else -a
     beta_i = [beta * method.rates(beta * a, f, 0.01, 0.3, 4)[1] for beta in (0.1, 0.001)]
@@ -354,7 +356,7 @@ def test_p5_adapting_never_raises_the_surrogate_and_the_worst_case_bounds_the_tr
         for adaptive in ("average", "worst"):
             c = p * (4 if adaptive == "worst" else 1)
             fixed = 2.5 * c * us.square().sum(1) - 0.95 * us @ f
-            method = md.CFLAG(mode="paper", adaptive=adaptive, bounded=False)
+            method = md.CFLAG(adaptive=adaptive, bounded=False)
             rates = [method.rates(u, f, 0.01, float(w), 4) for u, w in zip(us, p, strict=True)]
             surrogate = sum(float(w) * rate[2] for w, rate in zip(p, rates, strict=True))
             assert surrogate <= float(p @ fixed) + 1e-12
@@ -367,7 +369,7 @@ def test_p5_adapting_never_raises_the_surrogate_and_the_worst_case_bounds_the_tr
 
 
 def test_the_bounds_keep_alpha_and_beta():
-    method = md.CFLAG(mode="paper", adaptive="average")
+    method = md.CFLAG(adaptive="average")
     f = torch.full((D,), 1e-3).double()
     alpha_i, s_i, _ = method.rates(-torch.ones(D).double(), f, 0.01, 0.3, 4)
     assert (alpha_i, s_i) == (1 / 5, 1.0)
@@ -376,8 +378,8 @@ def test_the_bounds_keep_alpha_and_beta():
 
 def test_what_a_round_notes_is_gamma_of_the_step_taken():
     q, x = Quadratics(), point()
-    _, _, anchor = q.learned(md.CFLAG(form="iag"), x)
-    after, b = q.run(md.CFLAG(mode="paper", adaptive="average"), 1, x)
+    _, _, anchor = q.learned(md.CFLAG.joint(form="iag"), x)
+    after, b = q.run(md.CFLAG(adaptive="average"), 1, x)
     V = x - after - 0.02 * anchor.f
     want = 2.5 * float(V @ V) - 0.9 * float(anchor.f @ V)
     assert b.notes["gamma"] == pytest.approx(want, rel=1e-9)
@@ -389,7 +391,7 @@ def test_the_aggregated_gradient_is_stable_below_the_bound_on_beta_and_not_far_a
     off = {}
     for beta_L in (0.92, 1.85):
         q = Quadratics(old=False, steps=10, batch=4, beta=beta_L / L)
-        off[beta_L] = float((q.run(md.CFLAG(mode="paper"), 25)[0] - q.best(0, 1)).norm())
+        off[beta_L] = float((q.run(md.CFLAG(), 25)[0] - q.best(0, 1)).norm())
     assert off[0.92] < 0.05
     assert off[1.85] > 1e3
 
@@ -408,11 +410,8 @@ def test_unbounded_adaptive_rates_hardly_learn_and_bounded_ones_do():
         return 0.5 * float((x - lowest) @ H @ (x - lowest))
 
     x = q.best(1, 1e-3)
-    ends = {
-        bounded: above(q.run(md.CFLAG(mode="paper", adaptive="worst", bounded=bounded), 300, x)[0])
-        for bounded in (True, False)
-    }
-    fixed = above(q.run(md.CFLAG(mode="paper"), 300, x)[0])
+    ends = {bounded: above(q.run(md.CFLAG(adaptive="worst", bounded=bounded), 300, x)[0]) for bounded in (True, False)}
+    fixed = above(q.run(md.CFLAG(), 300, x)[0])
     assert ends[True] < fixed < ends[False] < above(x)
     assert above(x) - ends[False] < 0.4 * (above(x) - ends[True])
 
@@ -422,10 +421,10 @@ def test_two_quadratics_that_agree():
     """f = ½(x₁ − 1)², g_i = ½(x₁ + x₂ − d_i)², from (1, 1): without a memory f is lost, with one both are had."""
     ends = {}
     for name, method in (
-        ("none", md.CFLAG(mode="paper")),
-        ("fixed", md.CFLAG(mode="paper")),
-        ("adaptive", md.CFLAG(mode="paper", adaptive="worst")),
-        ("joint", md.CFLAG()),
+        ("none", md.CFLAG()),
+        ("fixed", md.CFLAG()),
+        ("adaptive", md.CFLAG(adaptive="worst")),
+        ("joint", md.CFLAG.joint()),
     ):
         q = Quadratics(clients=2, beta=0.05, old=name != "none")
         q.problem = md.problems.LeastSquares().ready(torch.zeros(1, 2), torch.zeros(1), None, None, "cpu")
@@ -444,40 +443,67 @@ def test_two_quadratics_that_agree():
 
 def test_cf11_a_single_client_needs_no_correction():
     q = Quadratics(clients=1, batch=3)
-    with_, without = (q.run(md.CFLAG(correct=c, clip=None), 5)[0] for c in (True, False))
+    with_, without = (q.run(md.CFLAG.joint(correct=c, clip=None), 5)[0] for c in (True, False))
     assert float((with_ - without).norm()) < 1e-14
 
 
 @pytest.mark.parametrize(
-    ("mode", "old", "up", "down"),
-    [("paper", True, 3 * D + 6, 3 * D + 2), ("paper", False, 2 * D + 6, 2 * D + 2),
-     ("joint", True, 3 * D + 4, 2 * D + 2), ("joint", False, 2 * D + 4, 2 * D + 2)],
+    ("method", "old", "up", "down"),
+    [(md.CFLAG(), True, 3 * D + 6, 3 * D + 2), (md.CFLAG(), False, 2 * D + 6, 2 * D + 2),
+     (md.CFLAG.joint(), True, 3 * D + 4, 2 * D + 2), (md.CFLAG.joint(), False, 2 * D + 4, 2 * D + 2)],
 )  # fmt: skip
-def test_cf19_floats_sent(mode, old, up, down):
+def test_cf19_floats_sent(method, old, up, down):
     """The paper's: 3d each way, 2d in the first task. Joint: 3d up, 2d down. And a few numbers."""
     q = Quadratics(old=old)
-    ledger = q.run(md.CFLAG(mode=mode), 1)[1].ledger
+    ledger = q.run(method, 1)[1].ledger
     assert (ledger.up, ledger.down) == (8 * 4 * up, 8 * 4 * down)
 
 
 def test_settings_that_make_no_sense():
     for wrong in (
-        {"mode": "both"}, {"form": "sag"}, {"adaptive": "always"}, {"clip": 0.0}, {"alpha": -1.0},
-        {"adaptive": "worst"}, {"mode": "paper", "adaptive": "worst", "alpha": 0.3}, {"clip": "a"}, {"clip": True},
-        {"correct": "no"}, {"bounded": 1}, {"L": None}, {"mode": "paper", "clip": 0.5}, {"alpha": 0.1}, {"L": 2.0},
-        {"bounded": False},
+        {"form": "sag"}, {"adaptive": "always"}, {"alpha": -1.0}, {"adaptive": "worst", "alpha": 0.3},
+        {"correct": "no"}, {"correct": None}, {"bounded": 1}, {"L": None},
     ):  # fmt: skip
-        with unchecked(), pytest.raises(RecipeError, match="CFLAG"):
-            md.CFLAG(**{"mode": "joint"} | wrong)
-    assert md.CFLAG(mode="paper", clip=None).clip is None
+        with unchecked(), pytest.raises(RecipeError, match=r"^CFLAG\("):
+            md.CFLAG(**wrong)
+    for wrong in ({"form": "sag"}, {"clip": 0.0}, {"clip": "a"}, {"clip": True}, {"correct": "no"}, {"correct": 1}):
+        with unchecked(), pytest.raises(RecipeError, match=r"^CFLAG\.joint\("):
+            md.CFLAG.joint(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "joint"}, {"mode": "paper"}, {"clip": None}, {"correct": "head"}], ids=str)
+def test_a_setting_of_the_joint_form_names_its_constructor(wrong):
+    (key,) = wrong
+    with unchecked(), pytest.raises(RecipeError, match=rf"^CFLAG\({key}=.*CFLAG\.joint") as e:
+        md.CFLAG(**wrong)
+    assert e.value.key == key
+
+
+def test_the_joint_form_is_a_method_of_its_own_by_the_constructors_name(tmp_path):
+    """In tables, text, recipes and what is saved."""
+    method = md.CFLAG.joint(correct="head", clip=None)
+    assert (method.name, repr(method)) == ("CFLAG.joint", "CFLAG.joint(correct='head', clip=None, form='auto')")
+    assert pickle.loads(pickle.dumps(method)) == method
+    assert method.settings() == {"correct": "head", "clip": None, "form": "auto"}
+    text = '[[methods]]\nkind = "cflag.joint"\ncorrect = "head"\n[[methods]]\nkind = "CFLAG"'
+    made = recipe.loads(text).methods()
+    assert made == [md.CFLAG.joint(correct="head"), md.CFLAG()]
+    assert recipe.loads("").methods(["CFLAG.joint"]) == [md.CFLAG.joint()]
+    assert names([*made, md.CFLAG.joint()]) == ["CFLAG.joint (correct=head)", "CFLAG", "CFLAG.joint"]
+    found = [md.Tuned(md.CFLAG.joint(clip=0.5), lr=2.0)]
+    assert recipe.loads(recipe.tuned(recipe.loads(text), found).dumps()).methods() == found
+    r = go(md.CFLAG.joint(), stream(), 1)
+    assert md.Result.load(r.save(tmp_path / "run")).method == r.method == "CFLAG.joint"
+    with pytest.raises(RecipeError, match=r"recipe: methods\.0: CFLAG\(mode=\.\.\.\) is gone: .* CFLAG\.joint\(\)"):
+        recipe.loads('[[methods]]\nkind = "CFLAG"\nmode = "joint"').methods()
 
 
 def test_a_table_is_refused_under_adam():
     q = Quadratics()
     q.pace = replace(q.pace, optimizer="adam")
     with pytest.raises(RecipeError, match="svrg"):
-        q.run(md.CFLAG(), 1)
-    q.run(md.CFLAG(form="svrg"), 1)
+        q.run(md.CFLAG.joint(), 1)
+    q.run(md.CFLAG.joint(form="svrg"), 1)
 
 
 RESNET = """
@@ -491,7 +517,7 @@ fed = md.Federation(
     pace=md.scenarios.Pace(lr=0.01, steps=2, batch=64), replay=md.replay.Ring(capacity=32),
     stream=md.scenarios.Split(tasks=2, mode="class", classes=[0, 1, 2, 3]),
 )
-last = md.run(md.CFLAG(), fed, rounds=1, progress=False).history[-1]
+last = md.run(md.CFLAG.joint(), fed, rounds=1, progress=False).history[-1]
 print(last["memory_weight"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 
@@ -508,7 +534,7 @@ def test_resnet18_needs_no_table_of_gradients() -> None:
 def test_lost_replies_leave_a_round_of_those_who_answered():
     """By hand: who sent no gradients has no part in H nor in the shares, and a lost step none in the mean."""
     q, lost = Quadratics(steps=3), {(1, 0, 2), (1, 1, 0), (2, 1, 3)}
-    method = md.CFLAG(form="iag")
+    method = md.CFLAG.joint(form="iag")
     got, _ = q.run(method, 3, transport=Rewired(Local(), losing(lost, served=True)))
     x = torch.zeros(D).double()
     for t in (1, 2, 3):
@@ -535,8 +561,8 @@ def test_the_table_refuses_what_it_would_ignore(pace):
         replay=md.replay.Ring(capacity=20),
     )
     with pytest.raises(md.RecipeError, match="form='svrg'"):
-        md.run(md.CFLAG(), fed, rounds=1, progress=False)
-    assert md.run(md.CFLAG(form="svrg"), fed, rounds=1, progress=False).status.outcome == "finished"
+        md.run(md.CFLAG.joint(), fed, rounds=1, progress=False)
+    assert md.run(md.CFLAG.joint(form="svrg"), fed, rounds=1, progress=False).status.outcome == "finished"
 
 
 def network(steps: int = 1, batch: int | None = None, seed: int = 0, module=None):
@@ -561,15 +587,15 @@ def test_on_a_linear_model_the_last_layers_correction_is_the_whole_one():
     """The model is its own last layer: the same steps from a table look-up as from a second gradient."""
     fed = stream(batch=4, lr=0.3)
     for clip in (None, 0.25):
-        full, head = (go(md.CFLAG(correct=c, form="svrg", clip=clip), fed, 4).x for c in (True, "head"))
+        full, head = (go(md.CFLAG.joint(correct=c, form="svrg", clip=clip), fed, 4).x for c in (True, "head"))
         assert float((full - head).norm()) < 1e-12 * float(full.norm())
-    assert float((full - go(md.CFLAG(correct=False), fed, 4).x).norm()) > 1e-3 * float(full.norm())
+    assert float((full - go(md.CFLAG.joint(correct=False), fed, 4).x).norm()) > 1e-3 * float(full.norm())
 
 
 def test_the_last_layers_first_step_is_along_everybodys_gradient_and_the_rest_along_its_own():
     """Full batches, without a clip: −βH at the last layer, −β h_i below it."""
     _, me, x = network()
-    method = md.CFLAG(correct="head", clip=None)
+    method = md.CFLAG.joint(correct="head", clip=None)
     weight, bias = me(0, 30, 20).problem.last()
     ups = [method.snapshot(me(at, 30, 20), Model(x)) for at in (0, 60)]
     assert all(up.g is None and up.head_g.shape == up.head_f.shape == (18,) for up in ups)
@@ -589,7 +615,7 @@ def test_the_last_layers_first_step_is_along_everybodys_gradient_and_the_rest_al
 def test_the_last_layers_correction_is_zero_in_the_mean_where_everybody_is_one_client():
     """H is the client's own gradient: over a pass of equal batches the corrections sum to 0, and so to the control."""
     _, me, x = network(steps=5, batch=6)
-    head, off = md.CFLAG(correct="head", clip=None), md.CFLAG(correct=False)
+    head, off = md.CFLAG.joint(correct="head", clip=None), md.CFLAG.joint(correct=False)
     one = me(0, 30, 20)
     up = head.snapshot(one, Model(x))
     table, at = [], one.memory.now
@@ -607,23 +633,21 @@ def test_the_last_layers_clip_bounds_its_correction_by_the_steps_gradient_there(
     _, me, x = network(batch=6)
     for clip in (0.25, 1.0):
         one = me(0, 30, 20, sample=5)
-        method = md.CFLAG(correct="head", clip=clip)
+        method = md.CFLAG.joint(correct="head", clip=clip)
         up = method.snapshot(one, Model(x))
         far = method.descend(one, Target(None, 1, up.head_g + 100), Share(0.8)).delta / -0.02
         plain = me(0, 30, 20, sample=5)
-        off = md.CFLAG(correct=False)
+        off = md.CFLAG.joint(correct=False)
         off.snapshot(plain, Model(x))
         g = off.descend(plain, Target(None, 1), Share(0.8)).delta / -0.02
         assert float((far - g).norm()) == pytest.approx(clip * float(g[25:].norm()), rel=1e-9)
 
 
 def test_the_last_layer_is_refused_where_it_is_not_linear_under_cross_entropy():
-    with pytest.raises(RecipeError, match=r"CFLAG\(mode='paper', correct='head'\)"):
-        md.CFLAG(mode="paper", correct="head")
-    with pytest.raises(RecipeError, match=r"CFLAG\(form='iag', correct='head'\): it takes mini-batches"):
-        md.CFLAG(form="iag", correct="head")
-    assert md.CFLAG(correct="head").suited(frozenset({"convex"})).form == "svrg"
-    assert md.CFLAG().suited(frozenset({"convex"})).form == "iag"
+    with pytest.raises(RecipeError, match=r"CFLAG\.joint\(form='iag', correct='head'\): it takes mini-batches"):
+        md.CFLAG.joint(form="iag", correct="head")
+    assert md.CFLAG.joint(correct="head").suited(frozenset({"convex"})).form == "svrg"
+    assert md.CFLAG.joint().suited(frozenset({"convex"})).form == "iag"
     nn, data = torch.nn, rows()
     for module, match in (
         (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "outputs are not those of its last linear layer"),
@@ -639,7 +663,7 @@ def test_the_last_layer_is_refused_where_it_is_not_linear_under_cross_entropy():
             pace=md.scenarios.Pace(lr=0.1),
         )
         with pytest.raises(Unsupported, match=match):
-            go(md.CFLAG(correct="head"), fed, 1)
+            go(md.CFLAG.joint(correct="head"), fed, 1)
 
 
 def test_a_block_of_another_length_is_refused_with_the_clients_number():

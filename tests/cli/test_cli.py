@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
 
 import medley as md
 from medley import cli, recipe
-from medley.cli.cards import bibtex, card
+from medley.cli.cards import STATUSES, bibtex, card, status
 from medley.contract.errors import MedleyError
 from medley.experiments import compare as comparison
 from medley.storage.environment import environment
@@ -207,7 +208,7 @@ def test_tune_prints_the_grid_and_writes_a_recipe_that_runs(file, tmp_path):
 def test_list_has_every_method_with_its_sentence():
     got = medley("list")
     assert got.exit_code == 0
-    for name in (*recipe.methods(), "Dirichlet", "digits", "mlp", "Softmax", "LogUniform", "phones"):
+    for name in (*recipe.constructors(), "Dirichlet", "digits", "mlp", "Softmax", "LogUniform", "phones"):
         assert f" {name} " in got.stdout
     only = medley("list", "methods").stdout
     assert "clients descend on their own data, the server averages where they end." in only
@@ -242,11 +243,31 @@ def test_every_card_says_what_becomes_of_missing_replies(name):
     assert card(recipe.methods()[name], "Missing replies").endswith(".")
 
 
-@pytest.mark.parametrize("name", sorted(recipe.methods()))
-def test_every_method_can_be_cited(name):
+@pytest.mark.parametrize("name", sorted(recipe.constructors()))
+def test_every_method_can_be_cited_and_says_whether_it_is_as_published(name):
+    said = status(recipe.constructors()[name])
+    assert said in STATUSES, f"{name}: its card, or its constructor's docstring, needs a line **Status**"
+    assert ("." in name) <= (said == "this library's own")  # a form with a constructor of its own
     got = medley("cite", name)
     assert got.exit_code == 0
     assert "@misc{" in got.stdout
+    assert f"{name} is {said}: " in " ".join(got.stdout.split())
+
+
+def test_citing_a_method_tells_its_published_form_from_this_librarys():
+    for name, said in (("SHED", "published"), ("CFLAG", "published with corrections")):
+        got = " ".join(medley("cite", name).stdout.split())
+        form = next(n for n in recipe.constructors() if n.startswith(f"{name}."))
+        assert f"{name} is {said}: " in got
+        assert f"{form} is this library's own: no paper has it" in got
+
+
+def test_the_list_has_the_status_of_every_method():
+    text = medley("list", "methods").stdout
+    count = Counter(status(made) for made in recipe.constructors().values())
+    assert count["published"] > 40
+    for said in ("published with corrections", "this library's own"):
+        assert text.count(f" {said} ") == count[said]
 
 
 def test_references_that_are_not_written_that_way_give_no_entry():

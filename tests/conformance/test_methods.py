@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import medley as md
+from medley import recipe
 from medley.contract.algorithm import Algorithm
 from medley.testing import Check, checks
 from support.methods import METHODS
@@ -45,5 +46,5 @@ def test_the_short_checks_are_checks() -> None:
 
 
 def test_the_table_holds_every_public_method() -> None:
-    public = {k for k, v in vars(md).items() if isinstance(v, type) and issubclass(v, Algorithm)}
-    assert {type(m).__name__ for m in METHODS} == public
+    public = {v for v in vars(md).values() if isinstance(v, type) and issubclass(v, Algorithm)}
+    assert {type(m) for m in METHODS} == {*public, *recipe.methods().values()}

@@ -108,7 +108,7 @@ def test_a_trial_of_a_stream_visits_two_tasks() -> None:
         stream=md.scenarios.Split(tasks=3),
         replay=md.replay.Ring(capacity=20),
     )
-    (e,) = estimates({"CFLAG": md.CFLAG()}, fed, 7)
+    (e,) = estimates({"CFLAG.joint": md.CFLAG.joint()}, fed, 7)
     assert (e.rounds, e.evaluations, e.whole) == (21, 22, False)
     assert e.rows == 100
     assert 0 < e.seconds < 10

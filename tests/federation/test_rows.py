@@ -151,7 +151,7 @@ TASKS: dict[str, Any] = {"stream": md.scenarios.Split(tasks=2), "replay": md.rep
         (md.FedECADO(), "seq", {}),
         (md.FedECADO(), "stacked", {}),
         (md.FedECADO(), "fused", {}),
-        (md.CFLAG(), "seq", TASKS),
+        (md.CFLAG.joint(), "seq", TASKS),
     ],
     ids=["seq", "stacked", "fused", "tasks"],
 )

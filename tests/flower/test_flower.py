@@ -379,7 +379,7 @@ sample = 6
 rounds = 2
 
 [[methods]]
-kind = "CFLAG"
+kind = "CFLAG.joint"
 """
 
 
@@ -403,7 +403,7 @@ def test_a_stream_of_tasks_is_the_stream_run_here(mode: str, own: str, app: Path
 def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: Path) -> None:
     app.write_text(STREAM.format(mode="class", own="false"))
     fed = recipe.load(app).federation()
-    here = fed.run(md.CFLAG(), 2)
+    here = fed.run(md.CFLAG.joint(), 2)
     tasks = fed.tasks(0)
     head, _, tail = STREAM.format(mode="class", own="false").partition("[data]")
     app.write_text(head + tail[tail.index("[pace]") :])

@@ -46,7 +46,7 @@ STREAM = {
     "stream": {"kind": "Split", "tasks": 3, "mode": "class"},
     "replay": {"kind": "Ring", "capacity": 20},
     "run": {"rounds": 1, "eval_every": 3},  # of each task
-    "methods": [{"kind": "CFLAG"}],
+    "methods": [{"kind": "CFLAG.joint"}],
 }
 
 
@@ -97,7 +97,7 @@ def test_a_stream_of_tasks_on_nodes(there: Deployment) -> None:
     r = recipe.Recipe(STREAM)
     there.app(r)
     with there.nodes():
-        same(there.result("CFLAG"), r)
+        same(there.result("CFLAG.joint"), r)
 
 
 def test_a_node_comes_later_and_one_leaves(there: Deployment) -> None:

@@ -211,6 +211,12 @@ def test_a_nodes_owner_serves_the_methods_and_settings_of_a_list() -> None:
     for kind in ("FedAvg", "SCAFFOLD.fast", "mine.methods:Scaffold"):
         refuse_kind(node, kinds(kind), 2)
     refuse_kind({"serve": "DP-FedAvg"}, kinds("fedavg"), 2)
+    joint, tasks = md.CFLAG.joint(), kinds("CFLAG.joint")
+    for served in ("CFLAG", "cflag.joint"):
+        refuse_kind({"serve": served}, tasks, 2)
+        refuse_unserved({"serve": served}, joint, 2)
+    with pytest.raises(RecipeError, match=r"does not serve CFLAG: its owner serves CFLAG\.joint"):
+        refuse_unserved({"serve": "CFLAG.joint"}, md.CFLAG(), 2)
     for kind in ("FedProx", "mine:FedAvg.Inner", "subprocess:getoutput"):
         with pytest.raises(RecipeError, match=f"client 2 does not serve {kind}: its owner serves fedavg, SCAFFOLD"):
             refuse_kind(node, kinds(kind), 2)

@@ -58,7 +58,7 @@ def methods() -> dict[str, Any]:
     torch.manual_seed(0)  # TARGET is given networks
     mlp, generator = md.models.mlp, md.models.generator
     made = [
-        *(md.AGEM(), md.CFLAG(), md.CFLAG(mode="paper"), md.AGD(momentum=0.5), md.DONE(), md.ECADO(), md.ERring()),
+        *(md.AGEM(), md.CFLAG.joint(), md.CFLAG(), md.AGD(momentum=0.5), md.DONE(), md.ECADO(), md.ERring()),
         *(md.ACE(), md.ACED(max_delay=2), md.AFedPD(), md.CA2FL(), md.FedADMM(), md.FedAGEM(), md.FedCM(), md.FedDC()),
         *(md.FedGAMMA(), md.FedLESAM(), md.FedNS(k=3), md.FedNew(), md.FedSMOO(), md.FedSpeed()),
         *(md.EWC(), md.FedAdagrad(), md.FedAdam(), md.FedAsync(), md.FedAvg(), md.FedAvgM(), md.FedBuff()),
@@ -75,10 +75,10 @@ def methods() -> dict[str, Any]:
         *(
             md.FedECADO(form="J", sensitivity="scalar", flows="client"),
             md.FedECADO(form="J"),
-            md.CFLAG(mode="paper", adaptive="average", L=1.0),
+            md.CFLAG(adaptive="average", L=1.0),
         ),
-        *(md.CFLAG(form="svrg", clip=None), md.CFLAG(mode="paper", form="svrg"), md.CFLAG(correct=False)),
-        md.CFLAG(correct="head"),
+        *(md.CFLAG.joint(form="svrg", clip=None), md.CFLAG(form="svrg"), md.CFLAG.joint(correct=False)),
+        md.CFLAG.joint(correct="head"),
         *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.Local()),
         *(md.FedRep(head_epochs=2), md.pFedMe(mu=5.0)),
         md.TARGET(mlp(4, 4, (5,)), generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),

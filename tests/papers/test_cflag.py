@@ -56,7 +56,7 @@ def test_every_method_is_tuned_over_six_points(cflag: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_run_is_a_line_and_what_is_there_is_not_made_again(cflag: dict[str, Any], tmp_path: Path) -> None:
-    run, lines, names = cflag["run"], cflag["lines"], ["CFLAG last layer", "ERring"]
+    run, lines, names = cflag["run"], cflag["lines"], ["CFLAG.joint last layer", "ERring"]
     run.fill(tmp_path, "ci_dir", names, [0, 1], jobs=2)
     path = tmp_path / "ci_dir.jsonl"
     text = path.read_text()
@@ -88,7 +88,7 @@ def test_a_run_is_a_line_and_what_is_there_is_not_made_again(cflag: dict[str, An
 
 def test_a_swept_run_is_at_the_chosen_point_and_apart_from_the_tables(cflag: dict[str, Any], tmp_path: Path) -> None:
     run, sweeps = cflag["run"], cflag["sweeps"]
-    with pytest.raises(SystemExit, match=r"has no runs of 'CFLAG' in ci_dir; start run\.py first"):
+    with pytest.raises(SystemExit, match=r"has no runs of 'CFLAG\.joint' in ci_dir; start run\.py first"):
         sweeps.missing(tmp_path)
     key = run.keys_of("final", "ci_dir", "ERring", [{"lr": 0.1}], [0])[0] | {"changed": [["capacity", 20]]}
     (line,) = cflag["lines"].fill(tmp_path / "sweeps.jsonl", [key], run.make, 1)

@@ -161,24 +161,28 @@ def test_no_rounds_leave_the_first_row():
 
 def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
     fed = federation(S.Split(3, "class"), replay=md.replay.Ring(12, sample=4))
-    whole = run(md.CFLAG(), fed)
+    whole = run(md.CFLAG.joint(), fed)
     for cut in (3, 7):
 
         def stop(row, cut=cut):
             if row["round"] == cut:
                 raise KeyboardInterrupt
 
-        part = run(md.CFLAG(), fed, checkpoint=tmp_path / str(cut), on_round=stop)
+        part = run(md.CFLAG.joint(), fed, checkpoint=tmp_path / str(cut), on_round=stop)
         assert part.status.outcome == "interrupted"
         assert len(part.summary.get("matrix", [])) == cut // 3
-        rest = run(md.CFLAG(), fed, resume=tmp_path / str(cut))
+        rest = run(md.CFLAG.joint(), fed, resume=tmp_path / str(cut))
         assert torch.equal(rest.x, whole.x)
         assert rest.summary["matrix"] == whole.summary["matrix"]
         assert {k: v for k, v in rest.summary.items() if k != "wall"} == {
             k: v for k, v in whole.summary.items() if k != "wall"
         }
     with pytest.raises(md.WireError, match="stream"):
-        run(md.CFLAG(), federation(S.Split(2, "class"), replay=md.replay.Ring(12, sample=4)), resume=tmp_path / "7")
+        run(
+            md.CFLAG.joint(),
+            federation(S.Split(2, "class"), replay=md.replay.Ring(12, sample=4)),
+            resume=tmp_path / "7",
+        )
 
 
 def test_a_saved_result_has_its_matrix(tmp_path):
@@ -206,7 +210,7 @@ def test_a_client_without_rows_of_a_task_sits_it_out():
     assert world.view(1).p[1] == 0
     assert sum(world.view(1).p.values()) == pytest.approx(1)
     # Client 0 has nothing new in the last task, and still speaks for what it holds.
-    r = run(md.CFLAG(), fed, 2)
+    r = run(md.CFLAG.joint(), fed, 2)
     assert {e.client for e in r.ledger if e.round == 5 and e.method == "descend"} == {0, 1, 2}
     assert r.status.ok
 
@@ -273,7 +277,7 @@ def test_methods_that_need_a_stream_are_refused_without():
     with pytest.raises(Unsupported, match="stream"):
         run(md.FineTune(), plain)
     with pytest.raises(Unsupported, match="replay"):
-        run(md.CFLAG(), federation(S.Split(3)))
+        run(md.CFLAG.joint(), federation(S.Split(3)))
 
 
 def test_an_update_of_a_target_is_refused():
@@ -374,11 +378,11 @@ def test_a_recipe_says_the_same_as_the_constructors():
 
 def test_methods_are_compared_and_tuned_over_streams():
     fed = federation(S.Split(2, "class"), replay=md.replay.Ring(20), validation=0.2)
-    board = md.compare([md.FineTune(), md.CFLAG()], fed, 2, 2, jobs=1, progress=False)
+    board = md.compare([md.FineTune(), md.CFLAG.joint()], fed, 2, 2, jobs=1, progress=False)
     rows_ = {row["method"]: row for row in board.rows}
-    mean = sum(run(md.CFLAG(), fed, 2, seed=seed).summary["acc"] for seed in (0, 1)) / 2
-    assert rows_["CFLAG"]["acc"] == pytest.approx(mean)
-    assert {"acc", "learn", "fgt"} <= rows_["CFLAG"].keys()
+    mean = sum(run(md.CFLAG.joint(), fed, 2, seed=seed).summary["acc"] for seed in (0, 1)) / 2
+    assert rows_["CFLAG.joint"]["acc"] == pytest.approx(mean)
+    assert {"acc", "learn", "fgt"} <= rows_["CFLAG.joint"].keys()
     (difference,) = board.paired()
     assert difference.metric == "acc"
     assert difference.n == 2
@@ -395,15 +399,15 @@ def test_finetune_is_fedavg_over_a_stream():
 
 
 def test_a_task_may_have_one_class_where_it_is_compared_with_those_seen():
-    r = run(md.CFLAG(), federation(S.Split(6, "class"), replay=md.replay.Ring(10)), 2)
+    r = run(md.CFLAG.joint(), federation(S.Split(6, "class"), replay=md.replay.Ring(10)), 2)
     assert len(r.summary["matrix"]) == 6
     assert r.summary["matrix"][0][0] == 1  # nothing to compare with yet
 
 
 def test_worker_processes_walk_the_same_stream():
     fed = federation(S.Split(3, "class", own_order=True), replay=md.replay.Reservoir(12, sample=4))
-    here = run(md.CFLAG(form="svrg"), fed, 2)
-    there = run(md.CFLAG(form="svrg"), fed, 2, transport=md.transports.Processes(2))
+    here = run(md.CFLAG.joint(form="svrg"), fed, 2)
+    there = run(md.CFLAG.joint(form="svrg"), fed, 2, transport=md.transports.Processes(2))
     assert torch.equal(here.x, there.x)
     assert here.summary["matrix"] == there.summary["matrix"]
     assert list(here.ledger) == list(there.ledger)

@@ -146,7 +146,7 @@ def test_cflag_takes_a_client_that_joins_in_the_second_task() -> None:
     data = md.datasets.digits().take(400, 100)
     changes = md.scenarios.Membership(joins={3: 4}, leaves={0: 5})
     fed = md.Federation(md.problems.Softmax(mu=1e-2), data=data, membership=changes, **parts, **where)  # type: ignore[arg-type]
-    r = fed.run(md.CFLAG(), 3)
+    r = fed.run(md.CFLAG.joint(), 3)
     asked = [sorted({e.client for e in r.ledger if e.round == t}) for t in range(1, 7)]
     assert asked == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [1, 2, 3], [1, 2, 3]]
     assert r.status.ok

@@ -93,8 +93,8 @@ def test_clients_without_a_memory_begin_anew_without_a_word(tmp_path: Path) -> N
         fed.run(md.FedAvg(), 7, readmit=[1])
 
 
-@pytest.mark.parametrize("mode", ["joint", "paper"])
-def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(mode: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [md.CFLAG(), md.CFLAG.joint()], ids=["paper", "joint"])
+def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(method: Any, tmp_path: Path) -> None:
     """Its digest is that of the undisturbed run, in the midst of a task and at the change of tasks."""
     fed = md.Federation(
         md.problems.Softmax(mu=1e-2),
@@ -104,7 +104,6 @@ def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(mode: Any, tmp_pat
         replay=md.replay.Ring(capacity=20),
         pace=md.scenarios.Pace(lr=0.1, steps=2, batch=32),
     )
-    method = md.CFLAG(mode=mode)
     whole = fed.run(method, 3)
     for last in (2, 3):
 

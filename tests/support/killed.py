@@ -20,16 +20,16 @@ from .deployed import Deployment, started, until
 VICTIMS = {"node": "medley node", "server's app": "flwr-serverapp", "SuperLink": "flower-superlink"}
 """A process that is killed -> a word of its command line."""
 
-METHODS = ("SCAFFOLD", "FedECADO", "CFLAG", "SHED")
+METHODS = ("SCAFFOLD", "FedECADO", "CFLAG.joint", "SHED")
 
 
 def table(kind: str, rounds: int = 4) -> recipe.Recipe:
-    """A method on three clients' shares of the digits, evaluated every second round; C-FLAG on two tasks of them."""
+    """A method on three clients' shares of the digits, evaluated every second round; CFLAG.joint on two tasks."""
     tasks = {"stream": {"kind": "Split", "tasks": 2, "mode": "class"}, "replay": {"kind": "Ring", "capacity": 20}}
-    rounds = rounds // 2 if kind == "CFLAG" else rounds  # of each task
+    rounds = rounds // 2 if kind == "CFLAG.joint" else rounds  # of each task
     return recipe.Recipe(
         {
-            **(tasks if kind == "CFLAG" else {}),
+            **(tasks if kind == "CFLAG.joint" else {}),
             "problem": {"kind": "Softmax", "mu": 0.01},
             "data": {"name": "digits", "flatten": True, "train": 300},
             "partition": {"kind": "IID", "clients": 3},

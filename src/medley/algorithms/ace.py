@@ -3,6 +3,8 @@
 **Reference**: Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak & Roy-Chowdhury, "Mitigating Participation
 Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
 
+**Status**: published with corrections
+
 **Needs**: nothing. The server keeps d floats for each client.
 
 **One round sends** (floats per client):

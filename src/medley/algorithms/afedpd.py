@@ -3,6 +3,8 @@
 **Reference**: Sun, Shen & Tao, "A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs", NeurIPS
 2024, Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. The server keeps d floats for each client that has taken
 part.
 

@@ -4,6 +4,8 @@
 are those of the baseline in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method
 for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent is the heavy ball and not Nesterov's.
 
+**Status**: published
+
 **Needs**: a convex problem, and everyone in every round.
 
 **One round sends** (floats per client):

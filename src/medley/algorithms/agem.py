@@ -3,6 +3,8 @@
 **Reference**: Chaudhry, Ranzato, Rohrbach & Elhoseiny, "Efficient Lifelong Learning with A-GEM", ICLR 2019,
 equation 11.
 
+**Status**: published
+
 **Needs**: a stream of tasks and a replay memory.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Deng, Kamani & Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020, Algorithm 1,
 and equation 10 for adaptive weights.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

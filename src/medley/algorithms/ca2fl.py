@@ -3,6 +3,8 @@
 **Reference**: Wang, Cao, Wu, Chen & Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with
 Cached Update Calibration", ICLR 2024, Algorithm 2.
 
+**Status**: published
+
 **Needs**: nothing. The server keeps d floats for each client.
 
 **One round sends** (floats per client):

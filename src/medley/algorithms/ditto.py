@@ -3,6 +3,8 @@
 **Reference**: Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 Algorithm 1 with FedAvg as its global solver.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Dinh, Tran, Nguyen, Bao, Balef, Zhou & Zomaya, "DONE: Distributed Approximate Newton-type Method for
 Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 33 (2022), Algorithm 1.
 
+**Status**: published with corrections
+
 **Needs**: Hessian-vector products and a convex problem. Clients keep d floats between exchanges.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Agarwal & Pileggi, "Equivalent Circuit Approach to Distributed Optimization" (ECADO), 2023, as
 FedECADO's arXiv version, section 3, describes it; equation numbers are that section's.
 
+**Status**: published
+
 **Needs**: every client in every round. Clients are the same from the first round to the last.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
 Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
 
+**Status**: published
+
 **Needs**: a stream of tasks and a replay memory.
 
 **One round sends** (floats per client):

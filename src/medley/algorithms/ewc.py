@@ -3,6 +3,8 @@
 **Reference**: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", PNAS 2017, equation 3; with
 one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al., "Progress & Compress", ICML 2018.
 
+**Status**: published with corrections
+
 **Needs**: a stream of tasks. No memory of rows.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Gong, Li & Freris, "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System
 Heterogeneity", ICDE 2022, Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. Clients keep 2d floats between rounds.
 
 **One round sends** (floats per client):

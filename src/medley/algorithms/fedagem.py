@@ -3,6 +3,8 @@
 **Reference**: Dai, Sohn, Chen, Alam, Balakrishnan, Banerjee, Himayat & Lee, "Buffer-based Gradient Projection for
 Continual Federated Learning", arXiv 2409.01585, 2024.
 
+**Status**: published
+
 **Needs**: a stream of tasks and a replay memory.
 
 **One round sends** (floats per client):

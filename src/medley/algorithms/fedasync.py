@@ -2,6 +2,8 @@
 
 **Reference**: Xie, Koyejo & Gupta, "Asynchronous Federated Optimization", OPT Workshop 2020, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: McMahan, Moore, Ramage, Hampson & Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -4,6 +4,8 @@
 Learning", NeurIPS 2022. Its rounds are those of McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

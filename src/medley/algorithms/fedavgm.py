@@ -3,6 +3,8 @@
 **Reference**: Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019, §4.3.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Li, Jiang, Zhang, Kamp & Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021, Algorithm 1.
 
+**Status**: published
+
 **Needs**: a network with normalisation layers.
 
 **One round sends** (floats per client; d shared parameters):

@@ -3,6 +3,8 @@
 **Reference**: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek & Huba, "Federated Learning with Buffered Asynchronous
 Aggregation", AISTATS 2022, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

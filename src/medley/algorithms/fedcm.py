@@ -3,6 +3,8 @@
 **Reference**: Xu, Wang, Wang & Yao, "FedCM: Federated Learning with Client-level Momentum", 2021, arXiv:2106.10874,
 Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Gao, Fu, Li, Chen, Xu & Xu, "FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and
 Correction", CVPR 2022, Algorithm 1.
 
+**Status**: published with corrections
+
 **Needs**: the same clients from the first round to the last. Clients keep 2d floats between rounds.
 
 **One round sends** (floats per client):

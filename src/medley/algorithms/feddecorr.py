@@ -3,6 +3,8 @@
 **Reference**: Shi, Liang, Zhang, Tan & Bai, "Towards Understanding and Mitigating Dimensional Collapse in
 Heterogeneous Federated Learning", ICLR 2023, equation 5.
 
+**Status**: published
+
 **Needs**: features, that is, a network whose last layer is linear.
 
 **One round sends** (floats per client):

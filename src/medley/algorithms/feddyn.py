@@ -3,6 +3,8 @@
 **Reference**: Acar, Zhao, Matas Navarro, Mattina, Whatmough & Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. Clients keep d floats between rounds.
 
 **One round sends** (floats per client):

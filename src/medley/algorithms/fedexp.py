@@ -3,6 +3,8 @@
 **Reference**: Jhunjhunwala, Wang & Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
 Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

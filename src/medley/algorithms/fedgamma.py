@@ -3,6 +3,8 @@
 **Reference**: Dai, Yang, Sun, Shen, Tian, Wang & Zhang, "FedGAMMA: Federated Learning With Global Sharpness-Aware
 Minimization", IEEE Transactions on Neural Networks and Learning Systems 35 (2023), Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. Clients keep d floats between rounds. A local step takes
 two gradients.
 

@@ -3,6 +3,8 @@
 **Reference**: Fan, Hu, Yao, Niu, Zhang, Sugiyama & Wang, "Locally Estimated Global Perturbations are Better than Local
 Perturbations for Federated Sharpness-aware Minimization", ICML 2024, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing. Clients keep d floats between rounds.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Elgabli, Ben Issaid, Bedi, Rajawat, Bennis & Aggarwal, "FedNew: A Communication-Efficient and
 Privacy-Preserving Newton-Type Method for Federated Learning", ICML 2022, Algorithm 1.
 
+**Status**: published
+
 **Needs**: Hessians, a convex problem, and everyone in every round. Clients keep 2d floats between rounds, and d² more
 unless ``period`` is 1. Clients are the same from the first round to the last.
 

@@ -3,6 +3,8 @@
 **Reference**: Safaryan, Islamov, Qian & Richtárik, "FedNL: Making Newton-Type Methods Applicable to Federated
 Learning", ICML 2022: Algorithm 1 (``mode="plain"``), FedNL-LS (``"ls"``), FedNL-PP (``"pp"``).
 
+**Status**: published
+
 **Needs**: Hessians and a convex problem; every client in every round, but for ``"pp"``. Clients keep their d × d
 approximation, and d(d + 1)/2 floats are sent once for ``init="full"``. Clients are the same from the first round to the
 last.

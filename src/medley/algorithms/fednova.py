@@ -3,6 +3,8 @@
 **Reference**: Wang, Liu, Liang, Joshi & Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momentum clients, server momentum).
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

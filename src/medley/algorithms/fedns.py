@@ -3,6 +3,8 @@
 **Reference**: Li, Liu, Wang, Wu & Wang, "FedNS: A Fast Sketching Newton-Type Algorithm for Federated Learning", AAAI
 2024, Algorithm 1.
 
+**Status**: published with corrections
+
 **Needs**: Hessians of the form AᵀA + δI, a convex problem, and everyone in every round. Clients keep d floats between
 exchanges.
 

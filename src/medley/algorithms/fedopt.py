@@ -3,6 +3,8 @@
 **Reference**: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar & McMahan, "Adaptive Federated Optimization",
 ICLR 2021, Algorithm 2.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Arivazhagan, Aggarwal, Singh & Choudhary, "Federated Learning with Personalization Layers",
 arXiv:1912.00818, 2019, Algorithms 1 and 2.
 
+**Status**: published
+
 **Needs**: a network.
 
 **One round sends** (floats per client; d shared parameters):

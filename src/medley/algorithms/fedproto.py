@@ -3,6 +3,8 @@
 **Reference**: Tan, Long, Liu, Zhou, Lu, Jiang & Zhang, "FedProto: Federated Prototype Learning across Heterogeneous
 Clients", AAAI 2022, Algorithm 1.
 
+**Status**: published
+
 **Needs**: labels in classes, and a model with features.
 
 **One round sends** (floats per client; C classes, f features, k = C f + C or 0):

@@ -3,6 +3,8 @@
 **Reference**: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020, Algorithm 2.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

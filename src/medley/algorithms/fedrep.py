@@ -3,6 +3,8 @@
 **Reference**: Collins, Hassani, Mokhtari & Shakkottai, "Exploiting Shared Representations for Personalized Federated
 Learning", ICML 2021, Algorithm 1.
 
+**Status**: published
+
 **Needs**: a network.
 
 **One round sends** (floats per client; d shared parameters):

@@ -3,6 +3,8 @@
 **Reference**: Li & Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
 2021, equation 5.
 
+**Status**: published with corrections
+
 **Needs**: classes.
 
 **One round sends** (floats per client):

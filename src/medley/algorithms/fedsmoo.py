@@ -3,6 +3,8 @@
 **Reference**: Sun, Shen, Chen, Ding & Tao, "Dynamic Regularized Sharpness Aware Minimization in Federated Learning:
 Approaching Global Consistency and Smooth Landscape", ICML 2023, Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. Clients keep 2d floats between rounds. A local step takes
 two gradients.
 

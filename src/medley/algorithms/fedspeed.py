@@ -3,6 +3,8 @@
 **Reference**: Sun, Shen, Huang, Ding & Tao, "FedSpeed: Larger Local Interval, Less Communication Round, and Higher
 Generalization Accuracy", ICLR 2023, Algorithm 1.
 
+**Status**: published
+
 **Needs**: the same clients from the first round to the last. Clients keep d floats between rounds. A local step takes
 two gradients.
 

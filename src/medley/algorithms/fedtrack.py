@@ -3,6 +3,8 @@
 **Reference**: Mitra, Jaafar, Pappas & Hassani, "Federated Learning with Incrementally Aggregated Gradients", CDC 2021;
 C-FLAG (AISTATS 2025) without memory and adaptive rates.
 
+**Status**: published with corrections
+
 **Needs**: nothing. Clients keep 2d floats from one exchange of a round to the next.
 
 **One round sends** (floats per client):

@@ -4,6 +4,8 @@
 Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of McMahan et al.,
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 
+**Status**: published
+
 **Needs**: a stream of tasks.
 
 **One round sends** (floats per client):

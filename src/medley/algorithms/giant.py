@@ -3,6 +3,8 @@
 **Reference**: Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method for Distributed
 Optimization", NeurIPS 2018.
 
+**Status**: published
+
 **Needs**: Hessians, a convex problem, and every client in every round. Clients keep d floats between exchanges.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Cauchy, "Méthode générale pour la résolution des systèmes d'équations simultanées", 1847; the step is
 Nesterov's 1/K, "Introductory Lectures on Convex Optimization", 2004, theorem 2.1.14.
 
+**Status**: published
+
 **Needs**: a convex problem, and everyone in every round.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Rebuffi, Kolesnikov, Sperl & Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR
 2017, Algorithms 1-5.
 
+**Status**: published with corrections
+
 **Needs**: a stream of tasks, labels in classes, features (a network whose last layer is linear). Clients are the same
 from the first round to the last.
 

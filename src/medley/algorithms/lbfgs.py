@@ -3,6 +3,8 @@
 **Reference**: Liu & Nocedal, "On the limited memory BFGS method for large scale optimization", Mathematical Programming
 45 (1989). Clients evaluate f_i and ∇f_i at the server's points; the server does the rest.
 
+**Status**: published with corrections
+
 **Needs**: a convex problem, and everyone in every round.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: the baseline without collaboration, as in Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated
 Learning Through Personalization", ICML 2021, Section 4.
 
+**Status**: published
+
 **Needs**: nothing.
 
 **One round sends** (floats per client):

@@ -2,6 +2,8 @@
 
 **Reference**: Li & Hoiem, "Learning without Forgetting", ECCV 2016 (TPAMI 2018), Figure 3.
 
+**Status**: published
+
 **Needs**: a stream of tasks, labels in classes. No memory of rows.
 
 **One round sends** (floats per client):

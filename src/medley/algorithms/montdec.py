@@ -4,6 +4,8 @@
 as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the rival that shows the worth of
 accumulating pairs.
 
+**Status**: published
+
 **Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. Every client decomposes its
 Hessian every round. The number of pairs is ``me.pace.pairs``, unless ``pairs`` sets it. Clients are the same from the
 first round to the last.

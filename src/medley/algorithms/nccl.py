@@ -3,6 +3,8 @@
 **Reference**: Han, Kim, Cho & Lee, "On the Convergence of Continual Learning with Adaptive Methods", UAI 2023, as
 described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
 
+**Status**: published with corrections
+
 **Needs**: a stream of tasks and a replay memory.
 
 **One round sends** (floats per client):

@@ -4,6 +4,8 @@
 the losses of all candidates in one exchange, as in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved
 Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4.
 
+**Status**: published
+
 **Needs**: Hessians, a convex problem, and every client in every round. Clients keep d floats between exchanges.
 
 **One round sends** (floats per client):

@@ -3,6 +3,8 @@
 **Reference**: Karimireddy, Kale, Mohri, Reddi, Stich & Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1.
 
+**Status**: published
+
 **Needs**: nothing. Clients keep d floats between rounds.
 
 **One round sends** (floats per client):

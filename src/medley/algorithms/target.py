@@ -3,6 +3,8 @@
 **Reference**: Zhang, Chen, Zhuang & Lyu, "TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation",
 ICCV 2023.
 
+**Status**: published with corrections
+
 **Needs**: a stream of tasks and a network, of which the server has the architecture. No memory of real rows. Clients
 are the same from the first round to the last.
 

@@ -14,6 +14,20 @@ def card(method: object, part: str) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
+STATUSES = {
+    "published": "with its default settings it is the paper's algorithm, or its authors' code if the two differ; only "
+    "the weights of clients follow this library",
+    "published with corrections": "it is the paper's algorithm except for what its card lists under Departures",
+    "this library's own": "no paper has it, so report its results under this name",
+}
+"""The values of a card's **Status**, and their meanings."""
+
+
+def status(method: object) -> str:
+    """One of `STATUSES`, from a method's card or the docstring of a form's constructor; empty if it has none."""
+    return card(method, "Status")
+
+
 def bibtex(reference: str) -> str:
     """A BibTeX entry of a card's reference: surnames, title, venue, year; empty for a reference in another form."""
     pattern = r'(?P<names>[^"“]+?),? ["“](?P<title>.+?),?["”](?P<venue>.*?)[ ,(]+(?P<year>(?:19|20)\d\d)\b'

@@ -22,7 +22,7 @@ from ..datasets import files
 from ..experiments.board import Board
 from ..storage.result import Result
 from .arguments import Base, Debug
-from .cards import bibtex, card
+from .cards import STATUSES, bibtex, card, status
 from .console import show
 
 
@@ -82,7 +82,7 @@ def list_all(
 ) -> None:
     """List methods, problems, models and scenarios, each with one sentence."""
     there: dict[str, Mapping[str, Any]] = {
-        "methods": recipe.methods(),
+        "methods": recipe.constructors(),
         "problems": {n: getattr(problems, n) for n in ("LeastSquares", "Logistic", "Network", "Softmax")},
         "models": {n: getattr(models, n) for n in models.__all__},
         "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"},
@@ -105,25 +105,30 @@ def list_all(
                 table.add_column("expected at")
                 table.add_column("here")
             if kind == "methods":
+                table.add_column("status")
                 table.add_column("the server reads")
             for name, thing in things.items():
-                more = _place(name) if kind == "datasets" else _reads(name) if kind == "methods" else ()
+                more: tuple[str, ...] = ()
+                if kind == "datasets":
+                    more = _place(name)
+                elif kind == "methods":
+                    more = status(thing), _reads(thing)
                 table.add_row(name, Text(_sentence(thing, name)), *more)
             show(table)
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
 
 
-def _reads(name: str) -> tuple[str]:
+def _reads(make: Any) -> str:
     """The replies as a method's server reads them: sums can be taken securely. Settings are the method's defaults."""
-    method = recipe.methods()[name]
     try:
-        needs = method().requires()
+        method = make()
+        needs = method.requires()
     except TypeError:  # a setting without a default
-        needs = method.needs
+        method, needs = make, make.needs
     if Need.REPLIES not in needs:
-        return ("sums",)
-    return (f"replies; sums as {method.sums_as}" if method.sums_as else "replies",)
+        return "sums"
+    return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
 
 
 def _place(name: str) -> tuple[str, str]:
@@ -137,17 +142,19 @@ def cite(
     methods: Annotated[list[str], typer.Argument(help="Names of methods, e.g. shed.", metavar="METHOD...")],
     debug: Debug = False,
 ) -> None:
-    """Print the papers that methods are from: as their cards have them, and in BibTeX."""
-    kinds = recipe.methods()
+    """Print the papers that methods are from, as cards and BibTeX have them, and whether a method is as published."""
+    kinds = recipe.constructors()
     by_name = {name.lower(): name for name in kinds}
     for wanted in methods:
         if wanted.lower() not in by_name:
             raise RecipeError.unknown(wanted, kinds, "medley cite: this version")
         name = by_name[wanted.lower()]
-        reference = card(kinds[name], "Reference")
+        reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
             raise RecipeError(f"medley cite {wanted}: the card of {name} names no paper")
         show(Text(f"{name}: {reference}"))
+        for form in (name, *(n for n in kinds if n.startswith(f"{name}."))):
+            show(Text(f"{form} is {(said := status(kinds[form]))}: {STATUSES[said]}."))
         if entry := bibtex(reference):
             show(Text(f"\n{entry}\n"))
 

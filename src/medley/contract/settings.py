@@ -150,10 +150,13 @@ class Checked:
         return f"<b>{html.escape(repr(self))}</b>"
 
 
-def check(settings: Any) -> None:
-    """Check every field of a dataclass against its annotation. Raises RecipeError for the first that does not fit."""
+def check(settings: Any, call: str = "") -> None:
+    """Check every field of a dataclass against its annotation. Raises RecipeError for the first that does not fit.
+
+    ``call`` is the constructor's name for users, by default the class's.
+    """
     for setting in describe(type(settings)):  # type: ignore[arg-type]
-        setting.check(getattr(settings, setting.name), type(settings).__name__)
+        setting.check(getattr(settings, setting.name), call or type(settings).__name__)
 
 
 def check_flags(made: object, *names: str) -> None:

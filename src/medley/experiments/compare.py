@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,18 @@ def names(methods: Sequence[Method]) -> list[str]:
 
 def preset(method: Algorithm[Any, Any]) -> str:
     """The short name of a method that a class method without arguments makes, such as "SHED.fast"; else empty."""
-    kind = type(method)
-    for name, made in vars(kind).items():
-        returns = made.__func__.__annotations__.get("return") if isinstance(made, classmethod) else None
-        if returns == kind.__name__ and not name.startswith("_") and getattr(kind, name)() == method:
-            return f"{kind.__name__}.{name}"
-    return ""
+    return next((name for name, make in presets(type(method)).items() if make() == method), "")
+
+
+def presets(kind: type[Algorithm[Any, Any]]) -> dict[str, Callable[..., Algorithm[Any, Any]]]:
+    """The class methods of a method's class that make one, by name, such as "SHED.fast"."""
+    return {
+        f"{kind.__name__}.{name}": getattr(kind, name)
+        for name, made in vars(kind).items()
+        if isinstance(made, classmethod)
+        and made.__func__.__annotations__.get("return") == kind.__name__
+        and not name.startswith("_")
+    }
 
 
 def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 
 def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> None:
-    """Raise RecipeError for a method that the node's owner does not serve.
+    """Raise RecipeError for a method that the node's owner does not serve. Who serves CFLAG serves CFLAG.joint.
 
     Args:
         node: the node's config; ``serve`` lists methods, "FedECADO,SCAFFOLD". Without it all are served
@@ -90,7 +90,7 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
         client: the client's id
     """
     name, serves = method_and_lr(method)[0].name, _serves(node)
-    if serves and name.lower() not in (n.lower() for n in serves):
+    if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
         raise RecipeError(f"client {client} does not serve {name}: its owner serves {', '.join(serves)}", "serve")
 
 
@@ -102,7 +102,8 @@ def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
     tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
     kind, serves = "".join(str(table.get("kind", "")) for table in tables), _serves(node)
     name = (kind.rpartition(":")[2].rpartition(".")[2] if is_own(kind) else kind.partition(".")[0]).lower()
-    if serves and not any(n.lower() == name or n.lower().endswith(f"-{name}") for n in serves):
+    either = (name, kind.lower())
+    if serves and not any(n.lower() == k or n.lower().endswith(f"-{k}") for n in serves for k in either):
         raise RecipeError(f"client {client} does not serve {kind}: its owner serves {', '.join(serves)}", "serve")
 
 

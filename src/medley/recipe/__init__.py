@@ -87,4 +87,5 @@ from .schema import PARTITIONS as PARTITIONS
 from .schema import PRESETS as PRESETS
 from .schema import REPLAYS as REPLAYS
 from .schema import STREAMS as STREAMS
+from .schema import constructors as constructors
 from .schema import methods as methods

@@ -39,6 +39,16 @@ class Builder:
             if key not in keys:
                 raise RecipeError.unknown(key, {*keys, *also}, f"{self.source}: {path}")
 
+    def takes(
+        self, path: str, f: Callable[..., Any], args: Mapping[str, Any], also: Iterable[str] = ()
+    ) -> Mapping[str, inspect.Parameter]:
+        """f's parameters, once every key of ``args`` is one of them. A setting that is gone raises its sentence."""
+        parameters, gone = inspect.signature(f).parameters, getattr(f, "gone", {})
+        for key in args.keys() & gone.keys():
+            raise RecipeError(f"{self.source}: {path}: {gone[key]}", key)
+        self.known(path, args, parameters, also)
+        return parameters
+
     def options(self, run: Mapping[str, Any], keys: Iterable[str], also: Iterable[str]) -> None:
         """Check the keys of [run]; an option that others have and this one does not is refused with the reason."""
         if "precision" in run:
@@ -89,8 +99,7 @@ class Builder:
 
     def call(self, path: str, f: Callable[..., Any], args: Mapping[str, Any]) -> Any:
         """f(**args), once every key and value has been checked against f's signature."""
-        parameters = inspect.signature(f).parameters
-        self.known(path, args, parameters)
+        parameters = self.takes(path, f, args)
         declared = hints(f)
         for key, value in args.items():
             if key in declared:

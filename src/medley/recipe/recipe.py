@@ -41,6 +41,7 @@ from .schema import (
     SIMULATED,
     STREAMS,
     TABLES,
+    constructors,
     hints,
     methods,
     model_functions,
@@ -345,13 +346,12 @@ class Recipe:
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
-        there: dict[str, Any] = dict(methods())
-        kind = self._build.pick(f"{path}.kind", table["kind"], {**there, "SHED.fast": there["SHED"].fast})
+        kind = self._build.pick(f"{path}.kind", table["kind"], constructors())
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
         lr = self._build.typed(f"{path}.lr", settings.pop("lr", 1.0), float)
-        self._build.known(path, settings, inspect.signature(kind).parameters, also=("lr", *WRAPPING))
+        self._build.takes(path, kind, settings, also=("lr", *WRAPPING))
         algorithm = cast("Algorithm[Any, Any]", self._build.call(path, kind, settings))
         algorithm = wrapped(self._build, path, table, algorithm)
         return algorithm if lr == 1.0 else variant(algorithm, {"lr": lr})

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from .. import algorithms, datasets, models
 from ..contract.algorithm import Algorithm
 from ..contract.settings import Bounds
+from ..experiments.compare import presets
 
 TABLES = (
     "name", "problem", "data", "partition", "pace", "participation", "membership", "devices", "stream", "replay",
@@ -72,7 +73,7 @@ WORDS: dict[Any, str] = {
 
 
 def methods() -> dict[str, type[Algorithm[Any, Any]]]:
-    """Every method of `medley.algorithms`, by name."""
+    """Every method of `medley.algorithms`, by name; those that are attributes of another's class as "CFLAG.joint"."""
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
         module = importlib.import_module(f"{algorithms.__name__}.{info.name}")
@@ -80,7 +81,19 @@ def methods() -> dict[str, type[Algorithm[Any, Any]]]:
             mine = inspect.isclass(thing) and issubclass(thing, Algorithm) and thing.__module__ == module.__name__
             if mine and not inspect.isabstract(thing):
                 out[name] = thing
+                forms = {k: v for k, v in vars(thing).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
+                out |= {f"{name}.{k}": v for k, v in forms.items()}
     return dict(sorted(out.items(), key=lambda item: item[0].lower()))
+
+
+def constructors() -> dict[str, Callable[..., Algorithm[Any, Any]]]:
+    """Every method, and the class methods that make one in another form, by name as "SHED.fast"."""
+    kinds = methods()
+    made: dict[str, Callable[..., Algorithm[Any, Any]]] = {
+        **kinds,
+        **{name: make for kind in kinds.values() for name, make in presets(kind).items()},
+    }
+    return dict(sorted(made.items(), key=lambda item: item[0].lower()))
 
 
 def named(module: Any, names: Iterable[str]) -> dict[str, Any]:

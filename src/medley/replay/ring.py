@@ -17,8 +17,8 @@ class Ring:
 
     The counts of two classes of a task differ by at most 1. Of a class with fewer rows than its share all are kept,
     and the rest of the share goes to the other classes (Chaudhry et al., "On Tiny Episodic Memories in Continual
-    Learning", 2019). A client that descends on its memory alone, as in `CFLAG` where it has no rows of the task, passes
-    through the memory in the pace's batches. Raises RecipeError for sizes below 1.
+    Learning", 2019). A client that descends on its memory alone, as in `CFLAG.joint` where it has no rows of the task,
+    passes through the memory in the pace's batches. Raises RecipeError for sizes below 1.
 
     Attributes:
         capacity: Most rows of one task.

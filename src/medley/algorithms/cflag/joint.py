@@ -1,50 +1,187 @@
-"""C-FLAG in one loop over memory and current rows, the algorithm that the proof of Lemma 3 analyses."""
+r"""This library's form of C-FLAG: one loop over memory and current rows together, which no paper lists.
+
+**Reference**: Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning Using Incrementally Aggregated
+Gradients", AISTATS 2025. The proof of its Lemma 3 analyses this loop; Algorithms 1–3 are `CFLAG`.
+
+**Status**: this library's own
+
+**Needs**: a stream of tasks with a replay memory; every client in every round. Between a round's two exchanges clients
+keep x and its gradients, up to 3d floats.
+
+**Equations**, with g_i the loss of client i's rows of the task, f_i that of the rows it holds, q_i its share of all
+rows held, and λ_f the share of past rows in all so far; client i begins at z₀ = x:
+
+$$\begin{aligned}
+w_i &= \lambda_g p_i + \lambda_f q_i, \quad \lambda_g = 1 - \lambda_f && \text{weights of (3)} \\
+h_i &= (\lambda_g p_i \nabla g_i + \lambda_f q_i \nabla f_i) / w_i && \text{gradient of all rows of client } i \\
+H &= \textstyle\sum_i w_i h_i(x) && \text{everybody's gradient} \\
+z_{k+1} &= z_k - \beta\,(h'_i + H - h_i(x)) && \text{E steps; } h'_i \text{ is an estimate of } h_i(z_k) \\
+x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the server}
+\end{aligned}$$
+
+**One round sends** (floats per client; k parameters of the last layer):
+
+- snapshot (if past rows are held): d down, 2d + 4 up
+- snapshot (if none are, or only the memory is asked): d down, d + 4 up
+- snapshot (if correct is off): d down, 4 up
+- snapshot (if correct is "head" and past rows are held): d down, 2k + 4 up
+- snapshot (if correct is "head" and none are): d down, k + 4 up
+- descend (if all layers are corrected): d + 2 down, d up
+- descend (if correct is off): 2 down, d up
+- descend (if correct is "head"): k + 2 down, d up
+
+**Departures**: the memory's rows are in the loop, where Algorithms 1–3 have one step of the memory a round; so the
+method comes to rest at the minimum of (3). All clients are asked, those too that have only past rows. Rates are fixed.
+For networks h′_i is h_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; a step is then
+∇_b(z) + (H − ∇_b(x)), and ``clip`` bounds that bracket. ``form="iag"`` is the paper's table (5), which refuses the
+pace's momentum, weight_decay and clip. Rows of both kinds share a pass, except under BatchNorm.
+
+``correct="head"`` steers the last layer only. With its inputs φ_j and slopes R_j = softmax − e_y at x, a client's
+gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass a round makes a table of all rows; a step on rows b
+adds H − Σ_{j∈b} s_j R_j φ_jᵀ to that layer, without another pass. The layers below keep their drift.
+
+**Missing replies**: a client whose gradients are lost takes no part in the round, and shares are those of the others;
+a lost step is left out of the mean.
+
+**Example**
+
+>>> import medley as md
+>>> fed = md.Federation(
+...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(5),
+...     pace=md.scenarios.Pace(lr=0.3, epochs=2),
+...     stream=md.scenarios.Split(tasks=5, mode="class"), replay=md.replay.Ring(capacity=40),
+... )
+>>> last = md.run(md.CFLAG.joint(), fed, rounds=5, progress=False).summary
+>>> last["acc"] > 0.85 and last["fgt"] < 0.05
+True
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
+from ...contract import settings
+from ...contract.algorithm import Algorithm, on_client
 from ...contract.client import Client
 from ...contract.cohort import Cohort
-from ...contract.errors import WireError
-from ...contract.messages import Step
+from ...contract.errors import RecipeError, WireError
+from ...contract.messages import Model, Step
+from ...contract.needs import Need
+from ...contract.settings import positive
+from ...contract.types import Vec
 from ...numerics.sums import weighted
+from . import head
 from .head import HeadCorrection, block
 from .messages import Head, Memory, Server, Share, Snapshot, Target
-from .walk import Form, Walk
+from .walk import Form, Walk, counted, suited, together
 
 
-def advance(
-    s: Server,
-    clients: Cohort,
-    found: Mapping[int, Snapshot],
-    E: int,
-    correct: Literal["full", "head"] | None,
-    descend: Callable[[Client[Memory], Target, Share], Step],
-) -> None:
-    """x ← x + Σ w_i (z_E^i − x), w_i = λ_g p_i + λ_f q_i.
+@dataclass(frozen=True)
+class Joint(Algorithm[Server, Memory]):
+    """C-FLAG in this library's form; β is the pace's lr.
 
-    Args:
-        found: the clients' snapshots at x.
-        E: steps of every client.
-        correct: send H, or its block of the last layer; None for neither.
-        descend: the client method.
+    Attributes:
+        correct: steer every client by H − h_i: True or "full", all of it; "head", the last layer only (softmax
+            cross-entropy of a linear last layer); False, only the weights and the memory are left (the control).
+        clip: bound of the correction, as a share of the norm of the corrected vector, h′_i of the table or the
+            mini-batch's gradient (the last layer's, for "head"); None is the exact correction.
+        form: of h′_i: "iag" keeps a table of component gradients, "svrg" d floats; "auto" is the table for convex
+            problems. The table is not of "head".
     """
-    P = sum(up.past for up in found.values())
-    C, M = sum(up.n for up in found.values()), sum(up.m for up in found.values())
-    share = sum(clients.p[i] for i in found)
-    lf = P / (P + C) if M else 0.0  # (3)
-    new = {i: (1 - lf) * clients.p[i] / share for i in found}
-    old = {i: lf * up.m / M if M else 0.0 for i, up in found.items()}
-    w = {i: new[i] + old[i] for i in found if new[i] + old[i] > 0}
-    H = weighted([(new[i], found[i].g) for i in w] + [(old[i], found[i].f) for i in w]) if correct == "full" else None
-    top = head_of(found, new, old) if correct == "head" else None
-    replies = clients.ask(descend, Target(H, E, top), {i: Share(new[i] / w[i]) for i in w}, ids=tuple(w))
-    step = replies.sum(w).delta
-    s.x = s.x + step / sum(w[i] for i in replies.ids)
-    clients.note(memory_weight=lf)
+
+    needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
+
+    correct: bool | Literal["full", "head"] = True
+    clip: Annotated[float, positive] | None = 0.25
+    form: Form = "auto"
+
+    def __post_init__(self) -> None:
+        """Beside the declared settings: the last layer's correction has no table of gradients."""
+        settings.check(self, self.name)
+        if self.form == "iag" and self.correct == "head":
+            raise RecipeError(
+                f"{self.name}(form='iag', correct='head'): it takes mini-batches; leave form= out", "correct"
+            )
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings().items())})"
+
+    @property
+    def name(self) -> str:
+        """Its constructor's name."""
+        return "CFLAG.joint"
+
+    def suited(self, gives: frozenset[str]) -> Joint:
+        """The table where the problem is convex and all layers are corrected."""
+        return replace(self, form="svrg" if self.correct == "head" else suited(self.form, gives))
+
+    def requires(self) -> frozenset[str]:
+        """Classes and a linear last layer, where that layer is corrected."""
+        return self.needs | ({Need.CLASSES, Need.FEATURES} if self.correct == "head" else set())
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Nothing: memories last from one exchange of a round to the next."""
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """All clients' gradients at x, those too of clients that have past rows only; then E steps of each.
+
+        x ← x + Σ w_i (z_E^i − x), w_i = λ_g p_i + λ_f q_i.
+        """
+        found = clients.ask(self.snapshot, Model(s.x), ids=tuple(clients.p)).each()
+        E = together(found.values(), clients.round)
+        P = sum(up.past for up in found.values())
+        C, M = sum(up.n for up in found.values()), sum(up.m for up in found.values())
+        share = sum(clients.p[i] for i in found)
+        lf = P / (P + C) if M else 0.0  # (3)
+        new = {i: (1 - lf) * clients.p[i] / share for i in found}
+        old = {i: lf * up.m / M if M else 0.0 for i, up in found.items()}
+        w = {i: new[i] + old[i] for i in found if new[i] + old[i] > 0}
+        H = top = None
+        if self.correct == "head":
+            top = head_of(found, new, old)
+        elif self.correct:
+            H = weighted([(new[i], found[i].g) for i in w] + [(old[i], found[i].f) for i in w])
+        replies = clients.ask(self.descend, Target(H, E, top), {i: Share(new[i] / w[i]) for i in w}, ids=tuple(w))
+        step = replies.sum(w).delta
+        s.x = s.x + step / sum(w[i] for i in replies.ids)
+        clients.note(memory_weight=lf)
+
+    @on_client
+    def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
+        """∇g_i and ∇f_i at x, of all rows; their blocks of the last layer where it alone is corrected."""
+        if self.correct == "head":
+            return counted(me, None, None, *head.snapshot(me, got.x))
+        g = me.problem.grad(got.x) if me.problem.n and self.correct else None
+        f = me.replay.problem.grad(got.x) if me.replay and self.correct else None
+        me.memory = Memory(got.x, g, f)
+        return counted(me, g, f)
+
+    @on_client
+    def descend(self, me: Client[Memory], got: Target, own: Share) -> Step:
+        """E steps of z ← z − β(h′_i + H − h_i) on this task's rows and the memory's together."""
+        kept, x = me.memory, me.memory.x
+        assert x is not None
+        parts, tables = [], []
+        if own.current > 0:
+            parts.append((me.problem, own.current))
+            tables.append((kept.now, own.current))
+        if me.replay and own.current < 1:
+            parts.append((me.replay.problem, 1 - own.current))
+            tables.append((kept.held, 1 - own.current))
+        me.memory = Memory()
+        if got.head is not None:
+            slopes = [(s, share) for s, share in tables if s is not None]
+            layer = HeadCorrection(block(me.problem, slopes[0][0]), got.head, slopes, self.clip)
+            return Step(Walk(me, parts, x, None, None, got.steps, None, layer).go(self.form))
+        h = None if got.H is None else weighted([(own.current, kept.g), (1 - own.current, kept.f)])
+        return Step(Walk(me, parts, x, h, got.H, got.steps, self.clip).go(self.form))
 
 
 def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mapping[int, float]) -> Head:
@@ -54,28 +191,7 @@ def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mappin
     usual = statistics.mode(lengths.values())
     if (odd := next((i for i, k in lengths.items() if k != usual), None)) is not None:
         raise WireError(
-            f"CFLAG(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others {usual}; "
-            "give all clients the same network"
+            f"CFLAG.joint(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others "
+            f"{usual}; give all clients the same network"
         )
     return weighted([(a, v) for _, a, v in terms])
-
-
-def descend(me: Client[Memory], got: Target, own: Share, form: Form, clip: float | None) -> Step:
-    """E steps of z ← z − β(h′_i + H − h_i), h_i of this task's rows and the memory's together."""
-    kept = me.memory
-    x = kept.x
-    assert x is not None
-    parts, tables = [], []
-    if own.current > 0:
-        parts.append((me.problem, own.current))
-        tables.append((kept.now, own.current))
-    if me.replay and own.current < 1:
-        parts.append((me.replay.problem, 1 - own.current))
-        tables.append((kept.held, 1 - own.current))
-    me.memory = Memory()
-    slopes = [(s, share) for s, share in tables if s is not None]
-    if got.head is not None:
-        head = HeadCorrection(block(me.problem, slopes[0][0]), got.head, slopes, clip)
-        return Step(Walk(me, parts, x, None, None, got.steps, None, head).go(form))
-    h = None if got.H is None else weighted([(own.current, kept.g), (1 - own.current, kept.f)])
-    return Step(Walk(me, parts, x, h, got.H, got.steps, clip).go(form))

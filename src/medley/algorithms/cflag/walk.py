@@ -1,8 +1,8 @@
-"""A client's E local steps along h′ + (H − h), which both of C-FLAG's modes take."""
+"""A client's E local steps along h′ + (H − h), and what else both of C-FLAG's forms do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -11,15 +11,36 @@ import torch
 from torch import Tensor
 
 from ...contract.client import Client
-from ...contract.errors import RecipeError
+from ...contract.errors import RecipeError, TooFewReplies
 from ...contract.problem import Objective
 from ...contract.types import Rows, Vec
 from ...numerics.iag import Table
 from ...numerics.sums import bounded
 from .head import HeadCorrection
-from .messages import Memory
+from .messages import Head, Memory, Snapshot
 
 Form = Literal["auto", "iag", "svrg"]
+
+
+def suited(form: Form, gives: frozenset[str]) -> Form:
+    """ "auto" resolved: the table where the problem is convex."""
+    return form if form != "auto" else "iag" if "convex" in gives else "svrg"
+
+
+def together(found: Iterable[Snapshot], t: int) -> int:
+    """E, everybody's number of steps: the mean of those that have rows of the task. TooFewReplies if nobody has."""
+    present = [up.steps for up in found if up.n]
+    if not present:
+        raise TooFewReplies(f"nobody with rows of the task answered in round {t}")
+    return max(1, round(sum(present) / len(present)))
+
+
+def counted(
+    me: Client[Memory], g: Vec | None, f: Vec | None, head_g: Head | None = None, head_f: Head | None = None
+) -> Snapshot:
+    """These gradients with the client's counts."""
+    m, past = (len(me.replay), me.replay.past) if me.replay else (0, 0)
+    return Snapshot(g, f, me.problem.n, m, past, me.steps, head_g, head_f)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ connection carries; the server's picture of the curvature grows until Hessians a
 **Reference**: Dal Fabbro, Dey, Rossi & Schenato, "SHED: A Newton-type Algorithm for Federated Learning based on
 Incremental Hessian Eigenvector Sharing", JMLR 25, 2024, Algorithms 1, 3 and 4.
 
+**Status**: published
+
 **Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. Clients keep their
 eigenvectors, as d × d numbers or (rows)² of them, whichever is less. The number of pairs is ``me.pace.pairs``, unless
 ``pairs`` sets it.
@@ -128,7 +130,10 @@ class SHED(Algorithm[Server, Memory]):
 
     @classmethod
     def fast(cls, pairs: int | Sequence[int] | None = 4) -> SHED:
-        """Everything that the paper leaves out: a fifth to a fifteenth of the exchanges, at a fraction of the bytes."""
+        """Everything that the paper leaves out: a fifth to a fifteenth of the exchanges, at a fraction of the bytes.
+
+        **Status**: this library's own
+        """
         return cls(pairs=pairs, rho="geo", search="speculative", lbfgs=30, difference=True, bits=8)
 
     def suited(self, gives: frozenset[str]) -> SHED:
