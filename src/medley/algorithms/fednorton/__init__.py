@@ -1,0 +1,333 @@
+r"""FedNorton: this library's own rule, by which a client between its visits is its Norton equivalent.
+
+**Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
+Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
+with one time for all as in FedNova (Wang et al., NeurIPS 2020), and the node moves by Nesterov's method (Su, Boyd &
+Candès, JMLR 2016) with the restart of O'Donoghue & Candès (2015).
+
+**Status**: this library's own
+
+**Needs**: nothing.
+
+**One round sends** (floats per client):
+
+- simulate (if flows="server"): 2d down, d + 1 up
+- change_flow (if flows="client"): 2d + 2 down, 2d + 4 up
+
+**The circuit.** The server is a node x that feeds a branch per client. The flow J_i in a branch is the mean gradient
+that its client met: at rest J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0. In
+a round a set A of clients replies, the share f of all. Sums and means are over A, by p_i; ⁻ is the round before.
+
+$$
+\begin{aligned}
+n_i &= \rho\,(J_i - S) && \text{net flow, sent down; } J_i = 0 \text{ at first} \\
+\dot x_i &= n_i - \nabla f_i(x_i),\ x_i(0) = x && \text{descent; up: its way } D_i\text{, its time } T_i \\
+J_i^+ &= n_i - D_i/T_i && \text{the mean gradient that it met} \\
+S^+ &= S + \textstyle\sum p_i (J_i^+ - J_i) && \text{Kirchhoff's sum} \\
+\rho^+ &= \max(0, 1 - \tfrac12 \textstyle\sum p_i|J_i^+ - J_i|^2 / \sum p_i|J_i^+|^2) && \text{share that lasts} \\
+T &= 1/\text{mean}(1/T_i) && \text{the window} \\
+w_i &= \rho \sqrt{T T_i} + (1 - \rho)\sqrt{T T^-} && \text{the time for which a reply counts} \\
+a &= \tfrac12 a^- + \langle S^+ - S, v\rangle/f,\ b = \tfrac12 b^- + |v|^2 && \text{a secant along the last move} \\
+h &= \max(0, a/b) && \text{the star's conductance} \\
+t &= (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3) && \text{age and damping of the motion} \\
+\beta &= \min(\beta_0, 1 - \tfrac12\min(1, |S^+ - S|^2 / 2f|S^+|^2)) && \text{noise ends it sooner} \\
+u &= \text{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\text{mean}(J_i - S) && \text{clients' part} \\
+v^+ &= \beta v - u - T S^+/(1 + T h) && \text{the move} \\
+x^+ &= x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x) && \hat x \text{ is evaluated}
+\end{aligned}
+$$
+
+T_i is Σ lr. Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the
+mean of the displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which
+leaves the point of rest where it is. The last term of the move is one more window along Kirchhoff's sum, by backward
+Euler. A descent that would make an error of its flow grow is made again with shorter steps, see `descent`.
+
+**Late replies** count with the x and n_i of their own request. A client that is away is J_i in parallel with a
+conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) stands for J_i and S(x) = Σ p_i Ĵ_i(x) for S, in
+proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), with g_i the rounds since the
+client's last reply, so that those that reply often do not draw the node to their minima. See `late`.
+
+**Point of rest.** With exact gradients ρ → 1, and v = 0 gives S = 0, D_i = 0 and J_i = ∇f_i(x*), whatever the clients'
+rates and steps. Where batches are drawn ρ stays below 1, and clients drift in part to their own minima: with ρ held the
+shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, by the number of steps.
+
+**SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: then J_i = c_i and S = c.
+
+**The clients' optimizer** is SGD, with or without momentum: D_i/T_i is an exact mean of gradients. Others are refused.
+
+**Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
+is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
+When clients join or leave, S is summed anew over the members, with flows at the clients by one exchange with all, as
+after a loss; the motion begins at rest where it was that of another circuit.
+
+**Measured**: ``docs/decisions/fednorton.md`` has the reason and an ablation for each constant.
+
+**Example**
+
+>>> import medley as md
+>>> q = md.problems.quadratics(clients=10, d=5, seed=1)
+>>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)
+>>> run = md.run(md.FedNorton(), fed, rounds=300, progress=False)
+>>> float((run.x - q.x_star).norm() / q.x_star.norm()) < 1e-8
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...contract.algorithm import Algorithm, on_client
+from ...contract.client import Client, LocalUpdate
+from ...contract.cohort import Cohort
+from ...contract.errors import Unsupported
+from ...contract.message import Message
+from ...contract.messages import Model, Recalled, TimedStep, recall_all
+from ...contract.needs import Need
+from ...contract.types import Num, Vec, number
+from .descent import passive
+from .late import KEPT, NEAR, Lateness, Request
+
+NESTEROV = 3.0
+"""The 3 of Nesterov's damping t/(t + 3)."""
+
+HALF = 0.5
+"""Of the bound on β: the motion sums S up over twice its signal-to-noise ratio, and over two rounds at least."""
+
+
+class Net(Message):
+    """Down to one: the net flow n_i of its descent [d]."""
+
+    flow: Vec
+
+
+class Star(Message):
+    """Down to all, flows at the clients: the node x and Kirchhoff's sum S [d], ρ, and the last round's T."""
+
+    x: Vec
+    S: Vec
+    rho: float
+    T: float
+
+
+class Change(Message):
+    """Up, flows at the clients: J_i⁺ − J_i and the part of u/√T [d], T_i, 1/T_i, |J_i⁺ − J_i|² and |J_i⁺|²."""
+
+    flow: Vec
+    u: Vec
+    T: Num
+    rate: Num
+    changed: Num
+    size: Num
+
+
+@dataclass
+class Server:
+    """The node and its branches, by the card's symbols.
+
+    Attributes:
+        x, S: the node, and Kirchhoff's sum over all clients [d].
+        J: flows by client, where the server keeps them.
+        rho, T: ρ, and the window of the last round; 0 before the first.
+        v, age: the node's last move [d], None before the first, and the age t of its motion.
+        rise, way: a and b.
+        read: x̂, which is evaluated [d]; None for x itself.
+        late: the requests under way, and what late replies need.
+    """
+
+    x: Vec
+    S: Vec
+    J: dict[int, Vec] = field(default_factory=dict)
+    rho: float | Tensor = 1.0
+    T: float = 0.0
+    v: Vec | None = None
+    age: float = 0.0
+    rise: float = 0.0
+    way: float = 0.0
+    read: Vec | None = None
+    late: Lateness = field(default_factory=Lateness)
+
+
+@dataclass
+class Memory:
+    """A client's flow J_i [d], where the clients keep them; None before its first visit."""
+
+    J: Vec | None = None
+
+
+def steadiness(changed: Tensor, size: Tensor) -> Tensor:
+    """ρ⁺ = max(0, 1 − ½ Σ p_i|J_i⁺ − J_i|²/Σ p_i|J_i⁺|²) []; 1 where both are 0.
+
+    If a flow has a part that stays and one that is drawn anew at each visit, this is the factor on J_i that predicts
+    J_i⁺ best. A ratio of sums: the flow of a client at rest goes to 0, and would have no ratio of its own.
+    """
+    still = torch.where(changed > 0, 0.0, 1.0).to(size)
+    return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class FedNorton(Algorithm[Server, Memory]):
+    """The method; nothing needs tuning but the clients' learning rate.
+
+    Attributes:
+        flows: who keeps them: "server" reads replies one by one and takes late ones; with "client" the server reads
+            sums only, as `Private` and `SecureSum` want, and has O(d) memory.
+    """
+
+    flows: Literal["server", "client"] = "server"
+
+    sums_as = "FedNorton(flows='client')"
+
+    def requires(self) -> frozenset[str]:
+        """Replies one by one, but for flows at the clients."""
+        return self.needs | ({Need.REPLIES} if self.flows == "server" else set())
+
+    def start(self, x: Vec) -> Server:
+        """No flows."""
+        return Server(x, torch.zeros_like(x))
+
+    def model(self, s: Server) -> Vec:
+        """x̂; x itself before the node moves."""
+        return s.x if s.read is None else s.read
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Clients simulate their branches, then the server its node; with flows at the server, late replies too."""
+        if self.flows == "client":
+            return self.round_of_sums(s, clients)
+        s.late, busy = s.late.without_branches(), clients.at_work
+        S, (own, node) = s.late.kirchhoff(s.S, s.x), s.late.lasting(clients.p, s.rho)
+        first = Net(S * own * (s.late.part - 1))
+        net = {i: Net((s.J[i] - S).mul_(own)) if i in s.J else first for i in clients.ids}
+        replies = clients.ask(self.simulate, Model(s.x), net, late="deliver")
+        got = replies.each()
+        asked = s.late.asked | {i: Request(s.x, n.flow) for i, n in net.items() if i not in busy}
+        s.late.asked = {i: asked[i] for i in sorted(clients.at_work)}
+        if not got:
+            return None
+        s.late.arrived(replies, clients.round)
+        rate, root = (sum(clients.p[i] * float(w.T) ** k for i, w in got.items()) / replies.share for k in (-1, 0.5))
+        after, u = self.refresh(s, S, {i: (asked[i], w) for i, w in got.items()}, clients.p, node)
+        damped = 1 + (1 / rate + root * rate**-0.5) * s.late.m * s.late.G
+        return self.move(s, (S, after), u, 1 / rate, clients, len(got), damped)
+
+    @on_client(vectorized=True)
+    def simulate(self, me: Client[Memory], got: Model, own: Net) -> TimedStep:
+        """Forward Euler on dx_i/dt = n_i − ∇f_i(x_i): local descent with the net flow as a constant shift."""
+        went = self.descend(me, got.x, own.flow)
+        return TimedStep(went.step, went.T)
+
+    def refresh(
+        self, s: Server, S: Vec, got: Mapping[int, tuple[Request, TimedStep]], p: Mapping[int, float], rho: Num
+    ) -> tuple[Vec, Vec]:
+        """J_i⁺, ρ⁺ and Kirchhoff's sum after the replies ``got``, with their requests. Returns S⁺ and u/√T [d]."""
+        share, after, sums, u, J = sum(p[i] for i in got), S.clone(), s.S.clone(), torch.zeros_like(S), dict(s.J)
+        fresh, powers, is_late = 1 - torch.as_tensor(rho).to(S), S.new_zeros(2), s.late.delay > 0
+        for i, (began, up) in got.items():
+            T, known = float(up.T), i in J
+            flow = began.flow - up.delta / T
+            change = flow - J[i] if known else flow
+            g = s.late.gap(i) if is_late else 1 / share
+            error = s.late.visit(i, p[i], s.x, began.x + NEAR * up.delta, flow, change) if is_late else change
+            root, common = T**0.5, (s.T or T) ** 0.5
+            after.add_(error, alpha=p[i])
+            sums.add_(change, alpha=p[i])
+            u.addcmul_(S + error, root + fresh * (common - root), value=p[i] / share)
+            u.addcmul_(J[i] - S if known else -S, fresh, value=p[i] * g * common)
+            powers += p[i] * torch.stack([(error @ error) * (known or not is_late), flow @ flow])
+            J[i] = flow
+        s.J, s.S, s.rho = J, sums, steadiness(*powers)
+        return after, u
+
+    def move(
+        self, s: Server, S: tuple[Vec, Vec], u: Vec, T: float, clients: Cohort, replies: float, damped: float = 1.0
+    ) -> None:
+        """v⁺, x⁺ and the average that is evaluated.
+
+        Args:
+            S: Kirchhoff's sum at x before the replies and after them [d].
+            u: the clients' part of the move over √T [d].
+            T: the window.
+            replies: number of replies; the expected number in a private run.
+            damped: 1 + the time of the step times m Σ p_i h_i, where replies are late.
+        """
+        f, still = replies / clients.population, torch.zeros_like(s.x)
+        v, change = still if s.v is None else s.v, S[1] - S[0]
+        found = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
+        after, changed, moved, along, rise = torch.stack(found).tolist()
+        s.rise, s.way = KEPT * s.rise + rise / f, KEPT * s.way + moved * moved
+        star = max(0.0, s.rise / s.way) if s.way > 0 else 0.0
+        cos = min(max(along / (after * moved), 0.0), 1.0) if after * moved > 0 else 0.0
+        s.age = 0.0 if s.v is None else (s.age + 1) * (1 - cos)
+        b = f * s.age / (s.age + NESTEROV)
+        power = after * after  # by products: a float's power raises where it overflows
+        noise = min(1.0, changed * changed / (2 * f * power)) if power > 0 else 1.0
+        v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + T / (1 + T * star) * S[1]) / damped
+        x, w = s.x + v, math.sqrt(f * (1 - b))
+        s.read = None if w == 1 else torch.lerp(s.x if s.read is None else s.read, x, w)
+        s.x, s.v, s.T = x, v, T
+        clients.note(window=T, conductance=star, lateness=s.late.delay)
+
+    def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
+        """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""
+        if me.pace.optimizer != "sgd":
+            name = getattr(me.pace.optimizer, "__name__", me.pace.optimizer)
+            raise Unsupported(
+                f"FedNorton measures gradients as displacement over time, which Pace(optimizer={name!r}) does not give:"
+                " the fixed point would be lost. Leave optimizer out; momentum is fine",
+                method="FedNorton",
+                need="sgd",
+            )
+        return passive(me, x, net)
+
+    # Flows at the clients
+
+    def round_of_sums(self, s: Server, clients: Cohort) -> None:
+        """One round with flows at the clients: the server sees sums of replies only."""
+        replies = clients.ask(self.change_flow, Star(s.x, s.S, float(s.rho), s.T))
+        up, share = replies.sum(), replies.share
+        before, s.S = s.S, s.S + up.flow
+        if min(float(up.T), float(up.rate)) <= 0:
+            return  # a private run's noise can outweigh the times: the flows are in the sum, and the node waits
+        s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
+        # The harmonic mean is the smaller one, but where a private run's clipping has made the sums too small.
+        window = min(share / float(up.rate), float(up.T) / share)
+        self.move(s, (before, s.S), up.u / share, window, clients, replies.count)
+
+    @on_client(vectorized=True)
+    def change_flow(self, me: Client[Memory], got: Star) -> Change:
+        """Local descent with the client's own flow, which becomes the mean gradient that it met."""
+        J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
+        net = (J - got.S) * got.rho
+        went = self.descend(me, got.x, net)
+        me.memory.J = net - went.step / went.T
+        change, root = me.memory.J - J, went.T**0.5
+        fresh = (1 - got.rho) * (got.T**0.5 if got.T else root)
+        u = (got.rho * root + fresh) * (got.S + change) + fresh * (J - got.S)
+        changed, size = (number(v.square().sum(-1, keepdim=True)) for v in (change, me.memory.J))
+        return Change(change, u, went.T, 1 / went.T, changed, size)
+
+    # Clients that join, leave or come back
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """S = Σ p_i J_i anew, over the members: of the flows here, or by an exchange, J_i = 0 for ``who``."""
+        p, old = clients.p, s.late
+        if self.flows == "client" or s.J.keys() - p.keys() or {*who} - s.J.keys():
+            s.v, s.age, s.rise, s.way = None, 0.0, 0.0, 0.0
+        if self.flows == "client":
+            s.S = recall_all(self.name, clients, self.recall, Model(s.x))
+            return
+        s.J = {i: J for i, J in s.J.items() if i in p}
+        s.S = sum((p[i] * J for i, J in s.J.items()), torch.zeros_like(s.x))
+        asked = {i: r for i, r in old.asked.items() if i in p}
+        s.late = Lateness(old.delay, old.rounds, old.share, old.turns, asked)
+
+    @on_client
+    def recall(self, me: Client[Memory], got: Model) -> Recalled:
+        """J_i; 0 before the first visit."""
+        return Recalled(torch.zeros_like(got.x) if me.memory.J is None else me.memory.J)

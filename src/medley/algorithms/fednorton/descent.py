@@ -1,0 +1,100 @@
+"""A branch's descent, made again with shorter steps where it overshoots."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...contract.client import Client, LocalUpdate
+from ...contract.needs import Need
+from ...contract.problem import Problem, State
+from ...contract.types import Vec, column, entries
+
+GROWTH = 1.25
+"""The growth beyond which a descent is made again: at most 1 below lr h = 2 if gradients are exact, more with noise."""
+
+LESS = 1.9
+"""A descent with shorter steps counts only if it lowers the growth by this factor; else the growth was noise."""
+
+SHORTER, ATTEMPTS = 4.0, 6
+"""The next attempt's steps are so many times shorter; the most descents of a visit, enough for lr h = 2,000."""
+
+
+def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
+    """|D/T − f|/|f| with f = D₁/lr, the force of the first step; [1] or [k, 1].
+
+    On a quadratic of curvature h the mean force of K steps, n − J⁺, is s = (1 − (1 − lr h)^K)/(K lr h) times the first
+    one, so an error of the flow grows by this factor |1 − s| from visit to visit. It is below 1 for lr h < 2.
+    """
+    size = first.norm(dim=-1, keepdim=True)
+    return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
+
+
+def buffers(client: Client[Any], state: State | None = None) -> State | None:
+    """The buffers of the client's model; first they become ``state``, if one is given. None if rows are private."""
+    problem: Problem | None = getattr(client.problem, "problem", None)
+    if problem is not None and state is not None:
+        problem.load_buffers(state)
+    return None if problem is None else problem.buffers()
+
+
+@contextlib.contextmanager
+def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
+    """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
+    streams = [rng for c in clients if (rng := getattr(c.problem, "rng", None)) is not None]
+    before = [rng.get_state() for rng in streams]
+    masked = any(Need.NOISE in getattr(getattr(c.problem, "problem", None), "gives", ()) for c in clients)
+    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=masked):
+        yield
+    for rng, state in zip(streams, before, strict=True):
+        rng.set_state(state)
+
+
+def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
+    """Descents of a client, or a stack of k, from ``x`` along net flows ``net``, [d] or [k, d].
+
+    One whose growth is above `GROWTH` is made again with steps a quarter as long, as circuit simulators do with a step
+    whose error is too large. J⁺ is a mean gradient whatever the steps were.
+    """
+    before = [buffers(m) for m in me.members]
+    with same_draws(me.members, x):
+        went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
+    if went.first is None:
+        return went
+    alone, grew = went.step.ndim == 1, growth(went.step, went.T, went.first, me.pace.lr)
+    known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
+    step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
+    again = [i for i, g in enumerate(known) if not g <= GROWTH]
+    for i in again:
+        one, last = me.members[i], (step[i], T[i], known[i])
+        step[i], T[i] = shorter(one, starts[i], nets[i], firsts[i], before[i], last)
+        me.ran |= one.ran
+    return dataclasses.replace(went, T=T[0] if alone else column(T, net)) if again else went
+
+
+def shorter(
+    me: Client[Any], x: Vec, net: Vec, first: Vec, before: State | None, last: tuple[Vec, float, float]
+) -> tuple[Vec, float]:
+    """The displacement and the time of the attempt that counts, whose buffers the client keeps.
+
+    ``last`` has those and the growth of the first attempt, ``first`` its first step, ``before`` the buffers before it.
+    """
+    (step, T, grew), a = last, 1.0
+    for _ in range(ATTEMPTS - 1):
+        a, kept = a / SHORTER, buffers(me)
+        buffers(me, before)
+        with same_draws([me], x):
+            went = me.descend(x, scale=a, shift=net * -a)
+        new = float(growth(went.step, a * float(went.T), first, me.pace.lr))
+        if not new * LESS < grew and grew == grew:
+            buffers(me, kept)
+            break
+        step, T, grew = went.step, a * float(went.T), new
+        if new <= GROWTH:
+            break
+    return step, T

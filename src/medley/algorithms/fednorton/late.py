@@ -1,0 +1,152 @@
+"""FedNorton where replies are late: a client that is away is a source in parallel with a measured conductance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...contract.cohort import Replies
+from ...contract.messages import TimedStep
+from ...contract.types import Vec
+
+DECAY = 0.9
+"""Of sums over rounds: in ten rounds most clients reply."""
+
+FORGET = 0.01
+"""The mean delay below which replies are on time again: 44 rounds after the last late one."""
+
+MARGIN = 2.0
+"""m: conductances count twice. A secant through noise is as often too flat as too steep, and too flat overshoots."""
+
+NEAR = 0.25
+"""The share of its way at which a client met its mean gradient."""
+
+GAPS = 3.0
+"""The most mean gaps between replies for which one counts: more would let a rare client move the node alone."""
+
+KEPT = 0.5
+"""What the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
+
+
+@dataclass
+class Request:
+    """A request that is under way: the node [d] and the net flow [d] with which the client began."""
+
+    x: Vec
+    flow: Vec
+
+
+@dataclass
+class Branch:
+    """What a client's Norton equivalent has beside the source J_i.
+
+    Attributes:
+        at: x̄_i, where its flow was measured [d].
+        rise, way: sums of ⟨ΔJ_i, Δx̄_i⟩ and |Δx̄_i|² over its visits, each worth half of the next one.
+        size, error: |J_i|² and |ε_i|² at its last visit, which was in turn ``met``.
+    """
+
+    at: Vec
+    rise: float = 0.0
+    way: float = 0.0
+    size: float = 0.0
+    error: float = 0.0
+    met: int = 0
+
+    @property
+    def h(self) -> float:
+        """The conductance h_i = max(0, rise/way), a secant; 0 at the first visit."""
+        return max(0.0, self.rise / self.way) if self.way > 0 else 0.0
+
+
+@dataclass
+class Lateness:
+    """What the server knows of replies that are under way.
+
+    Attributes:
+        delay: rounds from a request to its reply, a mean over rounds.
+        rounds, share: sums over rounds, with decay, of 1 and of Σ p_i over the replies.
+        turns: rounds with replies so far.
+        asked: the requests under way, by client.
+        branches: by client, from the first late reply on.
+        G, GX: Σ p_i h_i, and Σ p_i h_i x̄_i [d]; GX is None before the first.
+    """
+
+    delay: float = 0.0
+    rounds: float = 0.0
+    share: float = 0.0
+    turns: int = 0
+    asked: dict[int, Request] = field(default_factory=dict)
+    branches: dict[int, Branch] = field(default_factory=dict)
+    G: float = 0.0
+    GX: Vec | None = None
+
+    @property
+    def part(self) -> float:
+        """δ in [0, 1], the share of the rule for late replies that applies; 1 if replies take a round or longer."""
+        return min(1.0, self.delay)
+
+    @property
+    def m(self) -> float:
+        """The factor on conductances."""
+        return MARGIN * self.part
+
+    def without_branches(self) -> Lateness:
+        """Once no reply is late or due; until then the same."""
+        on_time = not self.asked and 0 < self.delay < FORGET
+        return Lateness(0.0, self.rounds, self.share, self.turns) if on_time else self
+
+    def kirchhoff(self, S: Vec, x: Vec) -> Vec:
+        """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)) of S = Σ p_i J_i [d]."""
+        return S if self.GX is None else S + self.m * (self.G * x - self.GX)
+
+    def lasting(self, p: Mapping[int, float], rho: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """ρ' of the net flows and ρ'' of the node: both ρ where no reply is late.
+
+        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² over the clients' last visits, 1 − σ/2 leaves the least noise in what moves the
+        node. 1 − √σ is smaller: what pushes a client and no longer holds moves it for the whole of its visit.
+        """
+        size, d = sum(p[i] * b.size for i, b in self.branches.items()), self.part
+        if d == 0 or size == 0:
+            return rho, rho
+        sigma, now = sum(p[i] * b.error for i, b in self.branches.items()) / size, (1 - d) * float(rho)
+        return now + d * max(0.0, 1 - math.sqrt(sigma)), now + d * max(0.0, 1 - sigma / 2)
+
+    def arrived(self, replies: Replies[TimedStep], now: int) -> None:
+        """Count a round with replies, and for how many rounds they were under way."""
+        self.rounds, self.share, self.turns = (
+            DECAY * self.rounds + 1,
+            DECAY * self.share + replies.share,
+            self.turns + 1,
+        )
+        age = sum(now - asked for asked in replies.asked.values()) / len(replies.ids)
+        self.delay += (age - self.delay) / self.rounds
+
+    def gap(self, i: int) -> float:
+        """g_i, the turns since client i's last reply; 1 at its first."""
+        old = self.branches.get(i)
+        return 1.0 if old is None else min(self.turns - old.met, GAPS * self.rounds / self.share)
+
+    def visit(self, i: int, p: float, x: Vec, at: Vec, flow: Vec, change: Vec) -> Vec:
+        """ε_i = Ĵ_i⁺(x) − Ĵ_i(x) [d] after a reply; the branch of client i becomes that of this visit.
+
+        Args:
+            p: p_i.
+            x, at: the node, and x̄_i [d].
+            flow, change: J_i⁺ and J_i⁺ − J_i [d].
+        """
+        old, new, m = self.branches.get(i), Branch(at, met=self.turns), self.m
+        GX = torch.zeros_like(x) if self.GX is None else self.GX
+        if old is not None:
+            dx = at - old.at
+            new.rise, new.way = KEPT * old.rise + float(change @ dx), KEPT * old.way + float(dx @ dx)
+            change, GX, self.G = change - m * old.h * (x - old.at), GX - p * old.h * old.at, self.G - p * old.h
+        error = change + m * new.h * (x - at)
+        self.GX, self.G = GX + p * new.h * at, self.G + p * new.h
+        new.size, new.error = float(flow @ flow), float(error @ error)
+        self.branches = self.branches | {i: new}
+        return error
