@@ -218,6 +218,7 @@ EXPERIMENTS["fedecado-7"] = Experiment(
     {"FedECADO": (81.3, 4.8), "ECADO": (76.5, 2.1)},
 )
 
+
 @cache
 def tweets() -> Dataset:
     """Token ids of 4,000 words; the hand-labelled test rows are few, so 2,000 of the others are the test."""
