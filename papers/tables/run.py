@@ -87,7 +87,7 @@ def read(path: Path) -> list[Line]:
 
 
 def point(line: Line) -> tuple[float, str]:
-    """What tuning chooses of a run: the factor of the rate, and the settings that are not the defaults."""
+    """The part of a run that tuning chooses: the factor of the rate, and the settings that are not the defaults."""
     return line["lr"], json.dumps(line.get("settings", {}), sort_keys=True)
 
 
