@@ -38,7 +38,7 @@ def loss(share: float, rounds: int) -> None:
         replay=md.replay.Ring(capacity=40, sample=20),
     )
     print(f"| method | figure | no loss | {share:.0%} lost |\n|---|---|---|---|")
-    methods = [md.SCAFFOLD(), md.FedDyn(alpha=0.1), md.FedECADO(), md.SHED(pairs=2), md.SHED.fast(pairs=2)]
+    methods = [md.SCAFFOLD(), md.FedDyn(alpha=0.1), md.FedNorton(), md.SHED(pairs=2), md.SHED.fast(pairs=2)]
     for method in methods:
         cells = []
         for transport in (Local(), Lossy(loss=share)):
@@ -69,10 +69,10 @@ def clock(target: float, rounds: int) -> None:
     ways = {
         "FedAvg, waits for all": (md.FedAvg(), md.ReplyPolicy()),
         "FedAvg, deadline of 1 s": (md.FedAvg(), md.ReplyPolicy(deadline=1.0)),
-        "FedECADO, waits for all": (md.FedECADO(), md.ReplyPolicy()),
+        "FedNorton, waits for all": (md.FedNorton(), md.ReplyPolicy()),
         "FedBuff, rounds of 5 replies": (md.FedBuff(), md.ReplyPolicy(replies=5)),
         "FedAsync, rounds of 1 reply": (md.FedAsync(), md.ReplyPolicy(replies=1)),
-        "FedECADO, rounds of 5 replies": (md.FedECADO(), md.ReplyPolicy(replies=5)),
+        "FedNorton, rounds of 5 replies": (md.FedNorton(), md.ReplyPolicy(replies=5)),
     }
     print(f"| | reached {target:.0%} | virtual seconds | rounds | best accuracy, % |\n|---|---|---|---|---|")
     for name, (method, policy) in ways.items():

@@ -25,8 +25,8 @@ from typing import Any
 PAPERS = Path(__file__).parents[1] / "papers"
 
 CASES: dict[str, tuple[str, str, int, list[str]]] = {
-    "VGG-11, Table 2": ("fedecado/table2.toml", "FedECADO", 2, ["data.train=2000", "data.test=500"]),
-    "LSTM, Table 5": ("fedecado/table5.toml", "FedECADO", 4, ["participation.fraction=0.3"]),
+    "VGG-11, Table 2": ("fedecado/table2.toml", "FedNorton", 2, ["data.train=2000", "data.test=500"]),
+    "LSTM, Table 5": ("fedecado/table5.toml", "FedNorton", 4, ["participation.fraction=0.3"]),
     "CNN, Fashion-MNIST": ("fedecado/fashion_cnn.toml", "FedAvg", 12, []),
     "ResNet, Split-CIFAR-10": ("cflag/split_cifar10.toml", "CFLAG.joint", 3, ["data.train=5000", "run.rounds=3"]),
 }

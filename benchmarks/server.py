@@ -1,11 +1,11 @@
-"""The server's share of a round: FedAvg's, SCAFFOLD's, FedDyn's and FedECADO's rounds in parts.
+"""The server's share of a round: FedAvg's, SCAFFOLD's, FedDyn's and FedNorton's rounds in parts.
 
     python benchmarks/server.py [--jobs mlp:10 cnn:10] [--repeats 7]
 
 Wall milliseconds a round on one thread, medians; methods take turns. "steps" are local steps, "server" is the server's
 step with the sums of replies, "rest" what clients do beside their steps and what exchanges cost. "adds" is what the
 server takes beyond FedAvg's, in percent of FedAvg's round, by repeat: the median, the least and the most. "bound" is
-what the vectors that FedECADO's step reads and writes once (a cohort's displacements and flows, x and the sum) take at
+what the vectors that FedNorton's step reads and writes once (a cohort's displacements and flows, x and the sum) take at
 the speed of a plain copy, in percent of the same.
 """
 
@@ -30,10 +30,10 @@ METHODS = {
     "FedAvg": md.FedAvg(),
     "SCAFFOLD": md.SCAFFOLD(),
     "FedDyn": md.FedDyn(),
-    "FedECADO, flows at server": md.FedECADO(flows="server"),
-    "FedECADO, flows at clients": md.FedECADO(flows="client"),
+    "FedNorton, flows at server": md.FedNorton(flows="server"),
+    "FedNorton, flows at clients": md.FedNorton(flows="client"),
 }
-VECTORS = {"FedECADO, flows at server": (3, 4), "FedECADO, flows at clients": (1, 4)}
+VECTORS = {"FedNorton, flows at server": (3, 4), "FedNorton, flows at clients": (1, 4)}
 """Per client, and once: d floats each that cross the bus."""
 
 

@@ -79,12 +79,12 @@ def jobs() -> dict[str, Job]:
     }
     return {
         "SCAFFOLD": Job(md.SCAFFOLD(), first, 60),
-        "FedECADO": Job(md.FedECADO(), first, 40),
+        "FedNorton": Job(md.FedNorton(), first, 40),
         "SHED": Job(md.SHED(pairs=1), second, 40),
         "SHED.fast": Job(md.SHED.fast(pairs=1), second, 40),
         "CFLAG.joint": Job(md.CFLAG.joint(), stream, 4, per_task=5),
         "FedBuff, late replies": Job(md.FedBuff(), late, 60, patient),
-        "FedECADO, late replies": Job(md.FedECADO(flows="client"), late, 40, patient),
+        "FedNorton, late replies": Job(md.FedNorton(flows="client"), late, 40, patient),
         "SCAFFOLD, 4 bits, faults": Job(md.SCAFFOLD(), first, 40, faults),
         "SCAFFOLD, 2 processes": Job(md.SCAFFOLD(), first, 30, {"transport": Processes(2)}),
     }

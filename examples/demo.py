@@ -24,7 +24,7 @@ def main() -> None:
         ),
         participation=0.1,
     )
-    methods = [md.FedECADO(), md.FedAvg(), md.FedProx(), md.FedNova(), md.SCAFFOLD(), md.FedDyn()]
+    methods = [md.FedNorton(), md.FedAvg(), md.FedProx(), md.FedNova(), md.SCAFFOLD(), md.FedDyn()]
     board = md.compare(methods, fed, rounds=100, seeds=3, base="FedAvg")
     board.command = "python examples/demo.py"
     console = Console()

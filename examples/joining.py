@@ -16,7 +16,7 @@ fed = md.Federation(
     membership=md.scenarios.Membership(joins=dict.fromkeys(range(5, 10), 15), leaves=dict.fromkeys(range(5), 30)),
 )
 curves = []
-for k, method in enumerate((md.FedAvg(), md.SCAFFOLD(), md.FedECADO())):
+for k, method in enumerate((md.FedAvg(), md.SCAFFOLD(), md.FedNorton())):
     r = md.run(method, fed, rounds=45, progress=False)
     curves.append(Line(method.name, k, np.array(r["round"]), np.array(r["accuracy"])))
     print(f"{method.name:8} accuracy in rounds 14, 29, 45:", *(f"{r['accuracy'][t]:.2f}" for t in (14, 29, 45)))

@@ -21,7 +21,7 @@ def last(method, alpha):
 
 
 curves = []
-for k, method in enumerate((md.FedAvg(), md.SCAFFOLD(), md.FedECADO())):
+for k, method in enumerate((md.FedAvg(), md.SCAFFOLD(), md.FedNorton())):
     seen = np.array([last(method, alpha) for alpha in ALPHAS.tolist()])
     curves.append(Line(method.name, k, ALPHAS, seen.mean(1), seen.min(1), seen.max(1)))
     print(method.name, seen.mean(1).round(3))

@@ -16,7 +16,7 @@ fed = md.Federation(
     devices=md.scenarios.phones(),
 )
 five, curves = md.ReplyPolicy(replies=5), []
-methods = (md.FedAvg(), md.FedAsync(), md.FedBuff(), md.CA2FL(), md.FedECADO())
+methods = (md.FedAvg(), md.FedAsync(), md.FedBuff(), md.CA2FL(), md.FedNorton())
 for k, method in enumerate(methods):
     rounds, policy, name = (4, None, "FedAvg, waits for all") if k == 0 else (60, five, method.name)
     r = md.run(method, fed, rounds=rounds, reply_policy=policy, progress=False)

@@ -12,7 +12,7 @@ from medley.report.figures import Line, lines
 SPREADS = np.array([0, 5, 10, 15])
 toy = md.problems.logistic(clients=10, d=10, mu=1e-2, seed=1)
 curves = []
-for k, method in enumerate((md.FedAvg(), md.FedNova(), md.SCAFFOLD(), md.FedECADO())):
+for k, method in enumerate((md.FedAvg(), md.FedNova(), md.SCAFFOLD(), md.FedNorton())):
     gaps = []
     for spread in SPREADS.tolist():
         steps = md.scenarios.Integers(16 - spread, 16 + spread)  # drawn once for each client

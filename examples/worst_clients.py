@@ -14,7 +14,7 @@ fed = md.Federation(
     participation=0.25,
 )
 curves = []
-for k, method in enumerate((md.FedAvg(), md.FedDyn(), md.SCAFFOLD(), md.FedECADO())):
+for k, method in enumerate((md.FedAvg(), md.FedDyn(), md.SCAFFOLD(), md.FedNorton())):
     result = md.run(method, fed, rounds=30, progress=False)
     own = np.sort([row["accuracy"] for row in result.clients if row["test_rows"]])
     curves.append(Line(method.name, k, np.linspace(0, 1, len(own)), own))

@@ -27,7 +27,7 @@ METHODS = (
     md.FedGAMMA(),
     md.FedSpeed(prox=5.0),
     md.FedSMOO(prox=5.0),
-    md.FedECADO(),
+    md.FedNorton(),
 )
 OPTIMIZERS = {
     "SGD": {},

@@ -1,7 +1,7 @@
 """FLamby's two small sets at FLamby's own settings, beside its published results.
 
     python papers/flamby/run.py
-    python papers/flamby/run.py --sets heart --methods FedAvg,FedECADO --seeds 5 --out runs/flamby.json
+    python papers/flamby/run.py --sets heart --methods FedAvg,FedNorton --seeds 5 --out runs/flamby.json
 
 Data and published results (``flamby/results/*_seed4?.csv``) are looked for in $MEDLEY_DATA. Every run is added to the
 file as it ends, and what is there is not run again. The table beside it (.md) has the accuracy on Heart Disease and the
@@ -47,7 +47,7 @@ SETS = {
 
 ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "tau": 1e-8}
 METHODS: dict[str, dict[str, tuple[Any, float]]] = {
-    # Methods with the clients' lr, of FLamby's config_*.json; FedECADO with that of FedAvg, or SCAFFOLD.
+    # Methods with the clients' lr, of FLamby's config_*.json; FedNorton with that of FedAvg, or SCAFFOLD.
     "heart": {
         "FedAvg": (md.FedAvg(), 0.001),
         "FedProx": (md.FedProx(mu=0.01), 0.001),
@@ -55,7 +55,7 @@ METHODS: dict[str, dict[str, tuple[Any, float]]] = {
         "FedAdam": (md.FedAdam(server_lr=0.01, **ADAM), 0.01),
         "FedYogi": (md.FedYogi(server_lr=0.01, **ADAM), 0.003162),
         "FedAdagrad": (md.FedAdagrad(server_lr=0.316228, beta1=0.9, tau=1e-8), 0.003162),
-        "FedECADO": (md.FedECADO(), 0.001),
+        "FedNorton": (md.FedNorton(), 0.001),
     },
     "brca": {
         "FedAvg": (md.FedAvg(), 0.1),
@@ -64,7 +64,7 @@ METHODS: dict[str, dict[str, tuple[Any, float]]] = {
         "FedAdam": (md.FedAdam(server_lr=0.1, **ADAM), 0.01),
         "FedYogi": (md.FedYogi(server_lr=0.1, **ADAM), 0.01),
         "FedAdagrad": (md.FedAdagrad(server_lr=1.0, beta1=0.9, tau=1e-8), 0.01),
-        "FedECADO": (md.FedECADO(), 0.01),
+        "FedNorton": (md.FedNorton(), 0.01),
     },
 }
 

@@ -1,7 +1,7 @@
-"""FLamby's two small sets with every method of the league tuned, FedECADO among them.
+"""FLamby's two small sets with every method of the league tuned, FedNorton among them.
 
     python papers/flamby/tuned.py
-    python papers/flamby/tuned.py --sets heart --methods FedAvg,FedECADO --out runs/tuned.jsonl
+    python papers/flamby/tuned.py --sets heart --methods FedAvg,FedNorton --out runs/tuned.jsonl
 
 Centres, split, local steps, batches, rounds and x₀ are FLamby's, as in `run.py`. The clients' lr and the method's own
 knob are tuned as in the league, 8 runs at most, by the figure on a fifth of the training rows. Then the five seeds

@@ -1,4 +1,4 @@
-"""Controls: rivals judged, as FedECADO is, by a moving average of the server's model with weight √f.
+"""Controls: rivals judged, as FedNorton is, by a moving average of the server's model with weight √f.
 
 f is the share of the clients that take part in a round. Where all do, such a control is its method to the bit.
 

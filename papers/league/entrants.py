@@ -82,8 +82,8 @@ ENTRANTS: dict[str, Entrant] = {
     "CA2FL": Entrant(md.CA2FL(), "server_lr", STEPS, 4, True, CLOCK),
     "ACE": Entrant(md.ACE(), "server_lr", STEPS, 4, True, CLOCK),
     "ACED": Entrant(md.ACED(), "server_lr", STEPS, 4, True, CLOCK),
-    "FedECADO": Entrant(md.FedECADO(), groups=BOTH),
-    "FedECADO async": Entrant(md.FedECADO(), asynchronous=True, groups=CLOCK),
+    "FedNorton": Entrant(md.FedNorton(), groups=BOTH),
+    "FedNorton async": Entrant(md.FedNorton(), asynchronous=True, groups=CLOCK),
 }
 ENTRANTS |= {
     f"{name} averaged": dataclasses.replace(ENTRANTS[name], method=control, groups=())

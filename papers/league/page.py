@@ -2,7 +2,7 @@
 
     python papers/league/page.py test
     python papers/league/page.py development --federations digits-softmax-dirichlet,synthetic-softmax
-    python papers/league/page.py clock --method "FedECADO async" --out runs/clock.html
+    python papers/league/page.py clock --method "FedNorton async" --out runs/clock.html
 
 It writes an HTML page, and the same figures as Markdown beside it. Methods that lack a federation are named, and left
 out of ranks.
@@ -93,7 +93,7 @@ def rivals(group: Group, method: str) -> dict[str, str]:
         best = {
             m: max(merit(name, x) for x in group.lines[name][m] if x["kind"] == "tuning")
             for m in group.methods
-            if not m.startswith("FedECADO") and m != method
+            if not m.startswith("FedNorton") and m != method
         }
         if best:
             out[name] = max(best, key=lambda m: best[m])
@@ -260,7 +260,7 @@ def html(title: str, drawn: str, parts: Sequence[tuple[str, str, Rows]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("group", choices=sorted({e.group for e in FEDERATIONS.values()}))
-    parser.add_argument("--method", default="FedECADO", help="the method of the duels; default FedECADO")
+    parser.add_argument("--method", default="FedNorton", help="the method of the duels; default FedNorton")
     parser.add_argument("--results", type=Path, default=HERE, help=f"default {HERE}")
     parser.add_argument("--also", type=Path, help="a further folder of results, of candidates or controls")
     parser.add_argument("--out", type=Path, help="an .html file; default: GROUP.html in the folder of results")

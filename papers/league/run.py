@@ -3,7 +3,7 @@
     python papers/league/run.py development --jobs 2
     python papers/league/run.py test --jobs 2
     python papers/league/run.py clock --jobs 2
-    python papers/league/run.py development --methods FedECADO --set q=0.5 --label "FedECADO q=0.5"
+    python papers/league/run.py development --methods FedNova --set lr_aware=True --label "FedNova lr_aware"
 
 A finished run is written at once; the same command goes on after Ctrl-C, a kill or a crash, and several commands may
 work on one folder. Data sets are looked for in $MEDLEY_DATA. `page.py` makes the page.

@@ -101,7 +101,7 @@ METHODS: dict[str, Algorithm[Any, Any]] = {
     "SCAFFOLD": md.SCAFFOLD(),
     "FedProx": md.FedProx(mu=0.01),
     "FedNova": md.FedNova(),
-    "FedECADO": md.FedECADO(),
+    "FedNorton": md.FedNorton(),
     "SCAFFOLD from weights": FromWeights(),
     "FedProx mu 10": md.FedProx(mu=10.0),
 }

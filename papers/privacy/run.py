@@ -67,7 +67,7 @@ def circuit(s: Setting) -> Bounds:
 METHODS: dict[str, tuple[Any, Callable[[Setting], Bounds]]] = {
     "FedAvg": (md.FedAvg(), lambda s: s.bound),
     "SCAFFOLD": (md.SCAFFOLD(), lambda s: {"delta": 1.4 * s.bound, "dc": 1.4 * s.bound / (s.lr * STEPS)}),
-    "FedECADO": (md.FedECADO(flows="client"), circuit),
+    "FedNorton": (md.FedNorton(flows="client"), circuit),
 }
 """Each method with its bounds, in units of the bound on a displacement."""
 

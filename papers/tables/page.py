@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from statistics import fmean, stdev
 
-from run import HERE, Line, file_of, merit, read
+from run import HERE, Line, file_of, merit, point, read, words
 from scipy.stats import t
 
 from experiments import BEYOND, EXPERIMENTS, LRS, SEEDS, Experiment
@@ -46,10 +46,10 @@ def page(out: Path) -> list[str]:
 
 
 def at_the_best(runs: list[Line]) -> list[Line]:
-    """The table's seeds at the rate that tuning chose; seeds at a rate that a longer grid has beaten are left out."""
+    """The table's seeds at the point that tuning chose; seeds at a rate that a longer grid has beaten are left out."""
     tuning = [x for x in runs if x["kind"] == "tuning"]
-    best = max(tuning, key=merit)["lr"] if tuning else None
-    return [x for x in runs if x["kind"] == "final" and best in (None, x["lr"])]
+    best = point(max(tuning, key=merit)) if tuning else None
+    return [x for x in runs if x["kind"] == "final" and best in (None, point(x))]
 
 
 LEGEND = (
@@ -58,12 +58,12 @@ LEGEND = (
 )
 
 
-def rate(runs: list[Line], chosen: float) -> str:
-    """The factor that tuning chose, and what its runs say of it."""
-    scores = [merit(x) for x in runs if x["kind"] == "tuning"]
-    marks = ["end"] if chosen in (min(*LRS, *BEYOND), max(*LRS, *BEYOND)) else []
+def rate(runs: list[Line], chosen: Line) -> str:
+    """The factor and the settings that tuning chose, and what its runs say of the factor."""
+    scores = [merit(x) for x in runs if x["kind"] == "tuning" and "settings" not in x]
+    marks = ["end"] if chosen["lr"] in (min(*LRS, *BEYOND), max(*LRS, *BEYOND)) else []
     marks += ["alike"] if len(scores) > 1 and max(scores) - min(scores) < 0.01 else []
-    return ", ".join([f"{chosen:g}", *marks])
+    return ", ".join([words(chosen["lr"], chosen.get("settings", {})), *marks])
 
 
 RUNTIME = {"FedECADO": 1.06, "FedNova": 1.0, "FedProx": 1.02, "FedExP": 1.04, "FedDecorr": 1.02, "FedRS": 1.0}
@@ -112,7 +112,7 @@ def table(e: Experiment, found: dict[str, list[Line]], finals: dict[str, list[Li
         rounds = sum(r["rounds"] for r in good) or 1
         cpu = sum(r["cpu"] for r in good) / rounds
         difference = "" if method == e.ours else against(finals[e.ours], runs)
-        cells += [rate(found[method], runs[0]["lr"]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
+        cells += [rate(found[method], runs[0]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

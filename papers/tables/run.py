@@ -1,4 +1,4 @@
-"""The papers' tables: every method tuned over the same learning rates, then three seeds.
+"""The papers' tables: every method tuned over the same learning rates, FedECADO also over L and δ, then three seeds.
 
     python papers/tables/run.py fedecado-1 fedecado-2 --jobs 2
     python papers/tables/run.py --list
@@ -10,6 +10,7 @@ in $MEDLEY_DATA. `page.py` makes the tables.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import math
@@ -26,7 +27,7 @@ import torch
 from filelock import FileLock, Timeout
 
 import medley as md
-from experiments import BEYOND, EXPERIMENTS, LRS, SEEDS, TUNING_SEED
+from experiments import BEYOND, EXPERIMENTS, KNOBS, LRS, SEEDS, TUNING_SEED
 
 HERE = Path(__file__).parent / "results"
 TAIL, EVERY = 3, 5
@@ -35,14 +36,18 @@ TAIL, EVERY = 3, 5
 Line = dict[str, Any]
 
 
-def once(name: str, method: str, lr: float, seed: int, on: str) -> Line:
+Settings = dict[str, float]
+
+
+def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: str) -> Line:
     """One run, as a line of its file. An error of the method is a failed run."""
     e, began, wall = EXPERIMENTS[name], time.process_time(), time.perf_counter()
     line: Line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
-    fed = e.build()
+    line |= {"settings": settings} if settings else {}
+    fed, set_ = e.build(), dataclasses.replace(e.methods[method], **settings)  # type: ignore[arg-type]
     try:
         result = md.run(
-            md.Tuned(e.methods[method], lr),
+            md.Tuned(set_, lr),
             fed,
             e.rounds,
             seed=seed,
@@ -78,7 +83,12 @@ def read(path: Path) -> list[Line]:
     """Finished runs, each once; a line that a killed process left unfinished is left out."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    return list({(x["kind"], x["lr"], x["seed"]): x for x in lines}.values())
+    return list({(x["kind"], *point(x), x["seed"]): x for x in lines}.values())
+
+
+def point(line: Line) -> tuple[float, str]:
+    """The part of a run that tuning chooses: the factor of the rate, and the settings that are not the defaults."""
+    return line["lr"], json.dumps(line.get("settings", {}), sort_keys=True)
 
 
 def fill(work: tuple[Path, str, str]) -> str:
@@ -91,22 +101,33 @@ def fill(work: tuple[Path, str, str]) -> str:
     lines, made = read(path), 0
     path.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
 
-    def line(lr: float, seed: int, on: str) -> Line:
+    def line(lr: float, settings: Settings, seed: int, on: str) -> Line:
         nonlocal made
-        kind = "tuning" if on == "validation" else "final"
-        found = next((x for x in lines if (x["kind"], x["lr"], x["seed"]) == (kind, lr, seed)), None)
+        kind, usual = "tuning" if on == "validation" else "final", EXPERIMENTS[name].methods[method]
+        settings = {k: v for k, v in settings.items() if v != getattr(usual, k)}
+        wanted = kind, *point({"lr": lr, "settings": settings}), seed
+        found = next((x for x in lines if (x["kind"], *point(x), x["seed"]) == wanted), None)
         if found is None:
             if os.getppid() == 1:
                 raise KeyboardInterrupt
-            found, made = once(name, method, lr, seed, on), made + 1
+            found, made = once(name, method, lr, settings, seed, on), made + 1
             lines.append(found)
             with path.open("a", encoding="utf-8") as f:
                 f.write(json.dumps(found) + "\n")
         return found
 
-    best = tuned(lambda lr: merit(line(lr, TUNING_SEED, "validation")))
-    scores = [merit(line(best, seed, "test")) for seed in SEEDS]
-    return f"{name} {method}: lr × {best:g}, {fmean(scores):.4f}, {made} runs"
+    best = tuned(lambda lr: merit(line(lr, {}, TUNING_SEED, "validation")))
+    settings: Settings = {}
+    for knob, ladder in KNOBS.get(method, {}).items():
+        tried = [settings, *(settings | {knob: v} for v in ladder)]  # of equal ones the first stays
+        settings = max(tried, key=lambda s: merit(line(best, s, TUNING_SEED, "validation")))
+    scores = [merit(line(best, settings, seed, "test")) for seed in SEEDS]
+    return f"{name} {method}: lr × {words(best, settings)}, {fmean(scores):.4f}, {made} runs"
+
+
+def words(lr: float, settings: Settings) -> str:
+    """A factor and settings in words."""
+    return ", ".join([f"{lr:g}", *(f"{k} {v:g}" for k, v in settings.items())])
 
 
 def tuned(score: Any) -> float:
@@ -124,7 +145,7 @@ def tuned(score: Any) -> float:
 
 def file_of(out: Path, name: str, method: str) -> Path:
     """The file of a method's runs."""
-    return out / name / (method.replace(" ", "_").replace(",", "").replace("δ_=_", "delta_") + ".jsonl")
+    return out / name / f"{method.replace(' ', '_')}.jsonl"
 
 
 def asked(experiments: Sequence[str], methods: str) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def test_every_method_and_engine(method: Algorithm[Any, Any], caplog: pytest.Log
         on_both(method, last, engine, 1)
 
 
-@pytest.mark.parametrize("method", [md.FedECADO(), md.SHED(), md.FedAvg()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.FedNorton(), md.SHED(), md.FedAvg()], ids=lambda m: m.name)
 def test_some_methods(method: Algorithm[Any, Any]) -> None:
     on_both(method, Subject(method).places[-1], "auto", 2)
 
@@ -63,7 +63,7 @@ def test_convolutions(momentum: float, engine: str) -> None:
     pace = md.scenarios.Pace(lr=0.05, batch=8, epochs=2, momentum=momentum)
     fed = md.Federation(md.problems.Network(md.models.cnn((1, 12, 12), 3)), clients=clients, classes=3, pace=pace)
     settings: dict[str, Any] = {"progress": False, "engine": engine, "dtype": torch.float64}
-    here, there = (md.run(md.FedECADO(), fed, 3, device=device, **settings) for device in ("cpu", "cuda"))
+    here, there = (md.run(md.FedNorton(), fed, 3, device=device, **settings) for device in ("cpu", "cuda"))
     torch.testing.assert_close(there.x, here.x, rtol=1e-7, atol=1e-9)
 
 
@@ -73,13 +73,13 @@ def test_a_run_goes_on_on_another_device(devices: tuple[str, str], tmp_path: Pat
     there = next(p for p in places() if p.name == "network")
     fed = md.Federation(there.problem, clients=there.clients, classes=3)
     settings: dict[str, Any] = {"progress": False, "dtype": torch.float64}
-    md.run(md.FedECADO(), fed, 2, checkpoint=tmp_path, device=devices[0], **settings)
-    rest = md.run(md.FedECADO(), fed, 4, resume=tmp_path, device=devices[1], **settings)
-    torch.testing.assert_close(rest.x, md.run(md.FedECADO(), fed, 4, **settings).x, rtol=1e-7, atol=1e-9)
+    md.run(md.FedNorton(), fed, 2, checkpoint=tmp_path, device=devices[0], **settings)
+    rest = md.run(md.FedNorton(), fed, 4, resume=tmp_path, device=devices[1], **settings)
+    torch.testing.assert_close(rest.x, md.run(md.FedNorton(), fed, 4, **settings).x, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.Ditto(), md.FedECADO()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.Ditto(), md.FedNorton()], ids=lambda m: m.name)
 def test_a_resumed_run_has_the_same_bits(method: Algorithm[Any, Any], tmp_path: Path) -> None:
     there = next(p for p in places() if p.name == "network")
     fed = md.Federation(there.problem, clients=there.clients, classes=3, test=there.clients[0])

@@ -104,9 +104,9 @@ TERMS = [
     md.SCAFFOLD(),
     md.SCAFFOLD(option="I"),
     md.FedExP(),
+    md.FedNorton(),
+    md.FedNorton(flows="client"),
     md.FedECADO(),
-    md.FedECADO(flows="client"),
-    md.FedECADO(form="J"),
     md.ECADO(),
 ]
 

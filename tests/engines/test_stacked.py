@@ -118,8 +118,8 @@ def agree(method: Algorithm[Any, Any], fed: md.Federation) -> None:
     assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
     assert list(a.ledger) == list(b.ledger)
     assert a.history[-1]["seconds"] == pytest.approx(b.history[-1]["seconds"], rel=1e-12)
-    # A descent that FedECADO makes again runs by itself.
-    again = isinstance(method, md.FedECADO) and method.form == "norton"
+    # A descent that FedNorton makes again runs by itself.
+    again = isinstance(method, md.FedNorton)
     assert (a.settings["engine"], b.settings["engine"]) == ("seq", "seq and stacked" if again else "stacked")
 
 
@@ -141,8 +141,8 @@ METHODS = [
     md.SCAFFOLD(),
     md.SCAFFOLD(option="I"),
     md.ECADO(),
-    md.FedECADO(),
-    md.FedECADO(form="J", flows="client", sensitivity="diagonal"),
+    md.FedNorton(),
+    md.FedNorton(flows="client"),
 ]
 
 

@@ -270,11 +270,12 @@ def test_settings_that_make_no_sense(over, says):
 
 
 def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
-    methods, fed = [md.FedECADO(form="J"), md.FedAvg()], federation()
+    methods = [md.SHED(pairs=1), md.FedAvg()]
+    fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(4))
     first = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
     again = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
-    assert [r.settings["method.lam"] for r in first.results[:1]] == ["auto"]
-    assert isinstance(first.results[0].settings["resolved.lam"], float)
+    assert [r.settings["method.renewal"] for r in first.results[:1]] == ["auto"]
+    assert first.results[0].settings["resolved.renewal"] == "fibonacci"
     assert [torch.equal(a.x, b.x) for a, b in zip(first.results, again.results, strict=True)] == [True, True]
     assert again.results[0].history[-1]["wall"] == first.results[0].history[-1]["wall"]
     with pytest.raises(WireError, match=r"board holds a comparison: compare\(save='.*board'\), or sweep's, goes on"):

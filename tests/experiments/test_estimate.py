@@ -41,7 +41,7 @@ def test_steps_and_rows_of_a_client_with_100(pace: dict[str, int], rows: tuple[i
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedECADO()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
 def test_bytes_are_those_of_a_round(method: md.Algorithm, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not whole:
         monkeypatch.setattr(module, "CHEAP", 0.0)

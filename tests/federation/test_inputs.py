@@ -91,7 +91,7 @@ def test_a_data_set_of_several_inputs_is_split_dealt_and_compared() -> None:
     data = md.datasets.Dataset(named(slice(0, 300)), Y).split(test=0.2, validation=0.1)  # type: ignore[arg-type]
     assert "words [6], ages [3]" in repr(data)
     fed = md.Federation(md.problems.Network(Net()), data=data, partition=md.scenarios.Dirichlet(clients=5, alpha=0.5))
-    board = md.compare([md.FedAvg(), md.FedECADO(), md.FedSpeed()], fed, rounds=2, seeds=1, progress=False)
+    board = md.compare([md.FedAvg(), md.FedNorton(), md.FedSpeed()], fed, rounds=2, seeds=1, progress=False)
     assert len(board.results) == 3
 
 

@@ -148,9 +148,9 @@ TASKS: dict[str, Any] = {"stream": md.scenarios.Split(tasks=2), "replay": md.rep
 @pytest.mark.parametrize(
     ("method", "engine", "options"),
     [
-        (md.FedECADO(), "seq", {}),
-        (md.FedECADO(), "stacked", {}),
-        (md.FedECADO(), "fused", {}),
+        (md.FedNorton(), "seq", {}),
+        (md.FedNorton(), "stacked", {}),
+        (md.FedNorton(), "fused", {}),
         (md.CFLAG.joint(), "seq", TASKS),
     ],
     ids=["seq", "stacked", "fused", "tasks"],

@@ -54,7 +54,7 @@ def federation() -> md.Federation:
     return md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.6)
 
 
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedECADO()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
 def test_the_numbers_of_one_process(method: Algorithm[Any, Any], tmp_path: Path) -> None:
     fed = federation()
     assert_same(fed.run(method, 3), fed.run(method, 3, transport=InProcess(tmp_path)))
@@ -308,7 +308,7 @@ rounds = 3
 dtype = "float64"
 
 [[methods]]
-kind = "FedECADO"
+kind = "FedNorton"
 """
 
 
@@ -480,7 +480,7 @@ def test_own_data_needs_no_data_in_the_recipe(app: Path, tmp_path: Path) -> None
 
     deploy(app, data, save=str(tmp_path / "out"), **{"set": "run.rounds=2 run.seed=0"})
     there = md.Result.load(tmp_path / "out")
-    here = fed.run(md.FedECADO(), 2, dtype="float64")
+    here = fed.run(md.FedNorton(), 2, dtype="float64")
     assert float((here.x - there.x).abs().max()) < 1e-10
     assert "accuracy" not in there.history[-1]
 
@@ -555,7 +555,7 @@ def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatc
 def liar(path: Path, **lies: Any) -> Any:
     """A client's app whose answers to some kinds of messages are made up."""
     side = ClientSide(path, None, None)
-    served = {f"query.{name}": side.serve for name in md.FedECADO.message_types}
+    served = {f"query.{name}": side.serve for name in md.FedNorton.message_types}
     honest = {"query": side.report, "evaluate": side.evaluate, **served}
     app = made_up({**honest, **{k: f for k, f in lies.items() if f}})
     empty = lambda m, c: Message(RecordDict(), reply_to=m) if m.metadata.message_type in lies else app(m, c)
@@ -599,7 +599,7 @@ def test_a_client_that_lies_is_named_and_the_run_goes_on_without_it(lie: str, ap
         assert share == pytest.approx(1.0)
 
 
-PRIVATE = RECIPE.replace('kind = "FedECADO"', 'kind = "FedAvg"\nprivate = { noise = 1.0, unit = "row" }')
+PRIVATE = RECIPE.replace('kind = "FedNorton"', 'kind = "FedAvg"\nprivate = { noise = 1.0, unit = "row" }')
 
 
 def test_noise_of_rows_is_drawn_by_the_node(app: Path) -> None:

@@ -35,7 +35,7 @@ LOGISTIC = {
     "partition": {"kind": "IID", "clients": 3},
     "pace": {"lr": 0.1, "batch": "full"},
     "run": {"rounds": 3, "eval_every": 3},
-    "methods": [{"kind": "FedECADO"}],
+    "methods": [{"kind": "FedNorton"}],
 }
 
 
@@ -74,7 +74,7 @@ def test_three_nodes_find_the_x_of_one_process(there: Deployment) -> None:
     r = recipe.Recipe(LOGISTIC)
     there.app(r)
     with there.nodes() as nodes:
-        for kind in ("FedECADO", "SHED", "SCAFFOLD"):
+        for kind in ("FedNorton", "SHED", "SCAFFOLD"):
             chosen = r.with_settings([f"methods.0.kind={kind}"])
             same(there.result(kind, set=f"methods.0.kind={kind}"), chosen)
         for p, log in nodes:

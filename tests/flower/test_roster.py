@@ -121,7 +121,7 @@ def same(here: md.Result, there: md.Result) -> None:
     assert there.history[-1]["loss"] == pytest.approx(here.history[-1]["loss"], rel=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedECADO"])
+@pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedNorton"])
 def test_clients_that_come_and_go_are_those_of_a_local_run(kind: str, doors: Doors) -> None:
     """Client 2 comes in round 3, client 3 in round 5, from which on client 1 is gone."""
     grid = deploy(doors, set=f"methods.0.kind={kind}")

@@ -62,7 +62,7 @@ def methods() -> dict[str, Any]:
         *(md.ACE(), md.ACED(max_delay=2), md.AFedPD(), md.CA2FL(), md.FedADMM(), md.FedAGEM(), md.FedCM(), md.FedDC()),
         *(md.FedGAMMA(), md.FedLESAM(), md.FedNS(k=3), md.FedNew(), md.FedSMOO(), md.FedSpeed()),
         *(md.EWC(), md.FedAdagrad(), md.FedAdam(), md.FedAsync(), md.FedAvg(), md.FedAvgM(), md.FedBuff()),
-        *(md.FedDecorr(), md.FedDyn(), md.FedECADO(), md.FedECADO(flows="client"), md.FedExP(), md.FedNL()),
+        *(md.FedDecorr(), md.FedDyn(), md.FedNorton(), md.FedNorton(flows="client"), md.FedExP(), md.FedNL()),
         *(md.FedNL(k=8, compress="topk", init="zero"), md.FedNL(mode="pp", k=2), md.FedNL(speculative=True, k=2)),
         *(md.FedNova(), md.FedProx(), md.FedRS(), md.FedTrack(), md.FedYogi(), md.FineTune(), md.GIANT()),
         *(md.GIANT(solver="cg", speculative=True), md.GradientDescent(), md.LBFGS(), md.MontDec(), md.Newton()),
@@ -71,18 +71,12 @@ def methods() -> dict[str, Any]:
             md.SHED(bits=8, above=True, search="speculative"),
             md.SHED(renewal="periodic", period=2, rho="geo", difference=True),
         ),
-        *(md.FedECADO(form="I"), md.FedECADO(form="paper"), md.FedECADO(form="J", delta=0.1, sensitivity="diagonal")),
-        *(
-            md.FedECADO(form="J", sensitivity="scalar", flows="client"),
-            md.FedECADO(form="J"),
-            md.CFLAG(adaptive="average", L=1.0),
-        ),
+        *(md.FedECADO(), md.CFLAG(adaptive="average", L=1.0)),
         *(md.CFLAG.joint(form="svrg", clip=None), md.CFLAG(form="svrg"), md.CFLAG.joint(correct=False)),
         md.CFLAG.joint(correct="head"),
         *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.Local()),
         *(md.FedRep(head_epochs=2), md.pFedMe(mu=5.0)),
         md.TARGET(mlp(4, 4, (5,)), generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),
-        md.FedECADO(gamma=0.1),
     ]
     out: dict[str, Any] = {}
     for m in made:
@@ -168,7 +162,7 @@ def demo() -> Iterator[tuple[str, Callable[[], md.Result]]]:
     partition = laws.Dirichlet(clients=100, alpha=0.1)
     network = md.problems.Network(md.models.mlp(64, 10))
     fed = md.Federation(network, data=md.datasets.digits(), partition=partition, pace=pace, participation=0.1)
-    for m in (md.FedECADO(), md.FedAvg(), md.FedProx(), md.FedNova(), md.SCAFFOLD(), md.FedDyn()):
+    for m in (md.FedNorton(), md.FedAvg(), md.FedProx(), md.FedNova(), md.SCAFFOLD(), md.FedDyn()):
         for seed in range(3):
             yield f"demo / {m.name} / {seed}", lambda m=m, seed=seed: md.run(m, fed, 100, seed=seed, progress=False)
 

@@ -14,4 +14,4 @@ def test_the_command_knows_the_leagues_methods(tmp_path: Path) -> None:
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "Nobody" in done.stderr
-    assert "FedECADO" in done.stderr
+    assert "FedNorton" in done.stderr

@@ -55,7 +55,7 @@ def test_tuning_goes_on_beyond_an_edge(tables: dict[str, Any], best: float, trie
 
 
 def digits(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One experiment of two methods on the digits."""
+    """One experiment of three methods on the digits."""
     pace = md.scenarios.Pace(lr=0.3, batch=16)
     usual = tables["experiments"].EXPERIMENTS["fedecado-1"]
     small = dataclasses.replace(
@@ -64,7 +64,7 @@ def digits(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
             md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(5), pace=pace, validation=0.1
         ),
         rounds=4,
-        methods={"FedECADO": md.FedECADO(), "FedAvg": md.FedAvg()},
+        methods={"FedNorton": md.FedNorton(), "FedAvg": md.FedAvg(), "FedProx": md.FedProx()},
     )
     monkeypatch.setitem(tables["experiments"].EXPERIMENTS, "fedecado-1", small)
 
@@ -85,6 +85,31 @@ def test_a_killed_run_goes_on(tables: dict[str, Any], monkeypatch: pytest.Monkey
     assert [{k: v for k, v in x.items() if k not in costs} for x in again] == [
         {k: v for k, v in json.loads(x).items() if k not in costs} for x in whole
     ]
+
+
+def test_knobs_are_tuned_one_after_the_other_at_the_best_rate(
+    tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    digits(tables, monkeypatch)
+    run, page, asked = tables["run"], tables["page"], []
+    monkeypatch.setattr(run, "KNOBS", {"FedProx": {"mu": (0.5, 2.0, 8.0)}})
+
+    def once(name: str, method: str, lr: float, settings: dict[str, float], seed: int, on: str) -> dict[str, Any]:
+        asked.append((lr, dict(settings), on))
+        line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed, "cpu": 1.0, "rounds": 4}
+        line |= {"settings": settings} if settings else {}
+        return line | {"status": "finished", "score": 0.5 - abs(lr - 1) / 10 - abs(settings.get("mu", 4.0) - 2) / 50}
+
+    monkeypatch.setattr(run, "once", once)
+    said = run.fill((tmp_path, "fedecado-1", "FedProx"))
+    assert said == "fedecado-1 FedProx: lr × 1, mu 2, 0.5000, 9 runs"
+    assert [a[:2] for a in asked[:3]] == [(0.3, {}), (1.0, {}), (3.0, {})]
+    assert asked[3:6] == [(1.0, {"mu": v}, "validation") for v in (0.5, 2.0, 8.0)]
+    assert asked[6:] == [(1.0, {"mu": 2.0}, "test")] * 3
+    assert run.fill((tmp_path, "fedecado-1", "FedProx")).endswith("0 runs")
+    runs = run.read(run.file_of(tmp_path, "fedecado-1", "FedProx"))
+    assert len(page.at_the_best(runs)) == 3
+    assert page.rate(runs, page.at_the_best(runs)[0]) == "1, mu 2"
 
 
 def test_unknown_names_and_missing_data_end_with_2(
@@ -117,16 +142,16 @@ def test_the_page_pairs_seeds(tables: dict[str, Any], tmp_path: Path) -> None:
         ]
         path.write_text("".join(json.dumps(x) + "\n" for x in lines))
 
-    write("FedECADO", [0.5, 0.6, 0.7])
+    write("FedNorton", [0.5, 0.6, 0.7])
     write("FedNova", [0.4, 0.5, 0.5])
     write("FedProx", [0.9, None, None])
     text = "\n".join(page.page(tmp_path))
     # Differences 10, 10, 20: mean 13.33, deviation 5.774, 4.303 · 5.774/√3 = 14.34.
-    assert "| FedECADO | 57.8 (3.6) | 60.0 (10.0) | 1 |  | 3 | 2.00 |" in text
+    assert "| FedNorton | – | 60.0 (10.0) | 1 |  | 3 | 2.00 |" in text
     assert "| FedNova | 48.9 (2.9) | 46.7 (5.8) | 1 | +13.3 ± 14.3 | 3 | 2.00 |" in text
     assert "| FedProx | 44.3 (3.2) | 90.0 | 1 | – | 1, 2 diverged | 2.00 |" in text
-    assert "The best rival is FedNova: FedECADO − FedNova = +13.3 ± 14.3." in text
-    assert "Not done yet: FedExP, FedDecorr, FedRS, FedAvg, SCAFFOLD." in text
+    assert "The best rival is FedNova: FedNorton − FedNova = +13.3 ± 14.3." in text
+    assert "Not done yet: FedECADO, FedExP, FedDecorr, FedRS, FedAvg, SCAFFOLD." in text
     assert "Not run: fedecado-2," in text
 
 
@@ -154,4 +179,4 @@ def test_the_page_marks_rates_at_the_end_and_rates_that_are_alike(
     tables: dict[str, Any], scores: dict[float, float], said: str
 ) -> None:
     runs = [{"kind": "tuning", "lr": lr, "score": v, "status": "finished"} for lr, v in scores.items()]
-    assert tables["page"].rate(runs, max(scores, key=lambda lr: scores[lr])) == said
+    assert tables["page"].rate(runs, {"lr": max(scores, key=lambda lr: scores[lr])}) == said

@@ -60,9 +60,7 @@ def verdicts(unit: Literal["client", "row"]) -> dict[str, tuple[str, ...]]:
     for method in METHODS:
         if isinstance(method, md.Private) or "-" in method.name:  # rules that wrap a method: see the text
             continue
-        name = 'FedECADO(flows="client")' if getattr(method, "flows", "") == "client" else method.name
-        if getattr(method, "gamma", None):
-            name = f"{name.rstrip(')')}{', ' if name.endswith(')') else '('}gamma=...)"
+        name = 'FedNorton(flows="client")' if getattr(method, "flows", "") == "client" else method.name
         for fed in feds:
             try:
                 md.run(method, fed, rounds=1, progress=False)

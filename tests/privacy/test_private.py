@@ -297,7 +297,7 @@ COUNTING = [
 ]
 
 
-@pytest.mark.parametrize("method", [*COUNTING, md.FedECADO(flows="client"), md.SCAFFOLD()], ids=repr)
+@pytest.mark.parametrize("method", [*COUNTING, md.FedNorton(flows="client"), md.SCAFFOLD()], ids=repr)
 def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
     """With everyone there, no noise and a wide bound, x is that of the plain run up to rounding."""
     toy = md.problems.logistic(clients=6)
@@ -320,14 +320,14 @@ def test_count_is_the_expected_one() -> None:
 
 
 def test_noise_on_the_times_of_a_circuit() -> None:
-    """FedECADO under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
+    """FedNorton under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
     toy = md.problems.logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0, "slope": 9.0}
     bounds |= {"changed": 1.0, "size": 1.0}
     shares = []
 
-    class Seen(md.FedECADO):
+    class Seen(md.FedNorton):
         def round(self, s, clients):
             super().round(s, clients)
             shares.append(float(s.steady))
@@ -365,7 +365,7 @@ def test_banded_needs_turns_that_lie_apart() -> None:
 
 
 REFUSED = [
-    (md.FedECADO(), r"reads which clients take part; give FedECADO\(flows='client'\), whose server"),
+    (md.FedNorton(), r"reads which clients take part; give FedNorton\(flows='client'\), whose server"),
     (md.FedNL(), "replies one by one|tells each|which clients"),
     (md.FedBuff(), "takes late replies"),
     (md.MontDec(), "replies one by one|tells each"),

@@ -86,7 +86,7 @@ def by_row(method: Algorithm[Any, Any] | None = None, **kw: Any) -> md.Private:
     return md.Private(method or md.FedAvg(), **{"unit": "row", "noise": 1.0, "clip": 1.0, **kw})
 
 
-METHODS = [md.FedAvg(), md.FedProx(mu=0.1), md.SCAFFOLD(), md.FedDyn(), md.FedECADO(), md.FedNova(), md.FedAdam()]
+METHODS = [md.FedAvg(), md.FedProx(mu=0.1), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(), md.FedNova(), md.FedAdam()]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)

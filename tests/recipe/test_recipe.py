@@ -237,7 +237,7 @@ def test_a_wrong_share_of_test_rows_is_refused(tmp_path: Path, setting: str, say
         ("methods.fedavg.server_lr='x'", 'methods.1.server_lr = "x" should be a number'),
         ("methods.0.lr='x'", 'methods.0.lr = "x" should be a number'),
         ("methods.0.kind='FedProxx'", "methods.0.kind: this version has no 'FedProxx'. Did you mean 'FedProx'?"),
-        ("methods.0.kind='fedecadoo'", "this version has no 'fedecadoo'. Did you mean 'FedECADO'?"),
+        ("methods.0.kind='fednortonn'", "this version has no 'fednortonn'. Did you mean 'FedNorton'?"),
         ("participation.fraction=2", "participation: Fraction(fraction=2): fraction must be in (0, 1]"),
         ("participation.p=0.5", "participation has no 'p'"),
         ("devices.preset='phone'", "devices.preset: this version has no 'phone'. Did you mean 'phones'?"),

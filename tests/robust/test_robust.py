@@ -115,7 +115,7 @@ def test_weights_that_differ_are_refused() -> None:
 
 
 @pytest.mark.parametrize("fold", [R.TrimmedMean(0.0), R.MultiKrum(0.0), R.Mixed(R.TrimmedMean(0.0), 0.0)], ids=str)
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedECADO(flows="client")], ids=str)
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(flows="client")], ids=str)
 def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any, Any], fold: R.Fold) -> None:
     plain, robust = run(method), run(md.Robust(method, fold=fold))
     assert torch.allclose(plain.x, robust.x, atol=1e-10)
@@ -157,7 +157,7 @@ def test_the_root_is_asked_in_every_round() -> None:
     ("method", "message"),
     [
         (md.SHED(), "SHED cannot be robust: it reads replies one by one, and makes no sum of them"),
-        (md.FedECADO(), r"FedECADO cannot be robust: .*; give FedECADO\(flows='client'\), whose server reads sums"),
+        (md.FedNorton(), r"FedNorton cannot be robust: .*; give FedNorton\(flows='client'\), whose server reads sums"),
         (md.FedBuff(), "FedBuff cannot be robust: it reads replies one by one"),
     ],
     ids=lambda v: getattr(v, "name", ""),

@@ -38,9 +38,9 @@ def test_a_copy_that_is_not_installed_runs_saves_and_resumes(monkeypatch: pytest
     assert "Medley is not installed" in " ".join(said.output.split())
     q = md.problems.quadratics(clients=3, d=2)
     fed = md.Federation(q.problem, clients=q.clients)
-    whole = md.run(md.FedECADO(), fed, 4, progress=False)
-    md.run(md.FedECADO(), fed, 2, progress=False, checkpoint=tmp_path / "run")
-    rest = md.run(md.FedECADO(), fed, 4, progress=False, resume=tmp_path / "run")
+    whole = md.run(md.FedNorton(), fed, 4, progress=False)
+    md.run(md.FedNorton(), fed, 2, progress=False, checkpoint=tmp_path / "run")
+    rest = md.run(md.FedNorton(), fed, 4, progress=False, resume=tmp_path / "run")
     assert torch.equal(rest.x, whole.x)
     assert rest.environment["medley"] == "(not installed)"
     rest.save(tmp_path / "saved")

@@ -25,7 +25,7 @@ def federation(clients: int = 6, participation: Any = None, **more: Any) -> md.F
     )
 
 
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedECADO(flows="client")])
+@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(flows="client")])
 def test_methods_of_sums_reach_what_they_reach_without(method: Any) -> None:
     fed = federation(participation=0.7)
     plain = md.run(method, fed, 10, progress=False)
@@ -131,7 +131,7 @@ def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        (md.FedECADO(), {}, r"FedECADO needs replies one by one, .*or give FedECADO\(flows='client'\)"),
+        (md.FedNorton(), {}, r"FedNorton needs replies one by one, .*or give FedNorton\(flows='client'\)"),
         (md.FedBuff(), {}, "FedBuff needs replies one by one, and a secure run gives the server their sums only"),
         (md.SHED(), {}, "SHED needs replies one by one"),
         (md.Robust(md.FedAvg(), md.robust.Median()), {}, "Median-FedAvg needs .*(the same weight|replies one by one)"),

@@ -23,9 +23,9 @@ LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08], [1, 3, 2, 1, 2]
 CHANGES = md.scenarios.Membership(joins={3: 4, 4: 7}, leaves={1: 7, 2: 9})
 """Members: 0, 1, 2; with 3 from round 4 on; 0, 2, 3, 4 from round 7 on; 0, 3, 4 from round 9 on."""
 
-METHODS = [md.FedAvg(), md.SCAFFOLD(), md.FedECADO(), md.FedECADO(flows="client"), md.ACE(), md.CA2FL()]
+METHODS = [md.FedAvg(), md.SCAFFOLD(), md.FedNorton(), md.FedNorton(flows="client"), md.ACE(), md.CA2FL()]
 
-IDS = ["FedAvg", "SCAFFOLD", "FedECADO", "FedECADO of sums", "ACE", "CA2FL"]
+IDS = ["FedAvg", "SCAFFOLD", "FedNorton", "FedNorton of sums", "ACE", "CA2FL"]
 
 
 def federation(ids: list[int] | None = None, membership: Any = CHANGES, **options: Any) -> tuple[md.Federation, Any]:
@@ -43,9 +43,9 @@ def sums(method: Any, s: Any, memories: dict[int, Any], p: dict[int, float]) -> 
     match type(method).__name__:
         case "SCAFFOLD":
             return s.c, sum((p[i] * m.c for i, m in memories.items()), zero)
-        case "FedECADO" if method.flows == "client":
+        case "FedNorton" if method.flows == "client":
             return s.S, sum((p[i] * m.J for i, m in memories.items() if m.J is not None), zero)
-        case "FedECADO":
+        case "FedNorton":
             return s.S, sum((p[i] * J for i, J in s.J.items()), zero)
         case "ACE":
             return s.u, sum((p[i] * u for i, u in s.latest.items()), zero)
@@ -92,7 +92,7 @@ def test_a_run_that_is_resumed_between_changes_has_the_same_bits(method: Any, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedECADO(), md.FedECADO(flows="client")], ids=IDS[1:4])
+@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedNorton(), md.FedNorton(flows="client")], ids=IDS[1:4])
 @pytest.mark.parametrize("participation", [None, 0.6])
 def test_the_optimum_is_that_of_the_members_that_are_left(method: Any, participation: float | None) -> None:
     """Clients 0, 3 and 4 are left. A trace of those that went, or a client counted twice, would move the limit."""
@@ -123,7 +123,7 @@ def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
 
 
 @pytest.mark.parametrize("flows", ["server", "client"])
-def test_the_node_of_fedecado_begins_to_move_anew_when_members_change(flows: Any) -> None:
+def test_fednorton_begins_to_move_anew_when_members_change(flows: Any) -> None:
     """Five clients with labels that nobody had join a model that has converged: no method's loss runs away."""
     data = md.datasets.digits()
     low, high = data.where(lambda X, y: y < 5, "low"), data.where(lambda X, y: y >= 5, "high")
@@ -136,7 +136,7 @@ def test_the_node_of_fedecado_begins_to_move_anew_when_members_change(flows: Any
         membership=md.scenarios.Membership(joins=dict.fromkeys(range(5, 10), 12)),
     )
     with unchecked():
-        ours, plain = (md.run(m, fed, 16, progress=False)["loss"] for m in (md.FedECADO(flows=flows), md.SCAFFOLD()))
+        ours, plain = (md.run(m, fed, 16, progress=False)["loss"] for m in (md.FedNorton(flows=flows), md.SCAFFOLD()))
     assert ours[13] < plain[13]
 
 
@@ -189,7 +189,7 @@ def test_methods_whose_server_sums_over_memories_refuse_before_round_1() -> None
     with pytest.raises(md.Unsupported, match=wanted) as e:
         fed.run(md.FedDyn(), 3)
     assert e.value.need is Need.FIXED
-    for method in (md.FedECADO(form="J"), md.AFedPD(), md.FedADMM(), md.Private(md.FedAvg(), noise=1.0, clip=1.0)):
+    for method in (md.ECADO(), md.AFedPD(), md.FedADMM(), md.Private(md.FedAvg(), noise=1.0, clip=1.0)):
         with pytest.raises(md.Unsupported, match="the same clients from the first round to the last"):
             federation(weights="uniform")[0].run(method, 3)
     with pytest.raises(md.RecipeError, match="membership= with secure="):

@@ -1,4 +1,4 @@
-"""The small federations that FedECADO's tests share."""
+"""The small federations that FedNorton's tests share."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .deployed import Deployment, started, until
 VICTIMS = {"node": "medley node", "server's app": "flwr-serverapp", "SuperLink": "flower-superlink"}
 """A process that is killed -> a word of its command line."""
 
-METHODS = ("SCAFFOLD", "FedECADO", "CFLAG.joint", "SHED")
+METHODS = ("SCAFFOLD", "FedNorton", "CFLAG.joint", "SHED")
 
 
 def table(kind: str, rounds: int = 4) -> recipe.Recipe:

@@ -31,7 +31,7 @@ def run(transport: Any, method: Any = None, fed: md.Federation | None = None) ->
 
 
 @pytest.mark.parametrize(("spent", "place"), [(0.0, "2 processes from round 1 on"), (1e9, "this process: ")])
-@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedECADO()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
 def test_bits_are_the_same_here_and_there(
     spent: float, place: str, method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

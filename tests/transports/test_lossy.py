@@ -102,10 +102,9 @@ CONVERGING = {
         md.FedDyn(alpha=5.0),
         lambda s, m, p: (s.h, weighted({i: k.h for i, k in m.items()}, dict.fromkeys(p, 0.1))),
     ),
-    "FedECADO": (md.FedECADO(), lambda s, m, p: (s.S, weighted(s.J, p))),
-    "FedECADO, J": (md.FedECADO(form="J"), lambda s, m, p: (s.S, weighted(s.J, p))),
-    "FedECADO, flows at the clients": (
-        md.FedECADO(flows="client"),
+    "FedNorton": (md.FedNorton(), lambda s, m, p: (s.S, weighted(s.J, p))),
+    "FedNorton, flows at the clients": (
+        md.FedNorton(flows="client"),
         lambda s, m, p: (s.S, weighted({i: k.J for i, k in m.items() if k.J is not None}, p)),
     ),
 }

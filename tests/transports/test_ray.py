@@ -45,7 +45,7 @@ def _cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("method", [Script(), md.FedECADO()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [Script(), md.FedNorton()], ids=lambda m: m.name)
 def test_same_bits_as_in_one_process(method: Any) -> None:
     a = train(method, Local())
     assert_same(a, train(method, Ray(2)))

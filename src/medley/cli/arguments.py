@@ -28,7 +28,7 @@ Seeds = Annotated[str | None, typer.Option(help="How many seeds (0, 1, ...), or 
 
 Algorithms = Annotated[
     str | None,
-    typer.Option(help="Methods, e.g. fedavg,fedecado: as the recipe has them, else with their defaults."),
+    typer.Option(help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults."),
 ]
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one a core.")]

@@ -22,7 +22,7 @@ def deploy_init(
     folder: Annotated[Path, typer.Argument(help="Where to write; a new or empty folder.", metavar="DIR")],
     recipe_file: Annotated[
         Path | None,
-        typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe; by default FedECADO on digits, 3 clients."),
+        typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe; by default FedNorton on digits, 3 clients."),
     ] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="SuperNodes; by default the recipe's clients.")] = None,
     debug: Debug = False,

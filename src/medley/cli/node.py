@@ -57,7 +57,7 @@ def node(
         "memory"
     ),
     serve: Annotated[
-        str | None, typer.Option(metavar="METHODS", help="The methods that you serve, FedECADO,SCAFFOLD; default all.")
+        str | None, typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
     ] = None,
     allow: Annotated[
         str, typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")

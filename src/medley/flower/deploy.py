@@ -33,7 +33,7 @@ rounds = 3
 eval_every = 3
 
 [[methods]]
-kind = "FedECADO"
+kind = "FedNorton"
 """
 
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}

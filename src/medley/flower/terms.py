@@ -85,7 +85,7 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
     """Raise RecipeError for a method that the node's owner does not serve. Who serves CFLAG serves CFLAG.joint.
 
     Args:
-        node: the node's config; ``serve`` lists methods, "FedECADO,SCAFFOLD". Without it all are served
+        node: the node's config; ``serve`` lists methods, "FedNorton,SCAFFOLD". Without it all are served
         method: the run's method
         client: the client's id
     """

@@ -84,7 +84,7 @@ class Recipe:
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """The recipe with settings such as "pace.lr=0.05" put in.
 
-        Values are TOML; those that are not, are text. Lists count from 0: "methods.0.lam=1". A method also goes by its
+        Values are TOML; those that are not, are text. Lists count from 0: "methods.0.mu=1". A method also goes by its
         kind: "methods.fedprox.mu=1". Raises RecipeError for a setting without "=", and for a table that is not there.
         """
         return replace(self, tables=toml.with_settings(self.tables, settings))
