@@ -1,0 +1,66 @@
+"""Two methods side by side: the ratio of their errors on each federation of a group, and its geometric mean.
+
+    python papers/league/ratios.py development networks
+    python papers/league/ratios.py clock --method "FedNorton async" --base "FedNorton before async"
+
+The error is 1 − accuracy, the test loss, or on the clock the seconds to the target; means of five seeds. A method with
+a seed that diverged or did not arrive has no ratio; how many did is said. Rows are read from `results/` and from
+`results/before-fednorton`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from statistics import fmean, median
+
+from federations import FEDERATIONS, Entry
+from results import HERE, Line, file_of, read
+
+FOLDERS = (HERE, HERE / "before-fednorton")
+
+
+def finals(folders: tuple[Path, ...], federation: str, label: str) -> list[Line]:
+    """The final runs of a method on a federation; none where there is no file."""
+    lines = [line for folder in folders for line in read(file_of(folder, federation, label))]
+    return [line for line in lines if line["kind"] == "final"]
+
+
+def error(entry: Entry, lines: list[Line]) -> tuple[float, int]:
+    """The mean error over seeds, and how many seeds arrived; nan if one did not, or there are none."""
+    wanted = ("finished",) if entry.target is None else ("target",)
+    scores = [line["score"] for line in lines if line["status"] in wanted and line["score"] is not None]
+    if not lines or len(scores) < len(lines):
+        return math.nan, len(scores)
+    mean = fmean(scores)
+    return (1 - mean if entry.target is None and entry.metric == "accuracy" else mean), len(scores)
+
+
+def table(group: str, method: str, base: str) -> str:
+    """The ratios of a group as Markdown, and their means."""
+    rows, ratios = [f"| {group} | {base} | {method} | ratio |", "|---|---|---|---|"], []
+    for name, entry in FEDERATIONS.items():
+        if entry.group == group:
+            (a, seeds), (b, others) = (error(entry, finals(FOLDERS, name, label)) for label in (base, method))
+            shown = [f"{v:.4f}" if math.isfinite(v) else f"{n} seeds" for v, n in ((a, seeds), (b, others))]
+            rows.append(f"| {name} | {' | '.join(shown)} | {f'{b / a:.3f}' if math.isfinite(b / a) else ''} |")
+            ratios += [b / a] if math.isfinite(b / a) else []
+    if ratios:
+        mean = math.exp(fmean(map(math.log, ratios)))
+        rows.append(f"\nGeometric mean {mean:.4f}, median {median(ratios):.3f}, of {len(ratios)} federations.\n")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="+", choices=sorted({e.group for e in FEDERATIONS.values()}))
+    parser.add_argument("--method", default="FedNorton")
+    parser.add_argument("--base", default="FedNorton before")
+    given = parser.parse_args()
+    for group in given.groups:
+        print(table(group, given.method, given.base))
+
+
+if __name__ == "__main__":
+    main()
