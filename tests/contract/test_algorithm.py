@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor
@@ -14,6 +16,7 @@ from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client, Nothing
 from medley.contract.message import Message
 from medley.contract.settings import describe
+from medley.recipe.build import Builder
 from support.oracles import unchecked
 
 METHODS = [kind for kind in vars(md).values() if inspect.isclass(kind) and issubclass(kind, Algorithm)]
@@ -190,3 +193,22 @@ def test_a_client_needs_no_annotation_and_a_message_without_one_is_named() -> No
             @on_client
             def train(self, me: Client, got: Model):  # type: ignore[no-untyped-def]
                 return got
+
+
+def test_a_setting_that_is_gone_raises_its_sentence():
+    class Old(md.FedProx):
+        gone: ClassVar = {"pull": "FedProx(pull=...) is mu since version 2"}
+
+    assert Old(mu=0.5).mu == 0.5
+    assert pickle.loads(pickle.dumps(md.FedProx(mu=0.5))) == dataclasses.replace(md.FedProx(), mu=0.5)
+    assert list(inspect.signature(Old).parameters) == ["mu"]
+    for made in (lambda: Old(pull=0.5), lambda: dataclasses.replace(Old(), pull=0.5)):
+        with pytest.raises(md.RecipeError, match=r"^FedProx\(pull=...\) is mu since version 2$") as e:
+            made()
+        assert e.value.key == "pull"
+    build = Builder("recipe.toml")
+    with pytest.raises(md.RecipeError, match=r"^recipe.toml: methods\[0\]: FedProx\(pull=...\) is mu since") as e:
+        build.kind("methods[0]", {"kind": "old", "pull": 0.5}, {"Old": Old})
+    assert e.value.key == "pull"
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        Old(push=0.5)  # type: ignore[call-arg]

@@ -7,7 +7,7 @@ import inspect
 import sys
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, overload
 
 from typing_extensions import TypeVar, get_original_bases
@@ -15,7 +15,7 @@ from typing_extensions import TypeVar, get_original_bases
 from . import settings
 from .client import Client, Nothing
 from .cohort import Cohort
-from .errors import Unsupported
+from .errors import RecipeError, Unsupported
 from .message import Message
 from .needs import Need, needs_of
 from .own import Patterns
@@ -135,6 +135,9 @@ class Algorithm(ABC, Generic[S, M]):
     ``sums_as`` is for methods whose server reads single replies by default. It names the call whose server reads sums
     only, which a refusal of `medley.Private` then offers. Default "".
 
+    ``gone`` has the settings that earlier versions took, each with the sentence of the RecipeError that it raises now.
+    Default: none.
+
     Where the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
     Several methods of one paper may share a base: an abstract subclass of this class, in their file.
     """
@@ -143,6 +146,7 @@ class Algorithm(ABC, Generic[S, M]):
     waits_as: ClassVar[str] = ""
     every_round: ClassVar[bool] = False
     sums_as: ClassVar[str] = ""
+    gone: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}
 
@@ -164,6 +168,13 @@ class Algorithm(ABC, Generic[S, M]):
         own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
         cls.message_types = cls.message_types | own
         cls.__doc__ = _with_card(cls)
+
+    def __new__(cls, *args: Any, **settings: Any) -> Any:  # jaxtyping checks no Self
+        """A method to be filled by its ``__init__``. Raises RecipeError for a setting that is `gone`."""
+        del args
+        for key in cls.gone.keys() & settings.keys():
+            raise RecipeError(cls.gone[key], key)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the declared settings. A method with rules between its settings extends this."""
