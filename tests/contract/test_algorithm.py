@@ -16,7 +16,6 @@ from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client, Nothing
 from medley.contract.message import Message
 from medley.contract.settings import describe
-from medley.recipe.build import Builder
 from support.oracles import unchecked
 
 METHODS = [kind for kind in vars(md).values() if inspect.isclass(kind) and issubclass(kind, Algorithm)]
@@ -206,9 +205,5 @@ def test_a_setting_that_is_gone_raises_its_sentence():
         with pytest.raises(md.RecipeError, match=r"^FedProx\(pull=...\) is mu since version 2$") as e:
             made()
         assert e.value.key == "pull"
-    build = Builder("recipe.toml")
-    with pytest.raises(md.RecipeError, match=r"^recipe.toml: methods\[0\]: FedProx\(pull=...\) is mu since") as e:
-        build.kind("methods[0]", {"kind": "old", "pull": 0.5}, {"Old": Old})
-    assert e.value.key == "pull"
     with pytest.raises(TypeError, match="unexpected keyword"):
         Old(push=0.5)  # type: ignore[call-arg]

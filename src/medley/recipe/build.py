@@ -89,9 +89,7 @@ class Builder:
 
     def call(self, path: str, f: Callable[..., Any], args: Mapping[str, Any]) -> Any:
         """f(**args), once every key and value has been checked against f's signature."""
-        parameters, gone = inspect.signature(f).parameters, getattr(f, "gone", {})
-        for key in args.keys() & gone.keys():
-            raise RecipeError(f"{self.source}: {path}: {gone[key]}", key)
+        parameters = inspect.signature(f).parameters
         self.known(path, args, parameters)
         declared = hints(f)
         for key, value in args.items():
