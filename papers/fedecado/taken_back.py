@@ -172,8 +172,8 @@ N = -1.0
 USUAL, DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 VARIANTS: dict[str, tuple[type[md.FedECADO], dict[str, Any], tuple[float, ...], int]] = {
     "FedECADO": (md.FedECADO, {}, USUAL, 2),
-    "client's sign as printed": (ClientSign, {"delta": 1.0}, USUAL, 2),
-    "node's sign as printed": (NodeSign, {"delta": 1.0}, USUAL, 2),
+    "client's sign as printed": (ClientSign, {"delta": 1e30}, USUAL, 2),
+    "node's sign as printed": (NodeSign, {"delta": 1e30}, USUAL, 2),
     "p_i on the gradient, (17)": (OnGradient, {}, USUAL, 2),
     "the same, learning rates times N": (OnGradient, {"n": N}, USUAL, 2),
     "no p_i, Algorithm 2": (NoWeights, {}, USUAL, 2),

@@ -87,7 +87,7 @@ def printed(
             return z[a], {i: z[k] for k, i in enumerate(A)}
 
         def epsilon(t: float, dt: float, before: Any, after: Any, Ik: Any, A: Any = A, Ls: Any = Ls, G: Any = G) -> Any:
-            v = lambda now, t, i: now[0] - gamma(i, t) - (now[1][i] - Ik[i]) / G[i]
+            v = lambda z, t, i: z[0] - gamma(i, t) - (z[1][i] - Ik[i]) / G[i]
             C = dt / 2 * sum(after[1][i] - before[1][i] for i in A)  # (34)
             each = [dt / (2 * Ls[i] * w[i]) * (v(after, t + dt, i) - v(before, t, i)) for i in A]  # (35)
             return max(float(e.abs().max()) for e in [C, *each])
