@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +37,60 @@ FIXES = frozenset({"signs", "weights", "everyone", "start", "units", "right side
 """What FedECADO has in the place of the paper's letter; "right side" and "tau" are (31) and (32) against (33)."""
 
 
+@dataclass(frozen=True)
+class OneRound:
+    """What (33) is made of in one round of Algorithm 2; numbers by client."""
+
+    fix: frozenset[str]
+    begin: dict[int, Tensor]
+    finish: dict[int, Tensor]
+    T: dict[int, float]
+    L: dict[int, float]
+    G: dict[int, float]
+    w: dict[int, float]
+    Ik: dict[int, Tensor]
+    rest: Tensor
+
+    def gamma(self, i: int, t: float) -> Tensor:
+        return self.begin[i] + t / self.T[i] * (self.finish[i] - self.begin[i])  # (28)
+
+    def step(self, t: float, dt: float, x: Tensor, I: dict[int, Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
+        """A dense solve of (33)."""
+        a, sign = len(I), 1.0 if "signs" in self.fix else -1.0
+        M, r = torch.eye(a + 1, dtype=x.dtype), torch.zeros(a + 1, len(x), dtype=x.dtype)
+        for k, i in enumerate(I):
+            M[k, k], M[k, a], M[a, k] = 1 + dt / (self.L[i] * self.G[i]), -dt / self.L[i], sign * dt
+            at = self.gamma(i, t + dt if "tau" in self.fix else t)
+            r[k] = dt / self.L[i] * (self.Ik[i] / self.G[i] - at)
+            if "right side" in self.fix:
+                r[k] += I[i]
+        if "right side" in self.fix:
+            r[a] = x - sign * dt * self.rest
+        z = torch.linalg.solve(M, r)
+        return z[a], {i: z[k] for k, i in enumerate(I)}
+
+    def epsilon(self, t: float, dt: float, before: Any, after: Any) -> float:
+        v = lambda z, t, i: z[0] - self.gamma(i, t) - (z[1][i] - self.Ik[i]) / self.G[i]
+        C = dt / 2 * sum(after[1][i] - before[1][i] for i in self.T)  # (34)
+        each = [dt / (2 * self.L[i] * self.w[i]) * (v(after, t + dt, i) - v(before, t, i)) for i in self.T]  # (35)
+        return max(float(e.abs().max()) for e in [C, *each])
+
+    def window(self, x: Tensor, delta: float) -> tuple[Tensor, dict[int, Tensor], int]:
+        """Steps 12-16 and Algorithm 1."""
+        now, t, count, end = (x, self.Ik), 0.0, 0, max(self.T.values())
+        while t < end * (1 - 1e-12):
+            dt = end - t
+            while True:
+                after = self.step(t, dt, *now)
+                e = self.epsilon(t, dt, now, after)
+                # As printed the loop goes on while the error is small: it never shortens a step.
+                if "loop" not in self.fix or e <= delta or dt <= SHORTEST * end:
+                    break
+                dt = max(SHORTEST * end, delta / e * dt)
+            now, t, count = after, t + dt, count + 1
+        return *now, count
+
+
 def printed(
     toy: Synthetic,
     cohorts: Iterable[Sequence[int]],
@@ -53,58 +107,25 @@ def printed(
     steps are the same here.
     """
     fix, (H, b, p) = frozenset(fixes), quadratic_parts(toy)
-    assert fix <= FIXES
-    n, d = len(H), len(b[0])
+    n, x = len(H), torch.zeros(len(b[0]), dtype=torch.float64)  # step 1
     w = [n * float(v) if "weights" in fix else 1.0 for v in p]
-    x = torch.zeros(d, dtype=torch.float64)  # step 1
-    own, I = [x] * n, [torch.zeros_like(x)] * n  # 2, 3
-    sign, xs, counts = 1.0 if "signs" in fix else -1.0, [x], []
+    own, I = dict.fromkeys(range(n), x), dict.fromkeys(range(n), x)  # 2, 3
+    xs, counts = [x], []
     for A in cohorts:
-        begin = [x if "start" in fix else own[i] for i in range(n)]
+        begin = {i: x if "start" in fix else own[i] for i in A}
+        for i in A:  # 9-11
+            pull = I[i] / w[i] if "signs" not in fix else -I[i] / w[i]
+            own[i] = begin[i] + walk(H[i], b[i], begin[i], lr[i], steps[i], shift=pull)
         T = {i: lr[i] * steps[i] for i in A}  # (27)
-        for i in A:  # 9-11; what goes in is the flow for the client's own rows
-            own[i] = begin[i] + walk(H[i], b[i], begin[i], lr[i], steps[i], shift=-sign * I[i] / w[i])
         end = max(T.values())
-        Ls = {i: L * (end**2 if "units" in fix else 1.0) / w[i] for i in A}
-        p_i = {i: w[i] if "weights" in fix else float(p[i]) for i in A}
-        G = {i: (w[i] if "weights" in fix else 1.0) / end + p_i[i] * h[i] for i in A}  # (22)
-        rest = sum((I[j] for j in range(n) if j not in A), torch.zeros_like(x)) if "everyone" in fix else 0 * x
-
-        def gamma(i: int, t: float, T: Any = T, begin: Any = begin) -> Tensor:
-            return begin[i] + t / T[i] * (own[i] - begin[i])  # (28)
-
-        def step(t: float, dt: float, now: Any, Ik: Any, A: Any = A, Ls: Any = Ls, G: Any = G, rest: Any = rest) -> Any:
-            a, (x, I) = len(A), now
-            M, r = torch.eye(a + 1, dtype=x.dtype), torch.zeros(a + 1, d, dtype=x.dtype)
-            for k, i in enumerate(A):  # (33)
-                M[k, k], M[k, a], M[a, k] = 1 + dt / (Ls[i] * G[i]), -dt / Ls[i], sign * dt
-                r[k] = dt / Ls[i] * (Ik[i] / G[i] - gamma(i, t + dt if "tau" in fix else t))
-                if "right side" in fix:
-                    r[k] += I[i]
-            if "right side" in fix:
-                r[a] = x - sign * dt * rest
-            z = torch.linalg.solve(M, r)
-            return z[a], {i: z[k] for k, i in enumerate(A)}
-
-        def epsilon(t: float, dt: float, before: Any, after: Any, Ik: Any, A: Any = A, Ls: Any = Ls, G: Any = G) -> Any:
-            v = lambda z, t, i: z[0] - gamma(i, t) - (z[1][i] - Ik[i]) / G[i]
-            C = dt / 2 * sum(after[1][i] - before[1][i] for i in A)  # (34)
-            each = [dt / (2 * Ls[i] * w[i]) * (v(after, t + dt, i) - v(before, t, i)) for i in A]  # (35)
-            return max(float(e.abs().max()) for e in [C, *each])
-
-        Ik, now, t, count = {i: I[i] for i in A}, (x, {i: I[i] for i in A}), 0.0, 0
-        while t < end * (1 - 1e-12):  # 12-16
-            dt = end - t
-            while True:
-                after = step(t, dt, now, Ik)
-                e = epsilon(t, dt, now, after, Ik)
-                # As printed the loop goes on while the error is small: it never shortens a step.
-                if "loop" not in fix or e <= delta or dt <= SHORTEST * end:
-                    break
-                dt = max(SHORTEST * end, delta / e * dt)
-            now, t, count = after, t + dt, count + 1
-        x = now[0]
-        I = [now[1].get(i, I[i]) for i in range(n)]
+        G = {i: w[i] * (1 / end + h[i]) if "weights" in fix else 1 / end + float(p[i]) * h[i] for i in A}  # (22)
+        unit = L * (end**2 if "units" in fix else 1.0)
+        rest = sum((I[j] for j in range(n) if j not in A and "everyone" in fix), torch.zeros_like(x))
+        this = OneRound(
+            fix, begin, own.copy(), T, {i: unit / w[i] for i in A}, G, dict(enumerate(w)), {i: I[i] for i in A}, rest
+        )
+        x, flows, count = this.window(x, delta)
+        I |= flows
         xs.append(x)
         counts.append(count)
     return xs, counts
