@@ -4,9 +4,9 @@
 
 All cases of one length run in the same process, interleaved, on one thread; the ratios are medians of the ratios within
 a repeat. "moved" is what must cross the memory bus once, "of copy" the speed at which it did against a plain copy's.
-Replies come stacked, [a, d], or as a list of a vectors, as a federation hands them over. Nothing is allocated inside
-the timed part except in the cases that say so, which are what `medley.FedECADO` does: a round that fails is undone. The
-peak is the process's, each case in a process of its own.
+Replies come stacked, [a, d], or as a list of a vectors, as a federation hands them over. A window of `medley.FedECADO`
+allocates the changes of the flows, [a, d], and two vectors [d]. The peak is the process's, each case in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from medley.numerics.chunks import Stack, spans
-from medley.numerics.circuit.central import Elements, Windows, central_step
+from medley.numerics.circuit.step import Window, integrate
 
 MEAN, COPY = "weighted mean, stacked", "copy"
 
@@ -33,11 +33,10 @@ def cases(a: int, d: int, only: str | None = None) -> dict[str, tuple[Callable[[
     """Name -> (what to time, vectors of d numbers that must move)."""
     rng = torch.Generator().manual_seed(0)
     p = torch.full((a,), 1 / (10 * a))
-    T = torch.rand(a, generator=rng) + 0.1
+    T = (torch.rand(a, generator=rng) + 0.1).tolist()
     vector = lambda: torch.randn(d, generator=rng)
     x, S, out = vector(), vector(), vector()
-    rows = [vector() for _ in range(a)]
-    weights, elements = p.tolist(), Elements(q=0.5, C_c=0.1)
+    rows, weights = [vector() for _ in range(a)], p.tolist()
 
     def mean(D: Stack) -> None:
         if isinstance(D, torch.Tensor):
@@ -48,24 +47,16 @@ def cases(a: int, d: int, only: str | None = None) -> dict[str, tuple[Callable[[
             for row, w in zip(D, weights, strict=True):
                 x[c].add_(row[c], alpha=w)
 
-    def step(D: Stack, J: Stack | None, fresh: bool = False) -> None:
-        buffer = None if fresh else out
-        x.add_(central_step(S, Windows(D, T, p), elements, J=J, inplace=not fresh, out=buffer).dx)
+    def window(D: Stack, delta: float) -> None:
+        x.add_(integrate(Window(S, D, T, [1.0] * a, [1 / max(T)] * a, max(T) ** 2), delta).u)
 
-    need = lambda word: only is None or word in only
-    J = [torch.zeros(d) for _ in range(a)] if need("server") else []
-    stacked = torch.stack(rows) if need("stacked") else torch.empty(0)
-    flows = torch.zeros(a, d) if need("server, stacked") else torch.empty(0)
+    stacked = torch.stack(rows) if only is None or "stacked" in only else torch.empty(0)
     table = {
         COPY: (lambda: out.copy_(x), 2),
         MEAN: (lambda: mean(stacked), a + 2),
         "weighted mean, list": (lambda: mean(rows), a + 2),
-        "flows at the clients, stacked": (lambda: step(stacked, None), a + 6),
-        "flows at the clients, list": (lambda: step(rows, None), a + 6),
-        "flows at the clients, list, fresh memory": (lambda: step(rows, None, fresh=True), a + 6),
-        "flows at the server, stacked": (lambda: step(stacked, flows), 3 * a + 6),
-        "flows at the server, list": (lambda: step(rows, J), 3 * a + 6),
-        "flows at the server, list, fresh memory": (lambda: step(rows, J, fresh=True), 3 * a + 6),
+        "one backward-Euler step, list": (lambda: window(rows, 1e9), 3 * a + 6),
+        "Algorithm 1, delta = 0.5, list": (lambda: window(rows, 0.5), 3 * a + 6),
     }
     return table if only is None else {only: table[only]}
 

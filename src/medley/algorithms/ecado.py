@@ -40,7 +40,7 @@ from ..contract.message import Message
 from ..contract.messages import TimedStep
 from ..contract.needs import Need
 from ..contract.types import Vec
-from ..numerics.circuit.central import steady_state
+from ..numerics.circuit.steady import steady_state
 
 
 class Center(Message):
@@ -82,9 +82,8 @@ class ECADO(Algorithm[Server]):
         if not got:
             return
         G = s.x.new_full((len(got),), 1 / max(float(w.T) for w in got.values()))
-        rest = steady_state(s.S, [w.delta for w in got.values()], G, J=[own[i].I for i in got])
-        assert rest.J is not None
-        s.x, s.S, s.I = s.x + rest.dx, rest.S, s.I | dict(zip(got, rest.J, strict=True))
+        dx, s.S, I = steady_state(s.S, [w.delta for w in got.values()], G, [own[i].I for i in got])
+        s.x, s.I = s.x + dx, s.I | dict(zip(got, I, strict=True))
 
     @on_client(vectorized=True)
     def simulate(self, me: Client, got: Center, own: Flow) -> TimedStep:

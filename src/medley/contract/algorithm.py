@@ -135,6 +135,9 @@ class Algorithm(ABC, Generic[S, M]):
     ``sums_as`` is for methods whose server reads single replies by default. It names the call whose server reads sums
     only, which a refusal of `medley.Private` then offers. Default "".
 
+    ``instead`` has needs of this method, each with the call that does without it, which the refusal then offers.
+    Default: none.
+
     ``gone`` has the settings that earlier versions took, each with the sentence of the RecipeError that it raises now.
     Default: none.
 
@@ -146,6 +149,7 @@ class Algorithm(ABC, Generic[S, M]):
     waits_as: ClassVar[str] = ""
     every_round: ClassVar[bool] = False
     sums_as: ClassVar[str] = ""
+    instead: ClassVar[Mapping[str, str]] = {}
     gone: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}

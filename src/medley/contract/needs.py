@@ -45,6 +45,13 @@ class Need(StrEnum):
         "replies that are read whatever the other clients do: leave replies= and quorum= of ReplyPolicy out",
     )
 
+    PROMPT = "prompt", "every reply within its own exchange; leave replies= and deadline= of ReplyPolicy out"
+
+    SGD = (
+        "sgd",
+        "SGD at the clients, with or without momentum, since time is Σ lr; leave optimizer= of Pace out",
+    )
+
     SHARES = "shares", "secure sums, to which clients add their noise: give run(secure=md.SecureSum())"
 
     REPLIES = "replies", "replies one by one, and a secure run gives the server their sums only: leave secure= out"

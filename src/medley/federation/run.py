@@ -391,9 +391,7 @@ def _own_models(
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
     """Raise Unsupported where the method needs more than problem and scenario give."""
     for need in sorted(needs_of(algorithm.requires()) - gives):
-        other = (
-            f"; or give {algorithm.sums_as}, whose server reads sums"
-            if need is Need.REPLIES and algorithm.sums_as
-            else ""
-        )
+        other = f"; or give {algorithm.instead[need]}, which does without" if need in algorithm.instead else ""
+        if need is Need.REPLIES and algorithm.sums_as:
+            other = f"; or give {algorithm.sums_as}, whose server reads sums"
         raise Unsupported(f"{algorithm.name} needs {need.wanted}{other}", method=algorithm.name, need=need)

@@ -107,6 +107,7 @@ class Scenario:
             Need.REPLAY: self.replay is not None,
             Need.UNIFORM: self.weights == "uniform",
             Need.FIXED: self.membership is None,
+            Need.SGD: self.pace.optimizer == "sgd",
             Need.SAMPLING: sampling_of(self.participation, 2) is not None,
         }
         return frozenset(need for need, there in met.items() if there)

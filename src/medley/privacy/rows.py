@@ -50,8 +50,9 @@ class RowNoise:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason for which the method's rows cannot be private."""
-        name = self.method.name
-        raise Unsupported(f"{name} cannot be private by row: {what}", method=name, need="rows")
+        name, other = self.method.name, self.method.instead.get(Need.HESSIAN)
+        remedy = f"; give {other}, which does without" if other else ""
+        raise Unsupported(f"{name} cannot be private by row: {what}{remedy}", method=name, need="rows")
 
     def call(self, name: str, me: Client[Any], *messages: Message) -> Message:
         """The method's client method ``name``, on a client whose rows enter local steps only."""

@@ -62,8 +62,12 @@ class ReplyPolicy:
 
     @property
     def gives(self) -> frozenset[Need]:
-        """INDEPENDENT where a client's reply counts whatever the others do."""
-        return frozenset({Need.INDEPENDENT} if self.replies is None and not self.quorum else ())
+        """INDEPENDENT if a client's reply counts whatever the others do, PROMPT if no reply is late."""
+        met = {
+            Need.INDEPENDENT: self.replies is None and not self.quorum,
+            Need.PROMPT: self.replies is None and self.deadline is None,
+        }
+        return frozenset(need for need, there in met.items() if there)
 
     def waits(self, asked: Iterable[int]) -> bool:
         """True if exchanges with these numbers of clients end with their last reply, so that none is late."""

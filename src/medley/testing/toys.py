@@ -48,7 +48,7 @@ class Place:
         return (
             self.federation().draw(0).problem.gives
             | past
-            | {Need.EVERYONE, Need.FIXED, Need.SAMPLING, Need.INDEPENDENT, Need.REPLIES}
+            | {Need.EVERYONE, Need.FIXED, Need.SAMPLING, Need.INDEPENDENT, Need.REPLIES, Need.PROMPT, Need.SGD}
         )
 
     def federation(

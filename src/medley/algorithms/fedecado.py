@@ -1,0 +1,204 @@
+r"""FedECADO: the server follows the circuit of all clients' flows, by backward-Euler steps with a bounded error.
+
+**Reference**: Agarwal, Joshi & Pileggi, "FedECADO: A Dynamical System Model of Federated Learning", ICML 2025,
+Algorithms 1 and 2. Equation numbers are the paper's.
+
+**Needs**: Hessian-vector products, SGD at the clients (with or without momentum), every reply within its round, and the
+same clients from the first round to the last.
+
+**One round sends** (floats per client):
+
+- curvature: d down, 1 up; when a client takes part for the first time
+- simulate: 2d down, d + 1 up
+
+**The method.** A client is a branch of a circuit. Its flow from the server's node x_c is N p_i J_i, where N p_i is its
+number of rows in units of the mean client's, and J_i has the units of a gradient. At rest x_i = x_c and
+J_i = ∇f_i(x_c), so Kirchhoff's sum says that the gradient of Σ p_i f_i vanishes.
+
+The circuit, where each client's line is its share of (41)-(43):
+
+$$\dot x_c = -\sum_{i=1}^{N} N p_i J_i \qquad (29), (41)$$
+
+$$L \dot J_i = x_c - x_i \qquad (18), (42)$$
+
+$$\dot x_i = J_i - \nabla f_i(x_i) \qquad (17), (43)$$
+
+A client simulates its line for the time T_i, the sum of its learning rates over its steps:
+
+$$x_i \leftarrow x_i - \Delta t_i\,(\nabla f_i(x_i) - J_i), \qquad T_i = \sum \Delta t_i \qquad (9), (27)$$
+
+Its sensitivity says how its state answers to its flow; T is the window, the longest T_i:
+
+$$\hat G_i = \frac{1}{T} + \bar H_i, \qquad \bar H_i = \mathrm{tr}\,\nabla^2 f_i / d \qquad (22)$$
+
+The server brings all clients to one time, by interpolation and extrapolation:
+
+$$\Gamma_i(\tau) = x_i(0) + \frac{\tau}{T_i}\,(x_i(T_i) - x_i(0)) \qquad (28)$$
+
+It solves its own lines by backward Euler, where k marks the flow that the client trained under:
+
+$$x_c(\tau + \Delta t) = x_c(\tau) - \Delta t \sum_{i=1}^{N} N p_i J_i(\tau + \Delta t) \qquad (31)$$
+
+$$J_i(\tau + \Delta t) = J_i(\tau) + \frac{\Delta t}{L}\,v_i(\tau + \Delta t) \qquad (32)$$
+
+$$v_i = x_c - \Gamma_i - \hat G_i^{-1}\,(J_i - J_i^k) \qquad (24), (30)$$
+
+The step is shortened, Δt ← Δt δ/max|ε|, until the truncation error is at most δ (Algorithm 1):
+
+$$\varepsilon_C = \frac{\Delta t}{2} \sum_i N p_i\,[J_i(\tau + \Delta t) - J_i(\tau)] \qquad (34)$$
+
+$$\varepsilon_L = \frac{\Delta t}{2 L}\,[v_i(\tau + \Delta t) - v_i(\tau)] \qquad (35)$$
+
+$$\max(|\varepsilon_C|, |\varepsilon_L|) \le \delta \qquad (36)$$
+
+**Departures**, each measured by taking it back alone (``docs/decisions/fedecado.md``):
+
+- Signs: (41)-(43). The paper prints both signs of the flow in (5)-(33); with another pair every run diverges.
+- Weights: p_i is on the client's capacitor and inductor (N p_i and L/(N p_i)), not on its gradient. With p_i ∇f_i as in
+  (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the optimum is that of the plain mean.
+- Kirchhoff's sum is over all clients, as in (29), not over the active ones of (33), which moves the optimum.
+- A client starts from x_c, not from its own last state, which is old after rounds without it.
+- T_i sums over SGD steps; (27) sums over epochs, which is another time for clients with other numbers of rows.
+- ``L`` is in units of the window squared, so that it does not depend on the scale of the learning rates.
+
+Where the paper contradicts itself: Γ is taken at τ + Δt and flows are carried on, as in (31) and (32), not (33);
+Algorithm 1 goes on while the error is above δ; 1/Ĝ multiplies J − J^k in (35), as in (30); the Δt of (22) is the
+window. Algorithm 1 begins with the rest of the window, and ends at 1/64 of a window, whatever the error.
+
+**Not in the paper**, so refused before round 1: late replies, clients that join or leave, secure sums, privacy.
+`FedNorton`, this library's own rule, has these.
+
+**Missing replies**: a lost one leaves the client's flow as it was, a constant source in Kirchhoff's sum. A client whose
+curvature is lost counts as flat, H̄_i = 0, until it is asked again.
+
+**Example**
+
+>>> import medley as md
+>>> q = md.problems.quadratics(clients=10, d=5, seed=1)
+>>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)
+>>> run = md.run(md.FedECADO(), fed, rounds=300, progress=False)
+>>> float((run.x - q.x_star).norm() / q.x_star.norm()) < 1e-8
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+
+from ..contract.algorithm import Algorithm, on_client
+from ..contract.client import Client
+from ..contract.cohort import Cohort
+from ..contract.message import Message
+from ..contract.messages import Model, TimedStep
+from ..contract.needs import Need
+from ..contract.settings import positive
+from ..contract.types import Vec
+from ..numerics.circuit.step import Window, integrate
+from ..numerics.krylov import hutchinson
+from ..runtime.streams import generator
+
+PROBES = 8
+"""Products with the Hessian for one estimate of its trace."""
+
+WENT = ("form", "flows", "lam", "C_c", "q", "kappa", "sensitivity", "refresh", "weights", "probes", "reach", "inertia")
+
+
+class Flow(Message):
+    """Down to one: the flow in its branch, J_i [d]."""
+
+    J: Vec
+
+
+class Curvature(Message):
+    """Up: H̄_i, the mean curvature tr(∇²f_i)/d of a batch; at least 0."""
+
+    h: float
+
+
+@dataclass
+class Server:
+    """The server's circuit.
+
+    Attributes:
+        x: the node x_c [d]
+        S: Kirchhoff's sum Σ N p_i J_i over all clients [d]
+        J: flows of the clients that took part
+        h: their H̄_i
+    """
+
+    x: Vec
+    S: Vec
+    J: dict[int, Vec] = field(default_factory=dict)
+    h: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FedECADO(Algorithm[Server]):
+    """The method as published, with the corrections without which it does not work.
+
+    Attributes:
+        L: inductance of a mean client's branch, in units of the window squared; the paper gives no value. More of it
+            damps: try 3 or 10 if a network's training is unstable
+        delta: δ, the bound on the truncation error, in the units of x and of a gradient; the paper gives no value.
+            With a large δ a round is one step
+    """
+
+    L: Annotated[float, positive] = 1.0
+    delta: Annotated[float, positive] = 0.1
+
+    needs = frozenset({Need.HESSIAN, Need.SGD, Need.PROMPT, Need.REPLIES, Need.FIXED})
+    sums_as = "FedNorton(flows='client')"
+    instead: ClassVar[Mapping[str, str]] = dict.fromkeys((Need.HESSIAN, Need.PROMPT, Need.FIXED), "FedNorton()")
+    gone: ClassVar[Mapping[str, str]] = {
+        key: f"FedECADO({key}=...) is gone: FedECADO is the published method now, with L and delta; the rule of this "
+        "library that had its name before is FedNorton"
+        for key in (*WENT, "steady", "shorten", "gamma")
+    }
+
+    def start(self, x: Vec) -> Server:
+        """Steps 1-4 of Algorithm 2: x_c = x(0), and no flows."""
+        return Server(x, torch.zeros_like(x))
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Steps 5-16 of Algorithm 2: new clients' curvature, then the clients' ODEs, then the server's."""
+        self.sense(s, clients)  # 5
+        none = torch.zeros_like(s.x)
+        flows = {i: Flow(s.J.get(i, none)) for i in clients.ids}
+        got = clients.ask(self.simulate, Model(s.x), flows).each()  # 9-11
+        if not got:
+            return
+        window = self.window(s, clients, got)
+        end = integrate(window, self.delta)  # 12-16
+        s.x, s.S = s.x + end.u, s.S + window.column(window.w)[:, 0] @ end.K
+        s.J = s.J | {i: flows[i].J + K_i for i, K_i in zip(got, end.K, strict=True)}
+        clients.note(steps=len(end.times))
+
+    def sense(self, s: Server, clients: Cohort) -> None:
+        """Ask clients that are new for their curvature, once."""
+        if new := tuple(i for i in clients.ids if i not in s.h):
+            s.h = s.h | {i: up.h for i, up in clients.ask(self.curvature, Model(s.x), ids=new).each().items()}
+
+    def window(self, s: Server, clients: Cohort, got: dict[int, TimedStep]) -> Window:
+        """The circuit of this round, for the clients that replied."""
+        T = [float(up.T) for up in got.values()]
+        w = [clients.population * clients.p[i] for i in got]
+        G = [1 / max(T) + s.h.get(i, 0.0) for i in got]  # (22)
+        return Window(s.S, [up.delta for up in got.values()], T, w, G, self.L * max(T) ** 2)
+
+    @on_client(vectorized=True)
+    def simulate(self, me: Client, got: Model, own: Flow) -> TimedStep:
+        """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i): local descent from x_c with the flow as a shift."""
+        went = me.descend(got.x, shift=-own.J)
+        return TimedStep(went.step, went.T)
+
+    @on_client
+    def curvature(self, me: Client, got: Model) -> Curvature:
+        """H̄_i by Hutchinson's estimate at x_c, on one batch; 0 if it is negative, so that Ĝ_i > 0."""
+        product = lambda v: me.problem.hvp(got.x, v, me.first_batch)
+        signs = generator(me.seed, "hutchinson")  # the same for all clients, whose estimates are compared
+        return Curvature(max(0.0, float(hutchinson(product, got.x, PROBES, signs).mean())))
