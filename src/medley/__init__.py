@@ -42,12 +42,12 @@ with _quiet_stop(), _paused_collector():
     from .algorithms.feddecorr import FedDecorr as FedDecorr
     from .algorithms.feddyn import FedDyn as FedDyn
     from .algorithms.fedecado import FedECADO as FedECADO
-    from .algorithms.fednorton import FedNorton as FedNorton
     from .algorithms.fedexp import FedExP as FedExP
     from .algorithms.fedgamma import FedGAMMA as FedGAMMA
     from .algorithms.fedlesam import FedLESAM as FedLESAM
     from .algorithms.fednew import FedNew as FedNew
     from .algorithms.fednl import FedNL as FedNL
+    from .algorithms.fednorton import FedNorton as FedNorton
     from .algorithms.fednova import FedNova as FedNova
     from .algorithms.fedns import FedNS as FedNS
     from .algorithms.fedopt import FedAdagrad as FedAdagrad
