@@ -53,7 +53,7 @@ $$\max(|\varepsilon_C|, |\varepsilon_L|) \le \delta \qquad (36)$$
 
 **Departures**, each measured by taking it back alone (``docs/decisions/fedecado.md``):
 
-- Signs: (41)-(43). The paper prints both signs of the flow in (5)-(33); with another pair every run diverges.
+- Signs: (41)-(43). (5)-(33) print both; with the other two even quadratics diverge, whatever L is.
 - Weights: p_i is on the client's capacitor and inductor (N p_i and L/(N p_i)), not on its gradient. With p_i ∇f_i as in
   (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the optimum is that of the plain mean.
 - Kirchhoff's sum is over all clients, as in (29), not over the active ones of (33), which moves the optimum.
