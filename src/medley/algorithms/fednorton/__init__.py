@@ -32,15 +32,16 @@ h &= \max(0, a/b) && \text{the star's conductance} \\
 t &= (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3) && \text{age and damping of the motion} \\
 \beta &= \min(\beta_0, 1 - \tfrac12\min(1, |S^+ - S|^2 / 2f|S^+|^2)) && \text{noise ends it sooner} \\
 u &= \text{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\text{mean}(J_i - S) && \text{clients' part} \\
-v^+ &= \beta v - u - T S^+/(1 + T h) && \text{the move} \\
+v^+ &= \beta v - u - 2 T S^+/(1 + 2 T h) && \text{the move} \\
 x^+ &= x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x) && \hat x \text{ is evaluated}
 \end{aligned}
 $$
 
 T_i is Σ lr. Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the
 mean of the displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which
-leaves the point of rest where it is. The last term of the move is one more window along Kirchhoff's sum, by backward
-Euler. A descent that would make an error of its flow grow is made again with shorter steps, see `descent`.
+leaves the point of rest where it is. The last term of the move is two more windows along Kirchhoff's sum, by backward
+Euler. A descent that would make an error of its flow grow is made again with shorter steps, see `descent`. The page
+``docs/decisions/fednorton.md`` has the reason for each constant, and what it is worth.
 
 **Late replies** count with the x and n_i of their own request. A client that is away is J_i in parallel with a
 conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) stands for J_i and S(x) = Σ p_i Ĵ_i(x) for S, in
@@ -51,16 +52,13 @@ client's last reply, so that those that reply often do not draw the node to thei
 rates and steps. Where batches are drawn ρ stays below 1, and clients drift in part to their own minima: with ρ held the
 shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, by the number of steps.
 
-**SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: then J_i = c_i and S = c.
-
-**The clients' optimizer** is SGD, with or without momentum: D_i/T_i is an exact mean of gradients. Others are refused.
+**SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As
+there, clients run SGD, with or without momentum, so that D_i/T_i is a mean of gradients. Other optimizers are refused.
 
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
 is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
 When clients join or leave, S is summed anew over the members, with flows at the clients by one exchange with all, as
 after a loss; the motion begins at rest where it was that of another circuit.
-
-**Measured**: ``docs/decisions/fednorton.md`` has the reason and an ablation for each constant.
 
 **Example**
 
@@ -92,13 +90,11 @@ from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from ...contract.needs import Need
 from ...contract.types import Num, Vec, number
 from .descent import passive
-from .late import KEPT, NEAR, Lateness, Request
+from .late import FORGET, KEPT, MARGIN, NEAR, Lateness
 
-NESTEROV = 3.0
-"""The 3 of Nesterov's damping t/(t + 3)."""
-
-HALF = 0.5
-"""Of the bound on β: the motion sums S up over twice its signal-to-noise ratio, and over two rounds at least."""
+AHEAD, NESTEROV, HALF = 2.0, 3.0, 0.5
+"""Windows along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β, by which the motion sums S up over
+twice its signal-to-noise ratio, and over two rounds at least."""
 
 
 class Net(Message):
@@ -132,11 +128,9 @@ class Server:
     """The node and its branches, by the card's symbols.
 
     Attributes:
-        x, S: the node, and Kirchhoff's sum over all clients [d].
-        J: flows by client, where the server keeps them.
+        x, S, J: the node and Kirchhoff's sum [d], and the flows by client, where the server keeps them.
         rho, T: ρ, and the window of the last round; 0 before the first.
-        v, age: the node's last move [d], None before the first, and the age t of its motion.
-        rise, way: a and b.
+        v, age, rise, way: the node's last move [d], None before the first; t, a and b.
         read: x̂, which is evaluated [d]; None for x itself.
         late: the requests under way, and what late replies need.
     """
@@ -164,8 +158,8 @@ class Memory:
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     """ρ⁺ = max(0, 1 − ½ Σ p_i|J_i⁺ − J_i|²/Σ p_i|J_i⁺|²) []; 1 where both are 0.
 
-    If a flow has a part that stays and one that is drawn anew at each visit, this is the factor on J_i that predicts
-    J_i⁺ best. A ratio of sums: the flow of a client at rest goes to 0, and would have no ratio of its own.
+    The factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is drawn at each visit. A
+    ratio of sums: a client at rest has no flow, and no ratio of its own.
     """
     still = torch.where(changed > 0, 0.0, 1.0).to(size)
     return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
@@ -176,8 +170,8 @@ class FedNorton(Algorithm[Server, Memory]):
     """The method; nothing needs tuning but the clients' learning rate.
 
     Attributes:
-        flows: who keeps them: "server" reads replies one by one and takes late ones; with "client" the server reads
-            sums only, as `Private` and `SecureSum` want, and has O(d) memory.
+        flows: who keeps them: "server", which reads replies one by one and takes late ones, or "client": then the
+            server reads sums only, as `Private` and `SecureSum` want, and has O(d) memory.
     """
 
     flows: Literal["server", "client"] = "server"
@@ -200,20 +194,22 @@ class FedNorton(Algorithm[Server, Memory]):
         """Clients simulate their branches, then the server its node; with flows at the server, late replies too."""
         if self.flows == "client":
             return self.round_of_sums(s, clients)
-        s.late, busy = s.late.without_branches(), clients.at_work
-        S, (own, node) = s.late.kirchhoff(s.S, s.x), s.late.lasting(clients.p, s.rho)
+        if not s.late.asked and s.late.delay < FORGET:
+            s.late = Lateness(0.0, s.late.rounds, s.late.share, s.late.turns)  # without branches
+        busy, S = clients.at_work, s.late.kirchhoff(s.S, s.x)
+        own, node = s.late.lasting(clients.p, s.rho)
         first = Net(S * own * (s.late.part - 1))
         net = {i: Net((s.J[i] - S).mul_(own)) if i in s.J else first for i in clients.ids}
         replies = clients.ask(self.simulate, Model(s.x), net, late="deliver")
         got = replies.each()
-        asked = s.late.asked | {i: Request(s.x, n.flow) for i, n in net.items() if i not in busy}
+        asked = s.late.asked | {i: (s.x, n.flow) for i, n in net.items() if i not in busy}
         s.late.asked = {i: asked[i] for i in sorted(clients.at_work)}
         if not got:
             return None
         s.late.arrived(replies, clients.round)
         rate, root = (sum(clients.p[i] * float(w.T) ** k for i, w in got.items()) / replies.share for k in (-1, 0.5))
-        after, u = self.refresh(s, S, {i: (asked[i], w) for i, w in got.items()}, clients.p, node)
-        damped = 1 + (1 / rate + root * rate**-0.5) * s.late.m * s.late.G
+        after, u = self.refresh(s, S, {i: (*asked[i], w) for i, w in got.items()}, clients.p, node)
+        damped = 1 + (AHEAD / rate + root * rate**-0.5) * MARGIN * s.late.part * s.late.G
         return self.move(s, (S, after), u, 1 / rate, clients, len(got), damped)
 
     @on_client(vectorized=True)
@@ -223,38 +219,39 @@ class FedNorton(Algorithm[Server, Memory]):
         return TimedStep(went.step, went.T)
 
     def refresh(
-        self, s: Server, S: Vec, got: Mapping[int, tuple[Request, TimedStep]], p: Mapping[int, float], rho: Num
+        self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Num
     ) -> tuple[Vec, Vec]:
-        """J_i⁺, ρ⁺ and Kirchhoff's sum after the replies ``got``, with their requests. Returns S⁺ and u/√T [d]."""
-        share, after, sums, u, J = sum(p[i] for i in got), S.clone(), s.S.clone(), torch.zeros_like(S), dict(s.J)
-        fresh, powers, is_late = 1 - torch.as_tensor(rho).to(S), S.new_zeros(2), s.late.delay > 0
-        for i, (began, up) in got.items():
+        """J_i⁺, ρ⁺ and Kirchhoff's sum after replies, with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
+        share, fresh, is_late, of_S = sum(p[i] for i in got), 1 - float(rho), s.late.delay > 0, 0.0
+        after, u, powers, J = S.clone(), torch.zeros_like(S), S.new_zeros(2), dict(s.J)
+        sums = s.S.clone() if is_late else after
+        for i, (x, n, up) in got.items():
             T, known = float(up.T), i in J
-            flow = began.flow - up.delta / T
-            change = flow - J[i] if known else flow
+            flow = n - up.delta / T
+            error = change = flow - J[i] if known else flow
             g = s.late.gap(i) if is_late else 1 / share
-            error = s.late.visit(i, p[i], s.x, began.x + NEAR * up.delta, flow, change) if is_late else change
-            root, common = T**0.5, (s.T or T) ** 0.5
+            if is_late:
+                sums.add_(change, alpha=p[i])
+                error = s.late.visit(i, p[i], s.x, x + NEAR * up.delta, flow, change)
+            common = fresh * (s.T or T) ** 0.5
+            own = p[i] / share * ((1 - fresh) * T**0.5 + common)
             after.add_(error, alpha=p[i])
-            sums.add_(change, alpha=p[i])
-            u.addcmul_(S + error, root + fresh * (common - root), value=p[i] / share)
-            u.addcmul_(J[i] - S if known else -S, fresh, value=p[i] * g * common)
+            u.add_(error, alpha=own)
+            if known and fresh:
+                u.add_(J[i], alpha=p[i] * g * common)
+            of_S += own - p[i] * g * common
             powers += p[i] * torch.stack([(error @ error) * (known or not is_late), flow @ flow])
             J[i] = flow
         s.J, s.S, s.rho = J, sums, steadiness(*powers)
-        return after, u
+        return after, u.add_(S, alpha=of_S)
 
     def move(
         self, s: Server, S: tuple[Vec, Vec], u: Vec, T: float, clients: Cohort, replies: float, damped: float = 1.0
     ) -> None:
         """v⁺, x⁺ and the average that is evaluated.
 
-        Args:
-            S: Kirchhoff's sum at x before the replies and after them [d].
-            u: the clients' part of the move over √T [d].
-            T: the window.
-            replies: number of replies; the expected number in a private run.
-            damped: 1 + the time of the step times m Σ p_i h_i, where replies are late.
+        ``S`` is Kirchhoff's sum at x before and after the replies, ``u`` the clients' part of the move over √T, [d];
+        ``replies`` is their number, in a private run the expected one; ``damped`` is 1 + the step's time × m Σ p_i h_i.
         """
         f, still = replies / clients.population, torch.zeros_like(s.x)
         v, change = still if s.v is None else s.v, S[1] - S[0]
@@ -265,12 +262,10 @@ class FedNorton(Algorithm[Server, Memory]):
         cos = min(max(along / (after * moved), 0.0), 1.0) if after * moved > 0 else 0.0
         s.age = 0.0 if s.v is None else (s.age + 1) * (1 - cos)
         b = f * s.age / (s.age + NESTEROV)
-        power = after * after  # by products: a float's power raises where it overflows
-        noise = min(1.0, changed * changed / (2 * f * power)) if power > 0 else 1.0
-        v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + T / (1 + T * star) * S[1]) / damped
-        x, w = s.x + v, math.sqrt(f * (1 - b))
-        s.read = None if w == 1 else torch.lerp(s.x if s.read is None else s.read, x, w)
-        s.x, s.v, s.T = x, v, T
+        noise = min(1.0, (changed / after) * (changed / after) / (2 * f)) if after > 0 else 1.0
+        v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + AHEAD * T / (1 + AHEAD * T * star) * S[1]) / damped
+        x, w, read = s.x + v, math.sqrt(f * (1 - b)), self.model(s)
+        s.x, s.v, s.T, s.read = x, v, T, None if w == 1 else torch.lerp(read, x, w)
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
@@ -285,8 +280,6 @@ class FedNorton(Algorithm[Server, Memory]):
             )
         return passive(me, x, net)
 
-    # Flows at the clients
-
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round with flows at the clients: the server sees sums of replies only."""
         replies = clients.ask(self.change_flow, Star(s.x, s.S, float(s.rho), s.T))
@@ -295,8 +288,7 @@ class FedNorton(Algorithm[Server, Memory]):
         if min(float(up.T), float(up.rate)) <= 0:
             return  # a private run's noise can outweigh the times: the flows are in the sum, and the node waits
         s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
-        # The harmonic mean is the smaller one, but where a private run's clipping has made the sums too small.
-        window = min(share / float(up.rate), float(up.T) / share)
+        window = min(share / float(up.rate), float(up.T) / share)  # the first, unless clipping made the sums smaller
         self.move(s, (before, s.S), up.u / share, window, clients, replies.count)
 
     @on_client(vectorized=True)
@@ -312,8 +304,6 @@ class FedNorton(Algorithm[Server, Memory]):
         changed, size = (number(v.square().sum(-1, keepdim=True)) for v in (change, me.memory.J))
         return Change(change, u, went.T, 1 / went.T, changed, size)
 
-    # Clients that join, leave or come back
-
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """S = Σ p_i J_i anew, over the members: of the flows here, or by an exchange, J_i = 0 for ``who``."""
         p, old = clients.p, s.late
@@ -321,11 +311,11 @@ class FedNorton(Algorithm[Server, Memory]):
             s.v, s.age, s.rise, s.way = None, 0.0, 0.0, 0.0
         if self.flows == "client":
             s.S = recall_all(self.name, clients, self.recall, Model(s.x))
-            return
-        s.J = {i: J for i, J in s.J.items() if i in p}
-        s.S = sum((p[i] * J for i, J in s.J.items()), torch.zeros_like(s.x))
-        asked = {i: r for i, r in old.asked.items() if i in p}
-        s.late = Lateness(old.delay, old.rounds, old.share, old.turns, asked)
+        else:
+            s.J = {i: J for i, J in s.J.items() if i in p}
+            asked = {i: r for i, r in old.asked.items() if i in p}
+            s.S = sum((p[i] * J for i, J in s.J.items()), torch.zeros_like(s.x))
+            s.late = Lateness(old.delay, old.rounds, old.share, old.turns, asked)
 
     @on_client
     def recall(self, me: Client[Memory], got: Model) -> Recalled:

@@ -15,11 +15,9 @@ from ...contract.needs import Need
 from ...contract.problem import Problem, State
 from ...contract.types import Vec, column, entries
 
-GROWTH = 1.25
-"""The growth beyond which a descent is made again: at most 1 below lr h = 2 if gradients are exact, more with noise."""
-
-LESS = 1.9
-"""A descent with shorter steps counts only if it lowers the growth by this factor; else the growth was noise."""
+GROWTH, LESS = 1.25, 1.9
+"""The growth beyond which a descent is made again: at most 1 below lr h = 2 for exact gradients, more with noise; and
+the factor by which shorter steps have to lower it to count, else it was noise."""
 
 SHORTER, ATTEMPTS = 4.0, 6
 """The next attempt's steps are so many times shorter; the most descents of a visit, enough for lr h = 2,000."""
@@ -28,8 +26,8 @@ SHORTER, ATTEMPTS = 4.0, 6
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
     """|D/T − f|/|f| with f = D₁/lr, the force of the first step; [1] or [k, 1].
 
-    On a quadratic of curvature h the mean force of K steps, n − J⁺, is s = (1 − (1 − lr h)^K)/(K lr h) times the first
-    one, so an error of the flow grows by this factor |1 − s| from visit to visit. It is below 1 for lr h < 2.
+    On a quadratic of curvature h the mean force of K steps is s = (1 − (1 − lr h)^K)/(K lr h) times the first one, and
+    an error of the flow grows by |1 − s| from visit to visit: this figure, below 1 for lr h < 2.
     """
     size = first.norm(dim=-1, keepdim=True)
     return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
@@ -80,7 +78,7 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
 def shorter(
     me: Client[Any], x: Vec, net: Vec, first: Vec, before: State | None, last: tuple[Vec, float, float]
 ) -> tuple[Vec, float]:
-    """The displacement and the time of the attempt that counts, whose buffers the client keeps.
+    """The attempt that counts, whose buffers the client keeps: its displacement and time.
 
     ``last`` has those and the growth of the first attempt, ``first`` its first step, ``before`` the buffers before it.
     """

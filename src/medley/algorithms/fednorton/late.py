@@ -13,11 +13,9 @@ from ...contract.cohort import Replies
 from ...contract.messages import TimedStep
 from ...contract.types import Vec
 
-DECAY = 0.9
-"""Of sums over rounds: in ten rounds most clients reply."""
-
-FORGET = 0.01
-"""The mean delay below which replies are on time again: 44 rounds after the last late one."""
+DECAY, FORGET = 0.9, 0.01
+"""Of sums over rounds: in ten rounds most clients reply. And the mean delay below which replies are on time again: 44
+rounds after the last late one."""
 
 MARGIN = 2.0
 """m: conductances count twice. A secant through noise is as often too flat as too steep, and too flat overshoots."""
@@ -30,14 +28,6 @@ GAPS = 3.0
 
 KEPT = 0.5
 """What the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
-
-
-@dataclass
-class Request:
-    """A request that is under way: the node [d] and the net flow [d] with which the client began."""
-
-    x: Vec
-    flow: Vec
 
 
 @dataclass
@@ -71,7 +61,7 @@ class Lateness:
         delay: rounds from a request to its reply, a mean over rounds.
         rounds, share: sums over rounds, with decay, of 1 and of Σ p_i over the replies.
         turns: rounds with replies so far.
-        asked: the requests under way, by client.
+        asked: by client, the node [d] and the net flow [d] of its request that is under way.
         branches: by client, from the first late reply on.
         G, GX: Σ p_i h_i, and Σ p_i h_i x̄_i [d]; GX is None before the first.
     """
@@ -80,7 +70,7 @@ class Lateness:
     rounds: float = 0.0
     share: float = 0.0
     turns: int = 0
-    asked: dict[int, Request] = field(default_factory=dict)
+    asked: dict[int, tuple[Vec, Vec]] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     G: float = 0.0
     GX: Vec | None = None
@@ -90,25 +80,15 @@ class Lateness:
         """δ in [0, 1], the share of the rule for late replies that applies; 1 if replies take a round or longer."""
         return min(1.0, self.delay)
 
-    @property
-    def m(self) -> float:
-        """The factor on conductances."""
-        return MARGIN * self.part
-
-    def without_branches(self) -> Lateness:
-        """Once no reply is late or due; until then the same."""
-        on_time = not self.asked and 0 < self.delay < FORGET
-        return Lateness(0.0, self.rounds, self.share, self.turns) if on_time else self
-
     def kirchhoff(self, S: Vec, x: Vec) -> Vec:
-        """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)) of S = Σ p_i J_i [d]."""
-        return S if self.GX is None else S + self.m * (self.G * x - self.GX)
+        """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)) of S = Σ p_i J_i [d]; m = 2δ."""
+        return S if self.GX is None else S + MARGIN * self.part * (self.G * x - self.GX)
 
     def lasting(self, p: Mapping[int, float], rho: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
         """ρ' of the net flows and ρ'' of the node: both ρ where no reply is late.
 
-        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² over the clients' last visits, 1 − σ/2 leaves the least noise in what moves the
-        node. 1 − √σ is smaller: what pushes a client and no longer holds moves it for the whole of its visit.
+        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² over the clients' last visits, 1 − σ/2 leaves the least noise in the move.
+        1 − √σ is smaller: what pushes a client and no longer holds moves it for the whole of its visit.
         """
         size, d = sum(p[i] * b.size for i, b in self.branches.items()), self.part
         if d == 0 or size == 0:
@@ -134,12 +114,9 @@ class Lateness:
     def visit(self, i: int, p: float, x: Vec, at: Vec, flow: Vec, change: Vec) -> Vec:
         """ε_i = Ĵ_i⁺(x) − Ĵ_i(x) [d] after a reply; the branch of client i becomes that of this visit.
 
-        Args:
-            p: p_i.
-            x, at: the node, and x̄_i [d].
-            flow, change: J_i⁺ and J_i⁺ − J_i [d].
+        ``p`` is p_i, ``x`` the node, ``at`` x̄_i, ``flow`` J_i⁺ and ``change`` J_i⁺ − J_i.
         """
-        old, new, m = self.branches.get(i), Branch(at, met=self.turns), self.m
+        old, new, m = self.branches.get(i), Branch(at, met=self.turns), MARGIN * self.part
         GX = torch.zeros_like(x) if self.GX is None else self.GX
         if old is not None:
             dx = at - old.at
