@@ -19,7 +19,7 @@ from torch import nn
 import medley as md
 from medley.algorithms.fednorton import Change, Memory, Net, Server, steadiness
 from medley.algorithms.fednorton.descent import same_draws
-from medley.algorithms.fednorton.late import FORGET, Branch, Lateness, Request
+from medley.algorithms.fednorton.late import FORGET, Branch, Lateness
 from medley.contract.messages import Model, TimedStep
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
@@ -312,7 +312,7 @@ def test_conductances_are_forgotten_once_no_reply_is_late_or_due():
     for r in (rig, plain):
         r(range(N))
     branches = {i: Branch(rig.s.x, 1.0, 1.0, 1.0, 1.0) for i in range(N)}
-    asked = {0: Request(rig.s.x, rig.s.J[0])}
+    asked = {0: (rig.s.x, rig.s.J[0])}
     rig.s.late = replace(
         rig.s.late, delay=FORGET / 2, G=1.0, GX=torch.ones_like(rig.s.x), branches=branches, asked=asked
     )
@@ -348,7 +348,7 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
     # No conductance yet; σ = ¼; client 2 was silent for three rounds, the others for one.
     known.branches = {i: Branch(x, size=4.0, error=1.0, met=known.turns - 2 * (i == 2)) for i in range(N)}
     rig(A)
-    delay = 0.5 * (1 - 1 / (0.9 * (0.9 + 1) + 1 + 0.9**3 / 0.9**3 * 0.729))  # these replies are of this round
+    delay = 0.5 * (1 - 1 / (1 + 0.9 + 0.9**2 + 0.9**3))  # the fourth round's replies are of this round
     assert known.delay == s.late.delay == pytest.approx(delay)
     own, taken = (0.5 * rho + 0.5 * lasts for lasts in (0.5, 0.875))
     H, b, _ = quadratic_parts(TOY)
@@ -372,12 +372,12 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
     rise, way = rise / 2 + float((S1 - S) @ v) / f, way / 2 + float(v @ v)
     t = (t + 1) * (1 - max(0.0, float(S1 @ v / (S1.norm() * v.norm()))))
     beta = min(f * t / (t + 3), 1 - min(1.0, float((S1 - S).norm() / S1.norm()) ** 2 / (2 * f)) / 2)
-    steps = T + math.sqrt(T) * sum(p[i] * math.sqrt(T_i[i]) for i in A) / share
-    forward = (u + T * S1 / (1 + T * max(0.0, rise / way))) / (1 + steps * m * G)
+    steps = 2 * T + math.sqrt(T) * sum(p[i] * math.sqrt(T_i[i]) for i in A) / share
+    forward = (u + 2 * T * S1 / (1 + 2 * T * max(0.0, rise / way))) / (1 + steps * m * G)
     assert float((s.x - (x + beta * v - forward)).norm()) < 1e-12 * float(x.norm())
     assert float((s.S - kirchhoff(rig)).norm()) < 1e-12
     assert float(s.rho) == pytest.approx(1 - changed / size / 2, rel=1e-9)
-    assert s.late.G == pytest.approx(G)
+    assert abs(s.late.G - G) < 1e-12
 
 
 def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
@@ -390,7 +390,7 @@ def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
         late.visit(0, 0.5, vec(1, 1, 1), b, flow(b), flow(b) - flow(a))
     branch = late.branches[0]
     assert branch.h == pytest.approx(h, rel=1e-12)
-    assert late.G == pytest.approx(0.5 * h, rel=1e-12)
+    assert abs(late.G - 0.5 * h) < 1e-12
     # Kirchhoff's sum at another x, with the conductance twice over.
     ahead = late.kirchhoff(0.5 * flow(points[-1]), vec(0, 0, 0))
     assert torch.allclose(ahead, 0.5 * (flow(points[-1]) + 2 * h * (0 - points[-1])), rtol=0, atol=1e-12)
@@ -399,9 +399,9 @@ def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
 @given(h=st.floats(0.01, 1e4), T=st.floats(1e-3, 10))
 @settings(max_examples=30)
 def test_with_a_conductance_a_late_step_goes_at_most_half_the_way(h, T):
-    """Backward Euler with m = 2: all replies met h x, and x moves by less than it takes to bring Kirchhoff's sum to 0."""
+    """Backward Euler with m = 2, where all replies met h x: x stops before it is half way to where S is 0."""
     x, S = vec(1), vec(h)
-    s = moved(S, S, T**0.5 * S, T, damped=1 + 2 * T * 2 * h, x=x)
+    s = moved(S, S, T**0.5 * S, T, damped=1 + (2 * T + T) * 2 * h, x=x)
     assert 0 < 1 - float(s.x) <= 0.5 + 1e-12
 
 
@@ -416,12 +416,13 @@ def test_a_client_that_replies_rarely_counts_for_at_most_three_mean_gaps():
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.25, 0.5, 0.75, 0.9, 1.0])
-@pytest.mark.parametrize("e", [0.0, 0.5])
-def test_the_mean_round_is_stable_for_times_of_any_distribution(rho, e):
+@pytest.mark.parametrize("ahead", [0.0, 0.5, None])
+def test_the_mean_round_is_stable_for_times_of_any_distribution(rho, ahead):
     """Eigenvalues of a round of clients of one curvature that all take part, as (J_1 .. J_n, x) maps, at lr h ≤ 1.
 
     The map is the code's own: ∇f_i = h x, and the columns of the identity stand for J_1 .. J_n and x. The last term of
-    the move is −e T S⁺, with e = 1/(1 + T h).
+    the move is −e T S⁺. None is e = 2/(1 + 2 T Σ p_i s_i h), by the conductance that a move along x shows. With e = 1
+    whatever the conductance, 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
     """
     rng, m = np.random.default_rng(1), method()
     for _ in range(300):
@@ -437,23 +438,28 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho, e):
         D = [T_i[i] * s_i[i] * (nets[i] - h * x) for i in range(n)]
         with unchecked():
             s = Server(x, S, dict(enumerate(J)), rho, T)
-            got = {i: (Request(x, nets[i]), TimedStep(D[i], float(T_i[i]))) for i in range(n)}
+            got = {i: (x, nets[i], TimedStep(D[i], float(T_i[i]))) for i in range(n)}
             after, u = m.refresh(s, S, got, dict(enumerate(p.tolist())), rho)
+        e = 2 / (1 + 2 * T * float(p @ s_i) * h) if ahead is None else ahead
         whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
         assert float(torch.linalg.eigvals(whole).abs().max()) < 1
 
 
 def mean_round(eta: float, f: float, e: float, beta: float = 0.0) -> np.ndarray:
-    """(x, T·S, v) after a mean round of alike clients of curvature h: η = 1 − (1 − lr h)^K, their way to the minimum."""
+    """(x, T·S, v) after a mean round of alike clients of curvature h, who go η = 1 − (1 − lr h)^K of their way."""
     x = np.array([1 - eta * (1 + e * f), -e * (1 - f), beta])
     return np.array([x, [f * eta, 1 - f, 0], x - [1, 0, 0]])
 
 
 @pytest.mark.parametrize("f", [0.01, 0.1, 0.3, 0.5, 0.8, 0.95, 1.0])
 def test_the_mean_round_is_stable_for_every_curvature_that_a_descent_bears(f: float):
-    """A descent that does not diverge has η ≤ 1: it cannot go further than its own minimum. The motion is below f."""
+    """A descent that does not diverge has η ≤ 1: it cannot go further than its own minimum. The motion is below f.
+
+    e is at most 2/(1 + 2 T h), and clients that go η of their way show the conductance h = η/T. Any e below 1 is stable
+    too, so that a conductance may be measured too low, down to T h = ½.
+    """
     for eta in np.linspace(1e-2, 1, 30):
-        for e in np.linspace(0, 0.999, 10):
+        for e in np.linspace(0, max(0.999, 2 / (1 + 2 * eta)), 12):
             assert abs(np.linalg.det(mean_round(eta, f, e)[:2, :2])) == pytest.approx((1 - f) * (1 - eta), abs=1e-12)
             for beta in np.linspace(0, 0.999 * f, 8):
                 assert max(abs(np.linalg.eigvals(mean_round(eta, f, e, beta)))) < 1
@@ -461,7 +467,7 @@ def test_the_mean_round_is_stable_for_every_curvature_that_a_descent_bears(f: fl
 
 
 def test_alike_clients_take_the_mean_round():
-    """A round at rest, where no conductance is known and e = 1, and one in motion."""
+    """A round at rest, where no conductance is known and e = 2, and one in motion."""
     alike = Synthetic(LeastSquares(), TOY.clients[:1] * 4, TOY.x_star, 0.0)
     H, b, _ = quadratic_parts(alike)
     lam, U = torch.linalg.eigh(H[0])
@@ -473,8 +479,8 @@ def test_alike_clients_take_the_mean_round():
         rig.s.rise, rig.s.way = (0.0, 0.0) if v is None else (0.01, 0.002)
         x0 = rig.s.x
         rig((1,))
-        e = 1 / (1 + T * rig.bookkeeping.notes["conductance"])
-        assert e == 1 if v is None else 0.3 < e < 0.9
+        e = 2 / (1 + 2 * T * rig.bookkeeping.notes["conductance"])
+        assert e == 2 if v is None else 0.3 < e < 1.9
         age = rig.s.age
         noise = float((rig.s.S - S).square().sum() / rig.s.S.square().sum()) * 2
         beta = min(0.25 * age / (age + 3), 1 - min(1.0, noise) / 2)
@@ -646,31 +652,30 @@ def moved(
     return s
 
 
-def test_a_move_at_rest_is_the_clients_part_and_one_window_along_kirchhoffs_sum():
+def test_a_move_at_rest_is_the_clients_part_and_two_windows_along_kirchhoffs_sum():
     S = vec(0.6, -0.8)
     s = moved(S, S, vec(2.0, 1.0), T=0.25)
     assert torch.equal(s.x, s.v)
-    assert torch.allclose(s.v, -0.5 * vec(2.0, 1.0) - 0.25 * S, rtol=0, atol=1e-15)
+    assert torch.allclose(s.v, -0.5 * vec(2.0, 1.0) - 0.5 * S, rtol=0, atol=1e-15)
     assert (s.T, s.age, s.rise, s.way) == (0.25, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("f", [1.0, 0.4])
 def test_the_last_term_is_backward_euler_with_the_stars_conductance(f):
-    """S⁺ − S = f h v gives h, whatever the share; and x then goes T S/(1 + T h) along S."""
+    """S⁺ − S = f h v gives h, whatever the share; and x then goes 2 T S/(1 + 2 T h) along S."""
     v, S, T, h = vec(0.0, 0.5), vec(1.0, 0.0), 0.3, 40.0
-    s = moved(S, S + f * h * v, T=T, f=f, v=v, age=0.0)
-    after, b = S + f * h * v, min(f * 1 / 4, 0.5)
-    cos = float(after @ v / after.norm() / v.norm())
-    age = 1 - cos
-    b = f * age / (age + 3)
+    after = S + f * h * v
+    s = moved(S, after, T=T, f=f, v=v)
+    age = 1 - float(after @ v / after.norm() / v.norm())
     noise = min(1.0, float((f * h * v).norm() / after.norm()) ** 2 / (2 * f))
+    beta = min(f * age / (age + 3), 1 - noise / 2)
     assert s.rise / s.way == pytest.approx(h)
-    assert torch.allclose(s.v, min(b, 1 - noise / 2) * v - T * after / (1 + T * h), rtol=0, atol=1e-14)
-    # S that falls along the move: no conductance, and no longer step than the window.
-    assert torch.allclose(
-        moved(S, -S, T=T, f=f, v=vec(1.0, 0.0)).v - moved(S, -S, T=T, f=f).v,
-        vec(0, 0) + min(f * 1 / 4, 0.5 if f == 1 else 1 - 0.5) * vec(1.0, 0.0),
-    )
+    assert torch.allclose(s.v, beta * v - 2 * T * after / (1 + 2 * T * h), rtol=0, atol=1e-14)
+    # Half of what was seen before stays.
+    s = moved(S, after, T=T, f=f, v=v, rise=3.0, way=0.7)
+    assert (s.rise, s.way) == pytest.approx((1.5 + h * 0.25, 0.35 + 0.25))
+    # S fell along the move: there is no conductance, and x goes two windows.
+    assert torch.allclose(moved(S, S / 2, T=T, f=f, v=vec(1.0, 0.0)).v, -2 * T * S / 2, rtol=0, atol=1e-14)
 
 
 def test_the_conductance_is_the_curvature_along_the_last_move():
@@ -734,7 +739,7 @@ def test_the_node_waits_where_noise_outweighs_the_times():
 
 
 def age_after(f: float, S: torch.Tensor, v: torch.Tensor, age: float) -> tuple[float, float]:
-    """β₀ and the age after a round in which S does not change: β is read off the move, where noise does not bound it."""
+    """β₀ and the age after a round in which S does not change, so that noise does not bound β; read off the move."""
     s, rest = moved(S, S, f=f, v=v, age=age), moved(S, S, f=f)
     beta = float((s.x - rest.x) @ v / (v @ v)) if float(v @ v) else 0.0
     return beta, s.age
@@ -791,7 +796,7 @@ def test_the_bound_holds_for_the_motion_and_not_for_the_read_out(where, ids, rou
     for _ in range(rounds):
         rig(ids)
     v = torch.linspace(-0.01, 0.02, len(rig.s.x), dtype=torch.float64)
-    rig.s.v, rig.s.age, rig.s.rise, rig.s.way = v, 400.0, -math.inf, 1.0  # no conductance
+    rig.s.v, rig.s.age, rig.s.rise, rig.s.way = v, 400.0, -1e9, 1.0  # no conductance
     S, x, read, f = rig.s.S, rig.s.x, rig.method.model(rig.s), len(ids) / N
     still = Rig(method(where), TOY, lr=LR, epochs=STEPS)
     for _ in range(rounds):
@@ -916,7 +921,7 @@ def test_members_that_come_back_or_leave(where):
     assert all(torch.equal(J, before[i]) for i, J in flows(rig).items())
     if where == "server":  # as if nothing had been
         assert (rig.s.age, rig.s.v is None) == (age, False)
-        rig.s.late.branches, rig.s.late.asked = {4: Branch(S)}, {3: Request(S, S), 4: Request(S, S)}
+        rig.s.late.branches, rig.s.late.asked = {4: Branch(S)}, {3: (S, S), 4: (S, S)}
         left = SimpleNamespace(p={0: 0.5, 3: 0.5})
         with unchecked():
             rig.method.readmit(rig.s, left, [])  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def card(
         age = (age + 1) * (1 - max(0.0, float(S1 @ v / (S1.norm() * v.norm())))) if v.any() else 0.0
         beta0 = f * age / (age + 3)
         noise = min(1.0, float((S1 - S).norm() / S1.norm()) ** 2 / (2 * f))
-        v = min(beta0, 1 - noise / 2) * v - u - T * S1 / (1 + T * h)
+        v = min(beta0, 1 - noise / 2) * v - u - 2 * T * S1 / (1 + 2 * T * h)
         x = x + v
         read = read + math.sqrt(f * (1 - beta0)) * (x - read)
         changed, size = (sum(float(p[i] * w[i].square().sum()) for i in A) for w in (after - J, after))
