@@ -53,15 +53,15 @@ PLAIN = [Setting(0.3, 0.0, 100)]
 
 
 def circuit(s: Setting) -> Bounds:
-    """A flow is a displacement over the time T = lr·steps; the times themselves get four times their typical size.
+    """A flow is a displacement over the time T = lr·steps, u one over √T; times and rates get four times the typical.
 
     One factor clips all fields. A flow of ten times its bound has a square of a hundred times the bound's, so that
     squares with less room would clip the flow.
     """
     T = s.lr * STEPS
     flow = 1.6 * s.bound / T
-    times = {"T": 4 * T, "square": 4 * T**2, "trust": 4 * T**0.5, "slope": 4 * T**-0.5}
-    return {"flow": flow, "ahead": flow * T**0.5, **times, "changed": 100 * flow**2, "size": 100 * flow**2}
+    squares = {"changed": 100 * flow**2, "size": 100 * flow**2}
+    return {"flow": flow, "u": flow * T**0.5, "T": 4 * T, "rate": 4 / T, **squares}
 
 
 METHODS: dict[str, tuple[Any, Callable[[Setting], Bounds]]] = {

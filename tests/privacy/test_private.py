@@ -323,14 +323,13 @@ def test_noise_on_the_times_of_a_circuit() -> None:
     """FedNorton under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
     toy = md.problems.logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
-    bounds = {"flow": 0.1, "ahead": 0.1, "T": 9.0, "square": 9.0, "trust": 9.0, "slope": 9.0}
-    bounds |= {"changed": 1.0, "size": 1.0}
+    bounds = {"flow": 0.1, "u": 0.1, "T": 9.0, "rate": 9.0, "changed": 1.0, "size": 1.0}
     shares = []
 
     class Seen(md.FedNorton):
         def round(self, s, clients):
             super().round(s, clients)
-            shares.append(float(s.steady))
+            shares.append(float(s.rho))
 
     method = md.Private(Seen(flows="client"), noise=3.0, clip=bounds)
     result = md.run(method, fed, rounds=40, progress=False, throw=False)

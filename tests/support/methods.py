@@ -48,6 +48,8 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedNL(mode="pp", k=2),
     md.FedNL(speculative=True, k=2),
     md.FedNew(),
+    md.FedNorton(),
+    md.FedNorton(flows="client"),
     md.FedNova(),
     md.FedNS(),
     md.FedPer(),
