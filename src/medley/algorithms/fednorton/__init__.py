@@ -219,7 +219,12 @@ class FedNorton(Algorithm[Server, Memory]):
         return TimedStep(went.step, went.T)
 
     def refresh(
-        self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Num
+        self,
+        s: Server,
+        S: Vec,
+        got: Mapping[int, tuple[Vec, Vec, TimedStep]],
+        p: Mapping[int, float],
+        rho: float | Tensor,
     ) -> tuple[Vec, Vec]:
         """J_i⁺, ρ⁺ and Kirchhoff's sum after replies, with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
         share, fresh, is_late, of_S = sum(p[i] for i in got), 1 - float(rho), s.late.delay > 0, 0.0
