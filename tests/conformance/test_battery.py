@@ -19,8 +19,10 @@ from medley.contract.client import Client
 from medley.contract.cohort import Cohort
 from medley.contract.message import Message
 from medley.contract.types import Vec
-from medley.testing import checks, conformance
+from medley.testing import bits, checks, conformance
 from medley.testing.card import Line, Term, card
+from medley.testing.subject import Subject
+from medley.transports import Processes
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -125,46 +127,59 @@ class Descent(Algorithm[Server, Memory]):
         return Step(step, step if self.fault == "sends more" else None)
 
 
-def failing(method: Algorithm[Any, Any], names: Collection[str]) -> set[str]:
-    """Which of these checks fail."""
-    out = set()
+def failing(method: Algorithm[Any, Any], names: Collection[str]) -> dict[str, list[str]]:
+    """Those of these checks that fail, with the notes of their errors."""
+    out = {}
     for check in (c for c in checks(method) if c.name in names):
         try:
             check()
-        except (AssertionError, md.MedleyError, ZeroDivisionError):
-            out.add(check.name)
+        except (AssertionError, md.MedleyError, ZeroDivisionError) as e:
+            out[check.name] = getattr(e, "__notes__", [])
     return out
 
 
 ALL = {c.name for c in checks(Descent())}
-WORKERS = {"one worker", "two workers"}
+APART = {"scrambled", "one worker"}
 
 FAULTS = {
     "changes memory in place": ALL,
     "changes the server in place": {"server by assignment"},
     "leaves replies unread": ALL,
-    "counts who came before": {"arrival", "two workers", "lost reply", "asked twice", "relabelled"},
-    "remembers elsewhere": WORKERS | {"resume", "lost reply", "asked twice"},
+    "counts who came before": {"scrambled", "lost reply", "relabelled"},
+    "remembers elsewhere": APART | {"resume", "lost reply"},
     "knows its number": {"relabelled"},
     "sends more": {"card", "narrow codec"},
     "asks the absent": {"partial", "members"},
     "divides by n - 1": {"one client"},
     "walks on its own": {"small steps"},
-    "keeps state on itself": WORKERS
-    | {"stacks", "arrival", "same again", "resume", "lost reply", "asked twice", "frozen", "members"},
-    "draws without a name": WORKERS | {"stacks", "arrival", "same again", "resume", "asked twice", "members"},
+    "keeps state on itself": APART | {"stacks", "same again", "resume", "lost reply", "frozen", "members"},
+    "draws without a name": APART | {"stacks", "same again", "resume", "members"},
 }
+
+SCRAMBLED = {fault: "arrival, two workers, asked twice" for fault in FAULTS if "scrambled" in FAULTS[fault]} | {
+    "remembers elsewhere": "two workers, asked twice"
+}
+"""The parts of a scrambled run that fail by themselves."""
 
 
 def test_a_sound_method_passes() -> None:
-    assert failing(Descent(), ALL) == set()
+    assert failing(Descent(), ALL) == {}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_where_it_should_be(fault: str) -> None:
     # One check of those that have nothing to do with it is run along, lest a fault be one that fails everywhere.
     others = sorted(ALL - FAULTS[fault] - {"frozen"})[:1]
-    assert failing(Descent(fault), FAULTS[fault] | set(others)) == FAULTS[fault]
+    failed = failing(Descent(fault), FAULTS[fault] | set(others))
+    assert failed.keys() == FAULTS[fault]
+    assert failed.get("scrambled", [])[:1] == [f"fail by themselves: {w}" for w in [SCRAMBLED.get(fault)] if w]
+
+
+def test_a_scrambled_run_that_fails_only_as_a_whole_fails() -> None:
+    subject = Subject(Descent("counts who came before"))
+    with pytest.raises(AssertionError, match=r"answered differently|x differs") as e:
+        bits.scrambled(subject, Processes(2), alone={"sleeping": lambda t: None, "waking": lambda t: None})
+    assert e.value.__notes__ == ["fail by themselves: none of sleeping, waking"]
 
 
 @dataclass
@@ -186,7 +201,7 @@ class Thawed(Algorithm[Server]):
 
 
 def test_a_method_has_to_be_frozen() -> None:
-    assert failing(Thawed(), {"frozen", "card"}) == {"frozen"}
+    assert failing(Thawed(), {"frozen", "card"}).keys() == {"frozen"}
 
 
 @dataclass(frozen=True)
@@ -213,8 +228,8 @@ class Mixing(Algorithm[Server]):
 
 
 def test_a_method_that_is_another_one_for_stacks_is_found() -> None:
-    assert failing(Mixing(), {"stacks", "card", "arrival"}) == {"stacks"}
-    assert failing(Mixing(mixing=False), {"stacks"}) == set()
+    assert failing(Mixing(), {"stacks", "card", "scrambled"}).keys() == {"stacks"}
+    assert failing(Mixing(mixing=False), {"stacks"}) == {}
 
 
 def test_conformance_tells_all_that_failed() -> None:
@@ -388,7 +403,7 @@ class Cardless(md.FedAvg):
 
 
 def test_a_users_method_may_do_without_a_card() -> None:
-    assert failing(Cardless(), {"card", "narrow codec"}) == set()
+    assert failing(Cardless(), {"card", "narrow codec"}) == {}
     with pytest.raises(AssertionError, match="has no section"):
         card(Cardless())
 

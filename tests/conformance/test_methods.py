@@ -21,7 +21,8 @@ TYPED = {"card", "partial", "one client", "narrow codec"}
 LONG = {"a round", "one worker", "stacks"}
 """Checks that `make test` leaves out.
 
-All others go through a round; two workers take the same way as one; tests/engines/test_stacked.py has all methods.
+All others go through a round; the scrambled run's two workers take the same way as one; tests/engines/test_stacked.py
+has the stacks of all methods.
 """
 
 FIRST = {type(m): m for m in reversed(METHODS)}

@@ -109,12 +109,12 @@ def federation(name: str, **pace: Any) -> md.Federation:
     )
 
 
-def run(method: Algorithm[Any, Any], fed: md.Federation, engine: str, **options: Any) -> md.Result:
-    return md.run(method, fed, rounds=2, dtype="float64", progress=False, engine=engine, **options)
+def run(method: Algorithm[Any, Any], fed: md.Federation, engine: str, rounds: int = 2, **options: Any) -> md.Result:
+    return md.run(method, fed, rounds, dtype="float64", progress=False, engine=engine, **options)
 
 
-def agree(method: Algorithm[Any, Any], fed: md.Federation) -> None:
-    a, b = run(method, fed, "seq"), run(method, fed, "stacked")
+def agree(method: Algorithm[Any, Any], fed: md.Federation, rounds: int = 2) -> None:
+    a, b = (run(method, fed, engine, rounds=rounds) for engine in ("seq", "stacked"))
     assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-12
     assert list(a.ledger) == list(b.ledger)
     assert a.history[-1]["seconds"] == pytest.approx(b.history[-1]["seconds"], rel=1e-12)
@@ -128,9 +128,9 @@ def agree(method: Algorithm[Any, Any], fed: md.Federation) -> None:
 def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
     if (name, pace) == ("attention", "adam"):
         pytest.skip("attention does not depend on the bias of its keys, and Adam divides rounding by rounding there")
-    # A pull and a shift, and T of steps that fade under a pull.
-    for method in (md.FedDyn(alpha=0.5), md.FedNova(mu=0.2)):
-        agree(method, federation(name, **PACES[pace]))
+    # A pull and a shift, which round 2 has, and T of steps that fade under a pull.
+    agree(md.FedDyn(alpha=0.5), federation(name, **PACES[pace]))
+    agree(md.FedNova(mu=0.2), federation(name, **PACES[pace]), rounds=1)
 
 
 METHODS = [

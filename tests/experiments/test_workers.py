@@ -65,7 +65,7 @@ def test_in_turn_ends_with_the_first_interrupted_run(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_call_stops_its_workers_and_keeps_what_is_made(tmp_path: Path) -> None:
-    """Ctrl-C comes with the end of the first run; the others sleep a minute, and their processes are gone at once."""
+    """Ctrl-C comes with the end of the first run; the others sleep an hour, and their processes are gone at once."""
     processes: list[Any] = []
 
     class Pool(workers.Pool):
@@ -75,18 +75,16 @@ def test_an_interrupted_call_stops_its_workers_and_keeps_what_is_made(tmp_path: 
 
     def slow(run: PlannedRun, on_row: Callable[[Row], object]) -> Result:
         if run.seed:
-            time.sleep(60)
+            time.sleep(3600)
         return make(run, on_row)
 
     class Struck(Bar):
         def done(self, *args: Any) -> None:
             raise KeyboardInterrupt
 
-    began = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "Pool", Pool)
         results, stopped = workers.forked(planned(tmp_path, 3), slow, 2, Struck(False, "compare", 3, 2))
-    assert time.monotonic() - began < 20
     assert stopped
     assert list(results) == [0]
     assert results[0].status.ok

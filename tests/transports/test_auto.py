@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -132,6 +134,8 @@ def test_a_long_run_in_one_process_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(auto, "LONG", 0.0)
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) * 1e-6)  # a busy machine would take a second
     monkeypatch.setattr(Unchosen, "open", lambda self, host: LongConnection(host, 4))
     with caplog.at_level(logging.WARNING, "medley"):
         result = md.run(md.SCAFFOLD(), digits(), 3, progress=False)

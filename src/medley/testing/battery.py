@@ -16,6 +16,13 @@ from .subject import Subject
 
 FIRST = "a round"
 
+ALONE: dict[str, Callable[[Subject], None]] = {
+    "arrival": bits.arrival,
+    "two workers": partial(bits.elsewhere, transport=Processes(2), where="two workers"),
+    "asked twice": messages.asked_twice,
+}
+"""The parts of a scrambled run, which are told apart only if it fails."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -52,9 +59,8 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
             "frozen": conduct.frozen,
             "card": messages.costs,
             "same again": bits.same_again,
-            "arrival": bits.arrival,
+            "scrambled": partial(bits.scrambled, transport=Processes(2), alone=ALONE),
             "one worker": partial(bits.elsewhere, transport=Processes(1), where="one worker"),
-            "two workers": partial(bits.elsewhere, transport=Processes(2), where="two workers"),
             "stacks": bits.stacks,
             "resume": bits.resume,
             "server by assignment": conduct.server_by_assignment,
@@ -64,7 +70,6 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
             "members": conduct.members,
             "secure sums": conduct.secure_sums,
             "lost reply": messages.lost_reply,
-            "asked twice": messages.asked_twice,
             "nobody": conduct.nobody,
             "one client": conduct.one_client,
             "narrow codec": messages.narrow_codec,

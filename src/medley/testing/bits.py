@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..transports import Local
 from ..wire.connection import Transport
 from .compare import expect, expect_same
 from .faults import Rewired, backwards, one_by_one
+from .faults import scrambled as scramble
 from .subject import Subject
 
 
@@ -34,6 +36,31 @@ def elsewhere(t: Subject, transport: Transport, where: str) -> None:
     for place in t.places:
         other = t.run(place.federation(), transport=Rewired(transport, one_by_one))
         expect_same(t.single(place), other, f"{place.name}: one process, and {where}")
+
+
+def scrambled(t: Subject, transport: Transport, alone: Mapping[str, Callable[[Subject], None]]) -> None:
+    """Clients behind ``transport``, from the last to the first, with requests that arrive twice: the same bits.
+
+    If that fails, the checks in ``alone`` try one thing at a time. The first error among theirs is raised, with a note
+    that names all that fail.
+    """
+    for place in t.places:
+        try:
+            other = t.run(place.federation(), transport=Rewired(transport, scramble))
+            expect_same(t.single(place), other, f"{place.name}: served elsewhere, backwards and twice")
+        except Exception as e:
+            failed = {name: error for name, test in alone.items() if (error := _error(t, test)) is not None}
+            first = next(iter(failed.values()), e)
+            first.add_note(f"fail by themselves: {', '.join(failed) or 'none of ' + ', '.join(alone)}")
+            raise first from None
+
+
+def _error(t: Subject, test: Callable[[Subject], None]) -> Exception | None:
+    try:
+        test(t)
+    except Exception as e:
+        return e
+    return None
 
 
 def stacks(t: Subject) -> None:

@@ -32,7 +32,7 @@ def frozen(t: Subject) -> None:
     expect(parameters is not None and parameters.frozen, f"{kind.__name__} must be @dataclass(frozen=True)")
     before = copy.deepcopy(vars(t.method))
     for place in t.places:
-        t.run(place.federation())
+        t.fresh(place)
     expect(
         equal(before, vars(t.method)),
         f"a run changed {kind.__name__} itself; what changes belongs into Server and Memory",

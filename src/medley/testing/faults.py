@@ -55,10 +55,29 @@ def twice(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
     """Delivers every request twice, as if the first replies had not come in time. Both replies have to be the same."""
     first = {a.block: a for a in one_by_one(connection, exchange)}  # blocks come in any order
     for b in one_by_one(connection, exchange):
-        a = first.pop(b.block)
-        same = equal(a.replies, b.replies) and equal(a.total, b.total) and a.receipts == b.receipts
-        expect(same, f"{exchange.method}: the same request was answered differently the second time")
+        _expect_same(first.pop(b.block), b, exchange)
         yield b
+
+
+def scrambled(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
+    """Serves clients from the last to the first, and delivers requests twice: of one half in odd rounds, the other in
+    even ones. Replies arrive from the last to the first.
+    """
+    ids = [i for block in exchange.blocks for i in block]
+    turns = range(len(ids))[::-1]
+    again = [turn for turn in turns if (turn + exchange.tag[0]) % 2]
+    blocks = tuple((ids[turn],) for turn in (*turns, *again))
+    replies = {reply.block: reply for reply in connection.exchange(replace(exchange, blocks=blocks))}
+    for k, turn in enumerate(again):
+        _expect_same(replies[turns.index(turn)], replies.pop(len(ids) + k), exchange)
+    for k, turn in enumerate(turns):
+        replies[k].block = turn
+        yield replies[k]
+
+
+def _expect_same(a: Fold, b: Fold, exchange: Exchange) -> None:
+    same = equal(a.replies, b.replies) and equal(a.total, b.total) and a.receipts == b.receipts
+    expect(same, f"{exchange.method}: the same request was answered differently the second time")
 
 
 def losing(lost: Collection[tuple[int, int, int]], *, served: bool) -> Deliver:

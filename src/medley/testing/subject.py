@@ -57,8 +57,11 @@ class Subject:
 
     def plain(self, place: Place) -> Result:
         """The result that others are compared with; computed once."""
-        if place.name not in self._plain:
-            self._plain[place.name] = self.run(place.federation())
+        return self._plain[place.name] if place.name in self._plain else self.fresh(place)
+
+    def fresh(self, place: Place) -> Result:
+        """The same, computed now."""
+        self._plain[place.name] = self.run(place.federation())
         return self._plain[place.name]
 
     def single(self, place: Place) -> Result:
