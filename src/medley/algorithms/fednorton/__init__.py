@@ -261,7 +261,9 @@ class FedNorton(Algorithm[Server, Memory]):
         f, still = replies / clients.population, torch.zeros_like(s.x)
         v, change = still if s.v is None else s.v, S[1] - S[0]
         found = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
-        after, changed, moved, along, rise = torch.stack(found).tolist()
+        found += [s.rho] if isinstance(s.rho, Tensor) else []  # with them, for one wait
+        after, changed, moved, along, rise, *rho = torch.stack(found).tolist()
+        s.rho = rho[0] if rho else s.rho
         s.rise, s.way = KEPT * s.rise + rise / f, KEPT * s.way + moved * moved
         star = max(0.0, s.rise / s.way) if s.way > 0 else 0.0
         cos = min(max(along / (after * moved), 0.0), 1.0) if after * moved > 0 else 0.0
