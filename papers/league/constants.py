@@ -1,6 +1,6 @@
 """FedNorton's constants and terms: each made smaller, larger or switched off, on the same seeds as the method itself.
 
-python papers/league/constants.py run     # 15 minutes of CPU time; the same command goes on after an interruption
+OMP_NUM_THREADS=1 python papers/league/constants.py run     # the same command goes on after an interruption
 python papers/league/constants.py page    # the figures of docs/decisions/fednorton.md
 """
 
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import os
 import sys
-import textwrap
 from contextlib import ExitStack
 from math import exp, inf, log
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from entrants import Entrant
-from ranking import holm
+from ranking import holm, paired
 from registry import FEDERATIONS, Entry
 from results import HERE, Line, read
 from run import SEEDS, once
@@ -41,17 +38,17 @@ def toy(text: str, lr: LogUniform, replies: int | None = None, **how: Any) -> No
     FEDERATIONS[text] = Entry("constants", lambda: made, 60, text, "loss", replies=replies)
 
 
-SLOW = Devices(speed=[60.0 if i % 3 == 0 else 1000.0 for i in range(12)], down=1e6, up=1e6, latency=0.01)
+slow = Devices(speed=[60.0, 1000.0, 1000.0] * 4, down=1e6, up=1e6, latency=0.01)
 toy("T in ratios to 100", LogUniform(0.01, 0.1), participation=0.4)
 toy("lr h up to 3", LogUniform(0.003, 0.02))
-toy("a third 16 times slower", LogUniform(0.02, 0.1), 3, devices=SLOW)
+toy("a third 16 times slower", LogUniform(0.02, 0.1), 3, devices=slow)
 
 
 def edited(name: str, old: str, new: str) -> tuple[str, Any]:
     """The name of a method of FedNorton, and the method with a piece of its text replaced."""
-    text, made = textwrap.dedent(inspect.getsource(getattr(md.FedNorton, name))), dict[str, Any]()
+    text, made = "from __future__ import annotations\nif 1:\n" + inspect.getsource(getattr(md.FedNorton, name)), {}
     assert text.count(old) == 1, f"{name} has {text.count(old)} times {old!r}"
-    exec("from __future__ import annotations\n" + text.replace(old, new), vars(fednorton), made)
+    exec(text.replace(old, new), vars(fednorton), made)
     return name, made[name]
 
 
@@ -64,13 +61,10 @@ TERMS = {
     "w_i = T": edited("refresh", "T**0.5", f"({RATE}) ** -0.5"),
     "no average": ("model", lambda self, s: s.x),
 }
-"""By label: the method of FedNorton that is replaced."""
-
-Values = dict[str, tuple[float, ...]]
-SYNC: Values = {"AHEAD": (0, 1, 4), "NESTEROV": (inf, 1.5, 6), "HALF": (0, 0.25, 1), "KEPT, star": (0, 0.75)}
+SYNC: dict[str, Any] = {"AHEAD": (0, 1, 4), "NESTEROV": (inf, 1.5, 6), "HALF": (0, 0.25, 1), "KEPT, star": (0, 0.75)}
 SYNC |= dict.fromkeys(TERMS, (0,))
-DESCENT: Values = {"GROWTH": (inf, 0.625, 2.5), "LESS": (0.95, 3.8), "SHORTER": (2, 8), "ATTEMPTS": (3, 12)}
-LATE: Values = {"DECAY": (0.8, 0.95), "FORGET": (0.005, 0.02), "MARGIN": (0, 1, 4), "NEAR": (0, 0.5)}
+DESCENT = {"GROWTH": (inf, 0.625, 2.5), "LESS": (0.95, 3.8), "SHORTER": (2, 8), "ATTEMPTS": (3, 12)}
+LATE: dict[str, Any] = {"DECAY": (0.8, 0.95), "FORGET": (0.005, 0.02), "MARGIN": (0, 1, 4), "NEAR": (0, 0.5)}
 LATE |= {"GAPS": (1, inf), "KEPT, branches": (0, 0.75)}
 PLAN = [
     (("T in ratios to 100", "news-regression-channels", "breast-logistic-unequal"), 1.0, SYNC),
@@ -105,8 +99,6 @@ def one(name: str, k: float, seed: int, label: str, value: float) -> Line:
 def run() -> None:
     """Make the runs that the file lacks, a line each."""
     os.nice(10)
-    torch.set_num_threads(1)
-    logging.getLogger("medley").setLevel(logging.ERROR)
     done = {tuple(x["key"]) for x in read(OUT)}
     cells = [(name, k, seed, group) for names, k, group in PLAN for seed in SEEDS for name in names]
     for key in [(*cell, x, v) for *cell, group in cells for x, vs in ({"": (0,)} | group).items() for v in vs]:
@@ -125,28 +117,34 @@ def error(line: Line) -> float:
 
 
 def row(runs: dict[Any, float], label: str, value: str) -> tuple[str, float]:
-    """The geometric mean of a change's error ratios, their range over federations, lost runs; and Wilcoxon's p."""
-    pairs = {k[:3]: (e, runs[(*k[:3], "", "0")]) for k, e in runs.items() if k[3:] == (label, value)}
-    names = dict.fromkeys(k[0] for k in pairs)
-    of = {n: [a - b for k, (a, b) in pairs.items() if k[0] == n and max(a, b) < LOST] for n in names}
-    by = [float(np.mean(v)) for v in of.values() if v] or [np.nan]
-    d = [a - b for a, b in pairs.values()]
-    lost, before = (sum(v[i] == LOST for v in pairs.values()) for i in (0, 1))
-    text = f"{exp(np.mean(by)):.3f} | {exp(min(by)):.2f} to {exp(max(by)):.2f} | {lost}, {before} of {len(pairs)}"
-    return text, float(stats.wilcoxon(d).pvalue) if any(d) else 1.0
+    """Of a change: the geometric mean of the error ratios, their range over federations, and lost runs with it and
+    without; federations and rates that are worse and better beyond chance, as in the league; Wilcoxon's p of all pairs.
+    """
+    cells: dict[Any, list[tuple[float, float]]] = {}
+    for k in [k for k in runs if k[3:] == (label, value)]:
+        cells.setdefault(k[:2], []).append((runs[k], runs[(*k[:3], "", "0")]))
+    pairs = [pair for cell in cells.values() for pair in cell]
+    fine = {k: [a - b for a, b in cell if max(a, b) < LOST] for k, cell in cells.items()}
+    by = [np.mean(v) for v in fine.values() if v] or [np.nan]
+    lost = ", ".join(str(sum(pair[i] == LOST for pair in pairs)) for i in (0, 1))
+    sides = [[[-v if v < LOST else -inf for v in side] for side in zip(*cell, strict=True)] for cell in cells.values()]
+    found = [paired(*side) for side in sides if len(side[0]) > 1]
+    beyond = [d for (d, _), p in zip(found, holm([p for _, p in found]), strict=True) if p < 0.05]
+    text = f"{exp(np.mean(by)):.2f} | {exp(min(by)):.2f} to {exp(max(by)):.2f} | {lost} of {len(pairs)}"
+    text += f" | {sum(d < 0 for d in beyond)}, {sum(d > 0 for d in beyond)} of {len(found)}"
+    return text, float(stats.wilcoxon(d).pvalue) if any(d := [a - b for a, b in pairs]) else 1.0
 
 
-def page() -> str:
-    """The table; p is corrected by Holm within rounds that wait, descents, and late replies."""
-    runs, lines = {tuple(x["key"]): error(x) for x in read(OUT)}, []
+def page() -> None:
+    """Print the table; p is corrected by Holm within rounds that wait, descents, and late replies."""
+    runs = {tuple(x["key"]): error(x) for x in read(OUT)}
+    print("| changed | to | error | by federation and rate | lost, before | worse, better | p |\n" + "|---" * 7 + "|")
     for group in (SYNC, DESCENT, LATE):
         keys = [(label, str(v)) for label, values in group.items() for v in values]
         found = [row(runs, *key) for key in keys]
         for (a, b), (text, _), p in zip(keys, found, holm([p for _, p in found]), strict=True):
-            lines.append(f"| {a} | {b} | {text} | {'< .001' if p < 0.001 else f'{p:.3f}'} |")
-    head = ["| changed | to | error | by federation | lost, and before | p |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *lines])
+            print(f"| {a} | {b} | {text} | {'< .001' if p < 0.001 else f'{p:.3f}'} |")
 
 
 if __name__ == "__main__":
-    print(page()) if sys.argv[1:] == ["page"] else run()
+    page() if sys.argv[1:] == ["page"] else run()

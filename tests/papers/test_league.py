@@ -264,13 +264,14 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
     assert (tmp_path / "constants.jsonl").read_text().splitlines() == lines
     runs = {tuple(x["key"]): constants.error(x) for x in map(json.loads, lines)}
     text, p = constants.row(runs, "AHEAD", str(before))
-    assert (text, p) == ("1.000 | 1.00 to 1.00 | 0, 0 of 2", 1.0)
+    assert (text, p) == ("1.00 | 1.00 to 1.00 | 0, 0 of 2 | 0, 0 of 1", 1.0)
     runs = {(toy, 1.0, seed, "", "0"): -1.0 for toy in toys for seed in range(3)}
     runs |= {(toy, 1.0, seed, "AHEAD", "4"): math.log(2 + 2 * k) - 1 for k, toy in enumerate(toys) for seed in range(3)}
     runs[toys[0], 1.0, 0, "AHEAD", "4"] = constants.LOST
     text, p = constants.row(runs, "AHEAD", "4")
-    # √(2 · 4) over federations; the lost run counts as the worst. All of six are worse: p = 2/2⁶.
-    assert text == "2.828 | 2.00 to 4.00 | 1, 0 of 6"
+    # √(2 · 4) over federations; the lost run counts as the worst. All of six are worse: p = 2/2⁶. Of the toys
+    # the second is worse beyond chance: of three seeds one that is lost says nothing.
+    assert text == "2.83 | 2.00 to 4.00 | 1, 0 of 6 | 1, 0 of 2"
     assert p == pytest.approx(2 / 64)
 
 
