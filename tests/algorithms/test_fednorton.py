@@ -421,8 +421,8 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
     """Eigenvalues of a round of clients of one curvature that all take part, as (J_1 .. J_n, x) maps, at lr h ≤ 1.
 
     The map is the code's own: ∇f_i = h x, and the columns of the identity stand for J_1 .. J_n and x. The last term of
-    the move is −e T S⁺. The third e is the card's, with the conductance Σ p_i s_i h that a move along x shows. With e = 1
-    whatever the conductance 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
+    the move is −e T S⁺. The third e is the card's, with the conductance Σ p_i s_i h that a move along x shows. With e =
+    1 whatever the conductance 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
     """
     rng, m = np.random.default_rng(1), method()
     for _ in range(300):

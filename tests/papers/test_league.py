@@ -15,11 +15,13 @@ import pytest
 import torch
 
 import medley as md
+from support.oracles import unchecked
 
 FOLDER = Path(__file__).parents[2] / "papers" / "league"
 NAMES = (
     "averaged",
     "clocks",
+    "constants",
     "data",
     "entrants",
     "federations",
@@ -241,3 +243,43 @@ def test_an_asynchronous_run_has_as_many_replies(league: dict[str, Any]) -> None
     assert run.rounds_of("clock-digits", entrants["FedAvg"]) == 200
     assert run.rounds_of("clock-digits", entrants["FedBuff"]) == 720
     assert run.rounds_of("digits-softmax-dirichlet", entrants["FedAvg"]) == 40
+
+
+def test_a_changed_constant_is_compared_on_the_same_seeds(
+    league: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import constants
+
+    toys, before = ["T in ratios to 100", "lr h up to 3"], constants.fednorton.AHEAD
+    monkeypatch.setattr(constants, "OUT", tmp_path / "constants.jsonl")
+    monkeypatch.setattr(constants, "PLAN", [(toys[:1], 1.0, {"AHEAD": (0, before)})])
+    monkeypatch.setattr(constants, "SEEDS", (0, 1))
+    monkeypatch.setattr(constants.os, "nice", lambda _: 0)
+    with unchecked():
+        constants.run()
+    lines = (tmp_path / "constants.jsonl").read_text().splitlines()
+    assert len(lines) == 6
+    assert constants.fednorton.AHEAD is before
+    constants.run()  # nothing is missing
+    assert (tmp_path / "constants.jsonl").read_text().splitlines() == lines
+    runs = {tuple(x["key"]): constants.error(x) for x in map(json.loads, lines)}
+    text, p = constants.row(runs, "AHEAD", str(before))
+    assert (text, p) == ("1.00 | 1.00 to 1.00 | 0, 0 of 2 | 0, 0 of 1", 1.0)
+    runs = {(toy, 1.0, seed, "", "0"): -1.0 for toy in toys for seed in range(3)}
+    runs |= {(toy, 1.0, seed, "AHEAD", "4"): math.log(2 + 2 * k) - 1 for k, toy in enumerate(toys) for seed in range(3)}
+    runs[toys[0], 1.0, 0, "AHEAD", "4"] = constants.LOST
+    text, p = constants.row(runs, "AHEAD", "4")
+    # √(2 · 4) over federations; the lost run counts as the worst. All of six are worse: p = 2/2⁶. Of the toys
+    # the second is worse beyond chance: of three seeds one that is lost says nothing.
+    assert text == "2.83 | 2.00 to 4.00 | 1, 0 of 6 | 1, 0 of 2"
+    assert p == pytest.approx(2 / 64)
+
+
+def test_each_term_of_the_ablation_is_in_the_method(league: dict[str, Any]) -> None:
+    import constants
+
+    with unchecked():
+        plain = constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"]
+        for label in constants.TERMS:
+            assert constants.one("T in ratios to 100", 0.0, 0, label, 0)["score"] != plain
+        assert constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"] == plain  # nothing stays changed

@@ -90,7 +90,7 @@ from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from ...contract.needs import Need
 from ...contract.types import Num, Vec, number
 from .descent import passive
-from .late import FORGET, KEPT, MARGIN, NEAR, Lateness
+from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 
 AHEAD, NESTEROV, HALF = 2.0, 3.0, 0.5
 """Windows along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β, by which the motion sums S up over
@@ -138,7 +138,7 @@ class Server:
     x: Vec
     S: Vec
     J: dict[int, Vec] = field(default_factory=dict)
-    rho: float | Tensor = 1.0
+    rho: Share = 1.0
     T: float = 0.0
     v: Vec | None = None
     age: float = 0.0
@@ -196,8 +196,7 @@ class FedNorton(Algorithm[Server, Memory]):
             return self.round_of_sums(s, clients)
         if not s.late.asked and s.late.delay < FORGET:
             s.late = Lateness(0.0, s.late.rounds, s.late.share, s.late.turns)  # without branches
-        busy, S = clients.at_work, s.late.kirchhoff(s.S, s.x)
-        own, node = s.late.lasting(clients.p, s.rho)
+        busy, S, (own, node) = clients.at_work, s.late.kirchhoff(s.S, s.x), s.late.lasting(clients.p, s.rho)
         first = Net(S * own * (s.late.part - 1))
         net = {i: Net((s.J[i] - S).mul_(own)) if i in s.J else first for i in clients.ids}
         replies = clients.ask(self.simulate, Model(s.x), net, late="deliver")
@@ -219,12 +218,7 @@ class FedNorton(Algorithm[Server, Memory]):
         return TimedStep(went.step, went.T)
 
     def refresh(
-        self,
-        s: Server,
-        S: Vec,
-        got: Mapping[int, tuple[Vec, Vec, TimedStep]],
-        p: Mapping[int, float],
-        rho: float | Tensor,
+        self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
     ) -> tuple[Vec, Vec]:
         """J_i⁺, ρ⁺ and Kirchhoff's sum after replies, with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
         share, fresh, is_late, of_S = sum(p[i] for i in got), 1 - float(rho), s.late.delay > 0, 0.0
@@ -271,8 +265,8 @@ class FedNorton(Algorithm[Server, Memory]):
         b = f * s.age / (s.age + NESTEROV)
         noise = min(1.0, (changed / after) * (changed / after) / (2 * f)) if after > 0 else 1.0
         v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + AHEAD * T / (1 + AHEAD * T * star) * S[1]) / damped
-        x, w, read = s.x + v, math.sqrt(f * (1 - b)), self.model(s)
-        s.x, s.v, s.T, s.read = x, v, T, None if w == 1 else torch.lerp(read, x, w)
+        x, w = s.x + v, math.sqrt(f * (1 - b))
+        s.x, s.v, s.T, s.read = x, v, T, None if w == 1 else torch.lerp(self.model(s), x, w)
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:

@@ -78,7 +78,7 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
 def shorter(
     me: Client[Any], x: Vec, net: Vec, first: Vec, before: State | None, last: tuple[Vec, float, float]
 ) -> tuple[Vec, float]:
-    """The attempt that counts, whose buffers the client keeps: its displacement and time.
+    """Displacement and time of the attempt that counts, whose buffers the client keeps.
 
     ``last`` has those and the growth of the first attempt, ``first`` its first step, ``before`` the buffers before it.
     """

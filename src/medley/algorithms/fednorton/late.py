@@ -13,6 +13,7 @@ from ...contract.cohort import Replies
 from ...contract.messages import TimedStep
 from ...contract.types import Vec
 
+Share = float | Tensor
 DECAY, FORGET = 0.9, 0.01
 """Of sums over rounds: in ten rounds most clients reply. And the mean delay below which replies are on time again: 44
 rounds after the last late one."""
@@ -59,8 +60,7 @@ class Lateness:
 
     Attributes:
         delay: rounds from a request to its reply, a mean over rounds.
-        rounds, share: sums over rounds, with decay, of 1 and of Σ p_i over the replies.
-        turns: rounds with replies so far.
+        rounds, share, turns: sums over rounds of 1 and of Σ p_i over the replies, with decay; rounds with replies.
         asked: by client, the node [d] and the net flow [d] of its request that is under way.
         branches: by client, from the first late reply on.
         G, GX: Σ p_i h_i, and Σ p_i h_i x̄_i [d]; GX is None before the first.
@@ -84,7 +84,7 @@ class Lateness:
         """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)) of S = Σ p_i J_i [d]; m = 2δ."""
         return S if self.GX is None else S + MARGIN * self.part * (self.G * x - self.GX)
 
-    def lasting(self, p: Mapping[int, float], rho: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
+    def lasting(self, p: Mapping[int, float], rho: Share) -> tuple[Share, Share]:
         """ρ' of the net flows and ρ'' of the node: both ρ where no reply is late.
 
         With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² over the clients' last visits, 1 − σ/2 leaves the least noise in the move.
