@@ -93,8 +93,8 @@ from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 
 AHEAD, NESTEROV, HALF = 2.0, 3.0, 0.5
-"""Windows along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β, by which the motion sums S up over
-twice its signal-to-noise ratio, and over two rounds at least."""
+"""Windows along Kirchhoff's sum; Nesterov's damping t/(t + 3); the bound on β, by which the motion sums S up over twice
+its signal-to-noise ratio, and over two rounds at least."""
 
 
 class Net(Message):
