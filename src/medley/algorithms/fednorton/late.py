@@ -15,8 +15,7 @@ from ...contract.types import Vec
 
 Share = float | Tensor
 DECAY, FORGET = 0.9, 0.01
-"""Of sums over rounds: in ten rounds most clients reply. And the mean delay below which replies are on time again: 44
-rounds after the last late one."""
+"""Of sums over rounds: in ten, most clients reply. And the mean delay below which replies are on time, 44 rounds later."""
 
 MARGIN = 2.0
 """m: conductances count twice. A secant through noise is as often too flat as too steep, and too flat overshoots."""
