@@ -44,11 +44,10 @@ def test_richardson_is_its_closed_form(steps: int) -> None:
 
 
 def test_hutchinson_is_exact_for_a_diagonal_and_unbiased_else() -> None:
-    r = torch.Generator().manual_seed(0)
     diagonal = torch.tensor([1.0, -2.0, 3.0]).double()
-    assert torch.equal(hutchinson(lambda v: diagonal * v, diagonal, 1, r), diagonal)
+    assert torch.equal(hutchinson(lambda v: diagonal * v, diagonal, 1, 0), diagonal)
     H, g = system()
-    estimate = hutchinson(lambda v: H @ v, g, 4000, r)
+    estimate = hutchinson(lambda v: H @ v, g, 4000, 0)
     # The variance of a coordinate is the sum of the squares beside the diagonal, over the number of probes.
     deviation = ((H.square().sum(1) - H.diagonal().square()) / 4000).sqrt()
     assert bool(((estimate - H.diagonal()).abs() < 4 * deviation).all())

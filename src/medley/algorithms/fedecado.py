@@ -100,7 +100,6 @@ from ..contract.settings import positive
 from ..contract.types import Vec
 from ..numerics.circuit.step import Window, integrate
 from ..numerics.krylov import hutchinson
-from ..runtime.streams import generator
 
 PROBES = 8
 """Products with the Hessian for one estimate of its trace."""
@@ -200,5 +199,4 @@ class FedECADO(Algorithm[Server]):
     def curvature(self, me: Client, got: Model) -> Curvature:
         """H̄_i by Hutchinson's estimate at x_c, on one batch; 0 if it is negative, so that Ĝ_i > 0."""
         product = lambda v: me.problem.hvp(got.x, v, me.first_batch)
-        signs = generator(me.seed, "hutchinson")  # the same for all clients, whose estimates are compared
-        return Curvature(max(0.0, float(hutchinson(product, got.x, PROBES, signs).mean())))
+        return Curvature(max(0.0, float(hutchinson(product, got.x, PROBES, me.seed).mean())))

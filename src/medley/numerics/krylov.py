@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ..contract.types import Vec
+from ..runtime.streams import generator
 
 Product = Callable[[Vec], Vec]
 """v -> H v, H symmetric and positive semi-definite."""
@@ -52,17 +53,17 @@ def richardson(product: Product, g: Vec, steps: int, alpha: float) -> Vec:
     return p
 
 
-def hutchinson(product: Product, like: Vec, probes: int, generator: torch.Generator) -> Vec:
+def hutchinson(product: Product, like: Vec, probes: int, seed: int) -> Vec:
     """H's diagonal [d], estimated as the mean of v ⊙ Hv over ``probes`` vectors v of random signs.
 
     Args:
         like: gives shape, dtype and device [d].
-        generator: the stream of the signs, on the CPU.
+        seed: of the signs, so that all clients have the same where their estimates are compared.
 
     Hutchinson, "A Stochastic Estimator of the Trace of the Influence Matrix", Comm. Stat. Simul. Comput. 1989.
     """
-    total = torch.zeros_like(like)
+    total, rng = torch.zeros_like(like), generator(seed, "hutchinson")
     for _ in range(probes):
-        v = torch.randint(0, 2, like.shape, generator=generator).to(like) * 2 - 1
+        v = torch.randint(0, 2, like.shape, generator=rng).to(like) * 2 - 1
         total = total + v * product(v)
     return total / probes
