@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.sparse
@@ -247,7 +246,6 @@ def test_a_requests_fields_are_checked_before_anything_is_done(
     fields: dict[str, Any], said: str, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round that is text was a part of a file's name: the server could write anywhere on a node."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a node does not check annotations
     honest, change = FlowerConnection._own, {"acked": {0: (1, 0)}} if "acked" in fields else {}
 
     def own(self: FlowerConnection, exchange: Any, i: int) -> bytes:
