@@ -71,6 +71,7 @@ soak-deploy: .venv-deploy/.ready
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest -n 2 --dist loadgroup $(SLOWEST) tests/transports/test_ray.py tests/flower \
 	  tests/conformance/test_transports.py
+	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/flower
 	.venv-deploy/bin/pytest tests/test_soak.py -k ray
 
 .venv-deploy/.ready: pyproject.toml constraints.txt
