@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test slow check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
+.PHONY: demo test shapes slow check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -14,6 +14,11 @@ demo: .venv/.ready
 # tests, so that those of one method meet on one worker, and share the run that they compare with.
 test: .venv/.ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(SLOWEST)
+	$(MAKE) --no-print-directory shapes
+
+# Annotations, with the shapes in them, are checked as the code runs: in one pass, since most tests would take twice as long.
+shapes: .venv/.ready
+	$(BIN)/pytest -n 2 --dist worksteal --jaxtyping-packages=medley,support.checked -m "shapes and not slow"
 
 # The slow tests run the commands of README and docs too. Two workers take each other's tests when theirs are done; those
 # marked `timed` run alone.
@@ -66,6 +71,7 @@ soak-deploy: .venv-deploy/.ready
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest -n 2 --dist loadgroup $(SLOWEST) tests/transports/test_ray.py tests/flower \
 	  tests/conformance/test_transports.py
+	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/flower
 	.venv-deploy/bin/pytest tests/test_soak.py -k ray
 
 .venv-deploy/.ready: pyproject.toml constraints.txt

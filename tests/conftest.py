@@ -39,15 +39,3 @@ def level_of_the_log() -> Iterator[None]:
     before = log.level
     yield
     log.setLevel(before)
-
-
-@pytest.fixture
-def untyped() -> Iterator[None]:
-    """No run-time types, for tests of many small steps: the checks would take half of their time.
-
-    The same code meets them in the conformance battery's short checks and in its own room's other tests.
-    """
-    from support.oracles import unchecked  # not before the import hook is there
-
-    with unchecked():
-        yield

@@ -10,7 +10,7 @@ import torch
 import medley as md
 from medley.contract.errors import RecipeError
 from support.asynchronous import LR, Q, arrivals, displacement, federation, run
-from support.oracles import quadratic_parts, states, unchecked
+from support.oracles import quadratic_parts, states
 
 
 @pytest.mark.parametrize("max_delay", [None, 0, 3])
@@ -56,10 +56,9 @@ def test_all_answering_is_fedavg_and_with_one_step_gradient_descent():
 @pytest.mark.slow
 def test_it_finds_everybodys_optimum_from_late_gradients():
     """Chang et al.'s claim: no bias of participation is left, whoever answers how often. FedBuff's stays."""
-    with unchecked():
-        ours, aced, buffered = (
-            run(m, 2, 400, steps=1, eval_every=400) for m in (md.ACE(0.7), md.ACED(0.7, 3), md.FedBuff(0.7))
-        )
+    ours, aced, buffered = (
+        run(m, 2, 400, steps=1, eval_every=400) for m in (md.ACE(0.7), md.ACED(0.7, 3), md.FedBuff(0.7))
+    )
     a, b, c = (float((r.x - Q.x_star).norm() / Q.x_star.norm()) for r in (ours, aced, buffered))
     assert a < 1e-6
     assert b > 0.1  # A(t) leaves out the slowest
@@ -67,6 +66,6 @@ def test_it_finds_everybodys_optimum_from_late_gradients():
 
 
 def test_wrong_settings_are_named():
-    with unchecked(), pytest.raises(RecipeError, match=r"ACED\(max_delay=-1\): must be a whole number") as e:
+    with pytest.raises(RecipeError, match=r"ACED\(max_delay=-1\): must be a whole number") as e:
         md.ACED(max_delay=-1)
     assert e.value.key == "max_delay"

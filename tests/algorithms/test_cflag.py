@@ -30,7 +30,6 @@ from medley.server.cohort import LiveCohort
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from support.continual import go, rows, stream
-from support.oracles import unchecked
 
 D = 6
 
@@ -464,17 +463,17 @@ def test_settings_that_make_no_sense():
         {"form": "sag"}, {"adaptive": "always"}, {"alpha": -1.0}, {"adaptive": "worst", "alpha": 0.3},
         {"correct": "no"}, {"correct": None}, {"bounded": 1}, {"L": None},
     ):  # fmt: skip
-        with unchecked(), pytest.raises(RecipeError, match=r"^CFLAG\("):
+        with pytest.raises(RecipeError, match=r"^CFLAG\("):
             md.CFLAG(**wrong)
     for wrong in ({"form": "sag"}, {"clip": 0.0}, {"clip": "a"}, {"clip": True}, {"correct": "no"}, {"correct": 1}):
-        with unchecked(), pytest.raises(RecipeError, match=r"^CFLAG\.joint\("):
+        with pytest.raises(RecipeError, match=r"^CFLAG\.joint\("):
             md.CFLAG.joint(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "joint"}, {"mode": "paper"}, {"clip": None}, {"correct": "head"}], ids=str)
 def test_a_setting_of_the_joint_form_names_its_constructor(wrong):
     (key,) = wrong
-    with unchecked(), pytest.raises(RecipeError, match=rf"^CFLAG\({key}=.*CFLAG\.joint") as e:
+    with pytest.raises(RecipeError, match=rf"^CFLAG\({key}=.*CFLAG\.joint") as e:
         md.CFLAG(**wrong)
     assert e.value.key == key
 

@@ -7,7 +7,7 @@ import torch
 
 import medley as md
 from medley.contract.errors import RecipeError
-from support.oracles import digits, error, federation, mean, quadratic_parts, run, states, unchecked
+from support.oracles import digits, error, federation, mean, quadratic_parts, run, states
 from support.toys import A_QUARTER_LOST, LossyTransport
 
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
@@ -97,6 +97,6 @@ def test_defaults_are_those_of_the_authors_code():
 
 @pytest.mark.parametrize("setting", [{"prox": 0.0}, {"server_lr": 0.0}, {"server_lr": "half"}])
 def test_refuses_settings_that_make_no_sense(setting):
-    with unchecked(), pytest.raises(RecipeError, match="FedADMM") as e:
+    with pytest.raises(RecipeError, match="FedADMM") as e:
         md.FedADMM(**setting)
     assert e.value.key in (*setting, *setting.values())

@@ -11,7 +11,7 @@ from torch import Tensor
 import medley as md
 from medley.contract.errors import RecipeError, Unsupported
 from medley.testing import Check, checks
-from support.oracles import digits, error, unchecked
+from support.oracles import digits, error
 from support.rig import Rig
 
 TOY = md.problems.logistic(clients=5, d=6, mu=1e-2, rows=(15, 40), spread=0.5)
@@ -19,8 +19,7 @@ FED = md.Federation(TOY.problem, clients=TOY.clients, f_star=TOY.f_star)
 
 
 def go(method: Any, rounds: int, **options: Any) -> md.Result:
-    with unchecked():
-        return md.run(method, FED, rounds, progress=False, **options)
+    return md.run(method, FED, rounds, progress=False, **options)
 
 
 @pytest.mark.parametrize("entries", ["gaussian", "rademacher"])
@@ -81,12 +80,11 @@ def test_a_lost_sketch_is_left_out_of_both_sums():
 
 def test_many_outputs_and_bad_settings():
     fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(20))
-    with unchecked():
-        run = md.run(md.FedNS(k=100), fed, 3, progress=False)
-        with pytest.raises(RecipeError, match=r"FedNS\(k=0\): must be a whole number"):
-            md.FedNS(k=0)
-        with pytest.raises(RecipeError, match=r"FedNS\(step=-1\): must be a finite number above 0, or 'armijo'"):
-            md.FedNS(step=-1)
+    run = md.run(md.FedNS(k=100), fed, 3, progress=False)
+    with pytest.raises(RecipeError, match=r"FedNS\(k=0\): must be a whole number"):
+        md.FedNS(k=0)
+    with pytest.raises(RecipeError, match=r"FedNS\(step=-1\): must be a finite number above 0, or 'armijo'"):
+        md.FedNS(step=-1)
     assert run.summary["accuracy"] > 0.9
     with pytest.raises(Unsupported, match="FedNS needs"):
         md.run(md.FedNS(), digits(), 1, progress=False)

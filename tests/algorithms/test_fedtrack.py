@@ -9,8 +9,6 @@ from medley.runtime import streams
 from medley.testing.faults import Rewired, losing
 from support.oracles import digits, error, federation, mean, quadratic_parts, run
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 TOY = md.problems.quadratics(clients=4, d=5, rows=(6, 12), seed=3)
 
 

@@ -7,8 +7,6 @@ import pytest
 import medley as md
 from support.oracles import error, federation, run
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 SEEDS = [s if s < 2 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
 
 

@@ -11,7 +11,7 @@ from medley.algorithms.icarl import Memory
 from medley.contract.errors import RecipeError, Unsupported
 from medley.contract.messages import Model, TaughtModel
 from support.continual import client, go, rows, stream
-from support.oracles import states, unchecked
+from support.oracles import states
 
 
 def test_cf15_exemplars_are_herded_and_cut_to_a_prefix() -> None:
@@ -166,6 +166,6 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         {"T": "2"},
         {"predict": "mean"},
     ):
-        with unchecked(), pytest.raises(RecipeError, match="ICaRL") as e:
+        with pytest.raises(RecipeError, match="ICaRL") as e:
             md.ICaRL(**settings)  # type: ignore[arg-type]
         assert e.value.key in (next(iter(settings)), "mean", None)

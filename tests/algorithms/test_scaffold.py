@@ -9,7 +9,7 @@ import torch
 import medley as md
 from medley.algorithms import scaffold
 from medley.contract.errors import RecipeError
-from support.oracles import digits, error, federation, mean, quadratic_parts, run, states, unchecked, walk
+from support.oracles import digits, error, federation, mean, quadratic_parts, run, states, walk
 from support.toys import A_QUARTER_LOST, LossyTransport
 
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
@@ -112,6 +112,6 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("setting", [{"server_lr": 0.0}, {"server_lr": float("nan")}, {"option": "III"}])
 def test_refuses_settings_that_make_no_sense(setting):
-    with unchecked(), pytest.raises(RecipeError, match="SCAFFOLD") as e:
+    with pytest.raises(RecipeError, match="SCAFFOLD") as e:
         md.SCAFFOLD(**setting)
     assert e.value.key in (*setting, *setting.values())

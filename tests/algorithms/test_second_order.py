@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer
 import medley as md
 from medley.contract.errors import RecipeError
 from medley.wire.codecs import Delta, Quantise
-from support.oracles import error, unchecked
+from support.oracles import error
 from support.rig import Rig
 
 F_STAR = {1e-3: 0.05983977454242, 1e-5: 0.03363455155305}
@@ -27,8 +27,7 @@ def breast_cancer(mu):
 
 
 def to_the_end(method, fed, rounds, **options):
-    with unchecked():
-        return md.run(method, fed, rounds, target={"gap": 1e-8}, progress=False, throw=False, **options)
+    return md.run(method, fed, rounds, target={"gap": 1e-8}, progress=False, throw=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +76,8 @@ SECOND = [
 def test_all_find_the_optimum_and_stay(method):
     toy = md.problems.logistic(clients=6, d=6, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients)
-    with unchecked():
-        result = md.run(method, fed, 400, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
-        stay = md.run(method, fed, 3, init=toy.x_star, progress=False)
+    result = md.run(method, fed, 400, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
+    stay = md.run(method, fed, 3, init=toy.x_star, progress=False)
     assert error(result, toy.x_star) < 1e-8
     assert error(stay, toy.x_star) < 1e-8
 
@@ -87,8 +85,7 @@ def test_all_find_the_optimum_and_stay(method):
 def test_fednl_pp_learns_with_whoever_is_there():
     toy = md.problems.logistic(clients=6, d=5, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
-    with unchecked():
-        result = md.run(md.FedNL(mode="pp"), fed, 150, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
+    result = md.run(md.FedNL(mode="pp"), fed, 150, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
     assert error(result, toy.x_star) < 1e-8
 
 
@@ -160,11 +157,9 @@ def test_sh17_heavy_ball_is_stable_just_below_its_bound():
     rig = Rig(md.AGD(), toy)
     H = sum(p * rig.client(i, 1).problem.hessian(toy.x_star) for i, p in rig.sim.p.items())
     edge = 2 * 1.5 / float(torch.linalg.eigvalsh(H)[-1])
-    with unchecked():
-        below, above = (
-            md.run(md.AGD(server_lr=c * edge, momentum=0.5), fed, 300, progress=False, throw=False)
-            for c in (0.98, 1.02)
-        )
+    below, above = (
+        md.run(md.AGD(server_lr=c * edge, momentum=0.5), fed, 300, progress=False, throw=False) for c in (0.98, 1.02)
+    )
     assert below.summary["gap"] < 1e-4
     assert below.status.outcome == "finished"
     assert above.summary["gap"] > 1
@@ -187,8 +182,7 @@ def test_sh18_newton_is_quadratic_at_the_end():
 def test_eight_bits_find_the_same_optimum_for_an_eighth_of_the_bytes(method):
     toy = md.problems.logistic(clients=5, d=30, rows=(60, 80), mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
-    with unchecked():
-        runs = [md.run(method, fed, 150, codec=c, target={"gap": 1e-9}, progress=False) for c in (None, Delta())]
+    runs = [md.run(method, fed, 150, codec=c, target={"gap": 1e-9}, progress=False) for c in (None, Delta())]
     assert [r.status.outcome for r in runs] == ["target", "target"]
     exact, coarse = (r.history[-1]["bytes_up"] / r.history[-1]["exchanges"] for r in runs)
     assert coarse < 0.75 * exact
@@ -224,8 +218,7 @@ def test_newton_and_shed_on_bad_data(method, case):
     mu, change = BAD[case]
     fed = md.Federation(md.problems.Logistic(mu=mu), clients=clients(change))
     scale = 1e6 if case == "another unit" else 1.0
-    with unchecked():
-        result = md.run(method, fed, 100, target={"grad_norm": 1e-8 * scale}, progress=False)
+    result = md.run(method, fed, 100, target={"grad_norm": 1e-8 * scale}, progress=False)
     assert result.status.outcome == "target"
 
 
@@ -234,8 +227,7 @@ def test_newton_and_shed_on_bad_data(method, case):
 def test_rivals_on_bad_data(method, case):
     mu, change = BAD[case]
     fed = md.Federation(md.problems.Logistic(mu=mu), clients=clients(change))
-    with unchecked():
-        result = md.run(method, fed, 300, target={"grad_norm": 1e-8}, eval_every=5, progress=False)
+    result = md.run(method, fed, 300, target={"grad_norm": 1e-8}, eval_every=5, progress=False)
     assert result.status.outcome == "target"
 
 

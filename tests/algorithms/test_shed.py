@@ -15,11 +15,8 @@ import medley as md
 from medley.algorithms.shed import SHED
 from medley.algorithms.shed.paper import fibonacci
 from medley.contract.errors import BadData, RecipeError, Stalled, Unsupported
-from support.oracles import unchecked
 from support.rig import Rig
 from support.toys import LossyTransport
-
-pytestmark = pytest.mark.usefixtures("untyped")
 
 ALONE = {
     "L-BFGS": {"lbfgs": 30},
@@ -65,8 +62,7 @@ def test_reference_counts_on_digits(monkeypatch):
     import settings
 
     assert settings.optimum("digits", 1e-5, 0) == pytest.approx(0.00744728488607, abs=1e-13)
-    with unchecked():
-        last = [to_the_end(SHED(), settings.federation("digits", 1e-5, seed)).history[-1] for seed in range(5)]
+    last = [to_the_end(SHED(), settings.federation("digits", 1e-5, seed)).history[-1] for seed in range(5)]
     assert (last[0]["round"], last[0]["exchanges"], last[0]["hessians"]) == (58, 116, 8)
     assert sorted(row["round"] for row in last)[2] == pytest.approx(58, rel=0.15)
     assert all(abs(row["hessians"] - 8) <= 1 for row in last)
@@ -344,8 +340,7 @@ def test_sh_12_a_run_sends_what_the_rayleigh_channel_draws():
     clients = [(torch.randn(15, d, generator=g).double(), torch.randn(15, generator=g).double()) for _ in range(M)]
     pace = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
     fed = md.Federation(md.problems.LeastSquares(mu=0.1), clients=clients, pace=pace)
-    with unchecked():
-        run = md.run(SHED(renewal="periodic", period=1), fed, rounds, progress=False, eval_every=rounds)
+    run = md.run(SHED(renewal="periodic", period=1), fed, rounds, progress=False, eval_every=rounds)
     sent = np.array([(e.up - 8 * (d + 2)) / (8 * (d + 1)) for e in run.ledger])
     assert len(sent) == M * rounds
     assert set(sent) <= set(range(d))
@@ -449,7 +444,7 @@ def test_networks_have_no_factor():
     ],
 )
 def test_refuses_settings_that_make_no_sense(setting):
-    with unchecked(), pytest.raises(RecipeError, match="SHED"):
+    with pytest.raises(RecipeError, match="SHED"):
         SHED(**setting)
 
 
@@ -473,10 +468,9 @@ def test_rounding_where_no_pair_is_left_to_send(mu):
     r = torch.Generator().manual_seed(0)
     rows = [(torch.randn(n, 12, generator=r).double(), torch.randn(n, generator=r).double()) for n in (3, 4, 2)]
     fed = md.Federation(md.problems.LeastSquares(mu=mu), clients=rows)
-    with unchecked():
-        end = md.run(md.SHED.fast(), fed, 100, target={"grad_norm": 1e-7}, progress=False)
-        assert end.status.outcome == "target"
-        end = md.run(md.SHED(bits=8), fed, 40, progress=False)
+    end = md.run(md.SHED.fast(), fed, 100, target={"grad_norm": 1e-7}, progress=False)
+    assert end.status.outcome == "target"
+    end = md.run(md.SHED(bits=8), fed, 40, progress=False)
     assert end.history[-1]["loss"] < 0.1 * end.history[0]["loss"]
 
 

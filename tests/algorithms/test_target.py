@@ -14,7 +14,6 @@ from medley.contract.task import Task
 from medley.numerics.dreams import drawing, statistics
 from medley.testing import PretendedGPU
 from support.continual import client, go, stream
-from support.oracles import unchecked
 
 NET, MAKER = md.models.mlp(4, 4, (6,)), md.models.generator((4,), 3, (8,), low=-3, high=5)
 
@@ -82,11 +81,11 @@ def test_it_sends_rows_once_a_task_and_needs_the_clients_network() -> None:
     with pytest.raises(Unsupported, match="a Network"):
         go(method(), stream())
     for wrong in ({"network": "a"}, {"generator": "b"}):
-        with unchecked(), pytest.raises(RecipeError, match=r"must be a torch\.nn\.Module") as e:
+        with pytest.raises(RecipeError, match=r"must be a torch\.nn\.Module") as e:
             md.TARGET(**{"network": NET, "generator": MAKER} | wrong)  # type: ignore[arg-type]
         assert e.value.key == next(iter(wrong))
     for settings in ({"rows": 0}, {"rows": 2.5}, {"steps": 2.5}, {"batch": True}, {"kd": -1.0}, {"kd": "x"}):
-        with unchecked(), pytest.raises(RecipeError, match="TARGET") as e:
+        with pytest.raises(RecipeError, match="TARGET") as e:
             method(**settings)
         assert e.value.key == next(iter(settings))
 

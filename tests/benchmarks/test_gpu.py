@@ -18,8 +18,6 @@ gpu = importlib.util.module_from_spec(spec)
 sys.modules["gpu"] = gpu
 spec.loader.exec_module(gpu)
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]

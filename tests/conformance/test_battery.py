@@ -24,8 +24,6 @@ from medley.testing.card import Line, Term, card
 from medley.testing.subject import Subject
 from medley.transports import Processes
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 
 class Model(Message):
     x: Vec

@@ -18,7 +18,6 @@ from medley.testing.toys import Place, places
 from support.methods import METHODS
 
 pytestmark = [
-    pytest.mark.usefixtures("untyped"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here"),
 ]
 

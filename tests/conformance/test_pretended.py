@@ -23,8 +23,6 @@ from medley.testing.toys import Place, places
 from medley.transports import Processes
 from support.methods import METHODS
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 LAYERS = [nn.Linear(4, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3)]
 
 

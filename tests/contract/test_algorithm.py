@@ -17,7 +17,6 @@ from medley.contract.client import Client, Nothing
 from medley.contract.message import Message
 from medley.contract.settings import describe
 from medley.recipe.build import Builder
-from support.oracles import unchecked
 
 METHODS = [kind for kind in vars(md).values() if inspect.isclass(kind) and issubclass(kind, Algorithm)]
 
@@ -74,7 +73,7 @@ def slipped(how: str) -> Algorithm[Any, Any]:
 )
 def test_slips_of_a_method_are_told_in_its_own_words(how: str, said: str) -> None:
     toy = md.problems.quadratics(clients=3, d=3)
-    with unchecked(), pytest.raises(md.MedleyError, match=said):
+    with pytest.raises(md.MedleyError, match=said):
         md.run(slipped(how), md.Federation(toy.problem, clients=toy.clients), 2, progress=False)
 
 

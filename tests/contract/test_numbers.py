@@ -50,7 +50,7 @@ def fed(classes: Any = None) -> md.Federation:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_whole_numbers(name: str, untyped: None) -> None:
+def test_whole_numbers(name: str) -> None:
     made = WHOLE[name](np.int64(3))
     assert made == 3
     assert name == "jobs" or type(made) is int
@@ -60,7 +60,7 @@ def test_whole_numbers(name: str, untyped: None) -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_numbers(name: str, untyped: None) -> None:
+def test_numbers(name: str) -> None:
     made = REAL[name](np.float32(0.5))
     assert (type(made), made) == (float, 0.5)
     for wrong in (True, np.True_, "0.5", math.nan, math.inf):

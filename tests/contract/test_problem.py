@@ -58,6 +58,7 @@ def test_the_bounds_hold_the_hessians_eigenvalues(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.shapes
 def test_squares_are_those_of_the_rows_gradients(name: str) -> None:
     _, f, x = made(name)
     ridge = f.grad(x) - torch.stack([f.grad(x, torch.tensor([j])) for j in range(N)]).mean(0)

@@ -206,7 +206,7 @@ FLAGS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_flag_takes_no_other_value(name: str, untyped: None) -> None:
+def test_a_flag_takes_no_other_value(name: str) -> None:
     for value in (object(), 1.5, int, 1j, 0j):
         with pytest.raises(RecipeError, match=rf"\({name}=") as caught:
             FLAGS[name](value)

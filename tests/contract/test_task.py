@@ -41,6 +41,7 @@ def test_seen_are_the_classes_of_this_task_and_of_those_before() -> None:
         ("class", mask(0, 1, 2, 3), mask(0, 1, 2, 3)),
     ],
 )
+@pytest.mark.shapes
 def test_the_outputs_a_row_is_compared_with(mode: Mode, old: torch.Tensor, new: torch.Tensor) -> None:
     compared = second(mode).compared(torch.tensor([1, 3, 0]))
     assert compared.tolist() == torch.stack([old, new, old]).tolist()

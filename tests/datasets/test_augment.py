@@ -67,6 +67,7 @@ def test_cutout_blanks_one_square() -> None:
     assert centred == pytest.approx(7 / 9, abs=0.08)
 
 
+@pytest.mark.shapes
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"augment\.crop: X is \(6, 70\), not"):
         augment.crop(X.flatten(1), seeded())

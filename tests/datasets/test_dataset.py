@@ -103,6 +103,7 @@ def test_take_refuses_what_is_not_there() -> None:
         digits(test=0).take(n_test=5)
 
 
+@pytest.mark.shapes
 def test_pool_means_over_squares() -> None:
     X = torch.arange(2 * 1 * 4 * 6.0).reshape(2, 1, 4, 6)
     d = Dataset(X, torch.tensor([0, 1]), X, torch.tensor([0, 1]), classes=2).pool(2)
@@ -117,6 +118,7 @@ def test_pool_means_over_squares() -> None:
         numbered().pool(2)
 
 
+@pytest.mark.shapes
 def test_standardise_uses_training_statistics_only() -> None:
     g = torch.Generator().manual_seed(0)
     X = torch.randn(500, 3, generator=g) * torch.tensor([1e-3, 1.0, 50.0]) + torch.tensor([0.0, 100.0, -7.0])

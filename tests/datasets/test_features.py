@@ -77,6 +77,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(change: Any, said: str) -> Non
         trained().predict(change(wards()))
 
 
+@pytest.mark.shapes
 def test_arrays_of_another_width_get_a_sentence_of_ours() -> None:
     clients = [(RNG.normal(size=(30, 4)), np.arange(30) % 2)] * 2
     result = md.run(md.Newton(), md.Federation(P, clients=clients), 1, progress=False)

@@ -13,7 +13,6 @@ from medley import datasets
 from medley.cli import look
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets import files, images
-from support.oracles import unchecked
 
 RNG = np.random.default_rng(0)
 
@@ -41,7 +40,7 @@ def test_emnist_is_upright_and_letters_count_from_0(tmp_path: Path) -> None:
     assert (d.y.tolist(), d.classes) == ([0, 25, 1], 26)
     with pytest.raises(BadData, match=r"emnist\('digits'\): emnist-digits-train-images-idx3-ubyte"):
         datasets.emnist("digits", tmp_path)
-    with unchecked(), pytest.raises(RecipeError, match="Did you mean 'letters'"):
+    with pytest.raises(RecipeError, match="Did you mean 'letters'"):
         datasets.emnist("leters")  # type: ignore[arg-type]
 
 
@@ -102,7 +101,7 @@ def test_cifar_is_normalised_by_its_published_constants(tmp_path: Path) -> None:
     assert torch.allclose(d.X * sd + mean, raw.X, atol=1e-6)
     assert torch.allclose(d.X_test * sd + mean, raw.X, atol=1e-6)  # type: ignore[operator]
     assert not torch.allclose(datasets.cifar100(tmp_path, normalise=True).X, d.X, atol=1e-2)
-    with unchecked(), pytest.raises(RecipeError, match="normalise='usual'"):
+    with pytest.raises(RecipeError, match="normalise='usual'"):
         datasets.cifar100(tmp_path, normalise="usual")  # type: ignore[arg-type]
 
 

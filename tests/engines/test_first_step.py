@@ -13,8 +13,6 @@ from medley.contract.algorithm import on_client
 from medley.contract.messages import Model, Step
 from medley.engines.fused import products
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 PACES: dict[str, dict[str, Any]] = {
     "ragged": {},

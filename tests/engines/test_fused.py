@@ -15,8 +15,6 @@ from medley.contract.errors import RecipeError
 from medley.engines.fused import products, span
 from medley.engines.fused.engine import Fused
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
 
@@ -112,6 +110,7 @@ TERMS = [
 
 
 @pytest.mark.parametrize("method", TERMS)
+@pytest.mark.shapes
 def test_every_term_of_the_update_in_a_network(method: Algorithm[Any, Any]):
     a, b = both(method, federation("deep"))
     assert float((a.x - b.x).norm() / (1 + a.x.norm())) < 1e-11
@@ -149,6 +148,7 @@ def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, sp
         assert max(map(len, spans)) > 1
 
 
+@pytest.mark.shapes
 def test_a_gram_matrix_that_is_too_large_is_not_made(spans: list[list[int]], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(span, "TABLE_LIMIT", 12 * (12 + 8))  # rows, and rows and outputs
     a, b = both(md.FedAvg(), federation("network", WIDE, epochs=9))
@@ -193,6 +193,7 @@ def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any,
     assert {len(group) > 1 for group in spans if group} == {True, False}
 
 
+@pytest.mark.shapes
 def test_the_span_of_the_rows_under_a_streams_masks(spans: list[list[int]]):
     g = torch.Generator().manual_seed(0)
     y = torch.arange(80) % 4
@@ -224,6 +225,7 @@ def test_a_stream_masks_the_same_classes():
     assert last[-1] < last[0]
 
 
+@pytest.mark.shapes
 def test_a_blank_image_gives_max_pooling_its_ties():
     # Where all of a window is equal, the gradient goes where torch's own goes: to its first cell.
     X, y = torch.zeros(6, 1, 10, 10, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])

@@ -15,8 +15,6 @@ from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import stacked
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
 
@@ -147,6 +145,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.shapes
 def test_every_term_of_the_update(method: Algorithm[Any, Any]):
     agree(method, federation("normal"))
 

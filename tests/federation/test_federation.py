@@ -456,7 +456,7 @@ def slips() -> list[Callable[[], object]]:
     ]
 
 
-def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str], untyped: None):
+def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str]):
     for slip in slips():
         try:
             slip()

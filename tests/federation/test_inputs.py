@@ -133,6 +133,7 @@ class Items(TorchDataset[Any]):
 
 
 @pytest.mark.parametrize("form", ["flat", "pair", "named", "mapping"])
+@pytest.mark.shapes
 def test_data_sets_of_pytorch_with_several_inputs_are_read_once_a_batch(form: str) -> None:
     sets = [Items(p, form) for p in PARTS]
     fed = md.Federation(md.problems.Network(Net()), clients=sets, pace=PACE)

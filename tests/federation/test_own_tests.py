@@ -58,6 +58,7 @@ def test_the_same_sites_with_shared_test_rows_have_an_estimate_only() -> None:
     assert told[0].keys() == {"round", "client", "rows", "loss", "took_part"}
 
 
+@pytest.mark.shapes
 def test_tables_come_every_few_rounds_and_survive_a_resume_and_a_folder(tmp_path: Path) -> None:
     fed = md.Federation(md.problems.Softmax(), clients=opposite_sites())
     whole = md.run(md.FedAvg(), fed, 5, clients_every=2)
@@ -74,6 +75,7 @@ def test_tables_come_every_few_rounds_and_survive_a_resume_and_a_folder(tmp_path
     assert md.Result.load(tmp_path).clients == again.clients
 
 
+@pytest.mark.shapes
 def test_metrics_are_of_each_clients_rows_and_nan_where_they_have_no_meaning() -> None:
     sites = opposite_sites()
     one = sites[1][3] == 1
@@ -106,6 +108,7 @@ def test_a_metric_that_raises_is_named_with_its_round() -> None:
         md.run(md.FedAvg(), fed, 5, metrics={"text": lambda z, y: "high"})
 
 
+@pytest.mark.shapes
 def test_without_classes_fairness_is_of_the_test_loss() -> None:
     X = torch.ones(2, 1, dtype=F64)
     clients = [(X, X[:, 0] * k, X, X[:, 0] * k) for k in (0.0, 1.0, 3.0)]
@@ -190,6 +193,7 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
     assert make((X, y, X, y, weights)).data.weights is not None
 
 
+@pytest.mark.shapes
 def test_names_of_clients_reach_frame_table_page_and_errors(tmp_path: Path) -> None:
     north, south = opposite_sites()
     fed = md.Federation(md.problems.Softmax(), clients={"Bern": north, "Lyon": south})

@@ -43,6 +43,7 @@ def test_its_mean_is_the_loss_and_its_error_the_deviation(weights: Any, weighted
     assert np.sqrt((errors**2).mean()) == pytest.approx(deviation, rel=0.15)
 
 
+@pytest.mark.shapes
 def test_all_rows_give_the_loss_itself() -> None:
     fed = md.Federation(md.problems.Softmax(), clients=sites())
     row = fed.draw(0).evaluator(eval_rows=10**6).evaluate(X0, None, 0)

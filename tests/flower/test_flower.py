@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.sparse
@@ -55,11 +54,13 @@ def federation() -> md.Federation:
 
 
 @pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
+@pytest.mark.shapes
 def test_the_numbers_of_one_process(method: Algorithm[Any, Any], tmp_path: Path) -> None:
     fed = federation()
     assert_same(fed.run(method, 3), fed.run(method, 3, transport=InProcess(tmp_path)))
 
 
+@pytest.mark.shapes
 def test_buffers_dropout_and_a_codec(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
@@ -247,7 +248,6 @@ def test_a_requests_fields_are_checked_before_anything_is_done(
     fields: dict[str, Any], said: str, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round that is text was a part of a file's name: the server could write anywhere on a node."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a node does not check annotations
     honest, change = FlowerConnection._own, {"acked": {0: (1, 0)}} if "acked" in fields else {}
 
     def own(self: FlowerConnection, exchange: Any, i: int) -> bytes:
@@ -328,6 +328,7 @@ def deploy(path: Path, data: Any = None, clients: int = 3, **config: Any) -> Ben
 
 
 @pytest.mark.parametrize("codec", ["", '[codec]\nkind = "Delta"\ninner = { kind = "Quantise", bits = 8 }\n'])
+@pytest.mark.shapes
 def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(codec: str, app: Path, tmp_path: Path) -> None:
     """x to 1e-10 in float64; and loss and accuracy measured by the clients are those measured here."""
     app.write_text(codec + RECIPE)
@@ -384,6 +385,7 @@ kind = "CFLAG.joint"
 
 
 @pytest.mark.parametrize(("mode", "own"), [("class", "false"), ("task", "true")])
+@pytest.mark.shapes
 def test_a_stream_of_tasks_is_the_stream_run_here(mode: str, own: str, app: Path, tmp_path: Path) -> None:
     """Tasks, their classes, the rows that are kept of them, and the accuracies on all of them at each one's end."""
     app.write_text(STREAM.format(mode=mode, own=own))
@@ -422,6 +424,7 @@ def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["FedAvg", "SHED"])
+@pytest.mark.shapes
 def test_weights_of_rows_and_sparse_rows(kind: str, app: Path, tmp_path: Path) -> None:
     """Clients' shares are what their rows weigh; one client's rows are kept dense, which changes nothing."""
     rng = np.random.default_rng(0)
@@ -468,6 +471,7 @@ def test_weights_of_rows_and_sparse_rows(kind: str, app: Path, tmp_path: Path) -
         deploy(app, bare)
 
 
+@pytest.mark.shapes
 def test_own_data_needs_no_data_in_the_recipe(app: Path, tmp_path: Path) -> None:
     fed = recipe.load(app).federation()
     parts = fed.parts(0)[0]

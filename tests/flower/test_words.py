@@ -268,7 +268,7 @@ def connection(method: Any, mail: Mail) -> FlowerConnection:
 
 
 @pytest.mark.parametrize("tolerant", [True, False])
-def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bool, untyped: None) -> None:
+def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bool) -> None:
     """Beside the others': where all are as large the run diverges, and nobody's word is refused."""
     p = dict.fromkeys(range(3), 1 / 3)
     asked = Exchange(1, 0, "train", ((0, 1), (2,)), {}, {}, {}, p, p, None, tolerant)
@@ -294,7 +294,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
     assert Figures([(None, None), (-1e300, 0.5)], 0.25).largest == 1e300
 
 
-def test_a_reply_has_no_more_bytes_than_came(untyped: None) -> None:
+def test_a_reply_has_no_more_bytes_than_came() -> None:
     asked = Exchange(1, 0, "train", ((0,),), {}, {}, {}, {0: 1.0}, {0: 1.0}, None, False)
     mail = Mail({0: {"delta": torch.ones(4, dtype=torch.float64)}}, up=4294967296)
     with pytest.raises(WireError, match=r"client 0's answer to train, round 1: up is 4294967296, .* from 0 to 3\d\d"):
@@ -303,7 +303,7 @@ def test_a_reply_has_no_more_bytes_than_came(untyped: None) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("k", "g"), [(2, None), (3, torch.zeros(4, dtype=torch.float64)), (3, None)])
-def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, first: bool, untyped: None) -> None:
+def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, first: bool) -> None:
     """GIANT's losses are of as many steps as were asked for, and have a gradient or none."""
     reply = lambda f, k, g: {"f": torch.full((k,), f, dtype=torch.float64), "g": g}
     honest = reply(1.0, 2, torch.ones(4, dtype=torch.float64))

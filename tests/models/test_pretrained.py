@@ -112,6 +112,7 @@ def test_the_convolutions_of_a_vgg_have_their_places(normed: bool) -> None:
     assert [float(t.flatten()[0]) for t in model[:-1].state_dict().values()] == list(range(1, len(weights) + 1))
 
 
+@pytest.mark.shapes
 def test_the_linear_layers_of_a_vgg_are_torchvisions() -> None:
     with torch.device("meta"):
         model = models.vgg11((3, 224, 224), 1000, hidden=(4096, 4096), dropout=0.5)

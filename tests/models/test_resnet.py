@@ -12,7 +12,6 @@ from medley import models
 from medley.contract.errors import RecipeError
 from medley.models.resnet import Block
 from medley.recipe import loads
-from support.oracles import unchecked
 
 
 @pytest.mark.parametrize(
@@ -61,6 +60,7 @@ def test_the_stem_for_imagenet_quarters_the_image() -> None:
     assert model(x).shape == (2, 5)
 
 
+@pytest.mark.shapes
 def test_a_bottleneck_computes_what_its_docstring_says() -> None:
     block = models.resnet(blocks=(1, 1), width=16, bottleneck=True)[4]
     assert isinstance(block, Block)
@@ -140,9 +140,9 @@ def test_a_federation_of_two_learns_and_averages_its_statistics(norm: Any) -> No
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(RecipeError, match="width=0"):
         models.resnet(width=0)
-    with unchecked(), pytest.raises(RecipeError, match="Did you mean 'imagenet'"):
+    with pytest.raises(RecipeError, match="Did you mean 'imagenet'"):
         models.resnet18(stem="image-net")  # type: ignore[arg-type]
-    with unchecked(), pytest.raises(RecipeError, match="Did you mean 'batch'"):
+    with pytest.raises(RecipeError, match="Did you mean 'batch'"):
         models.resnet18(norm="bach")  # type: ignore[arg-type]
 
 
@@ -151,5 +151,5 @@ def test_recipes_know_it_and_refuse_rows_that_are_no_images() -> None:
         '[problem]\nkind = "Network"\nmodel = "resnet"\nblocks = [1, 1]\nnorm = "batch"\n'
         '[data]\nname = "digits"\n[partition]\nkind = "IID"\nclients = 2\n'
     )
-    with unchecked(), pytest.raises(RecipeError, match=r"shape=\(64,\)\): rows are images"):
+    with pytest.raises(RecipeError, match=r"shape=\(64,\)\): rows are images"):
         recipe.federation()

@@ -43,6 +43,7 @@ def test_sizes() -> None:
 
 
 @pytest.mark.parametrize("make", CLASSIFIERS)
+@pytest.mark.shapes
 def test_padding_does_not_count(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     model = make().eval()

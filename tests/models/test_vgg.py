@@ -11,7 +11,6 @@ import medley as md
 from medley import models
 from medley.contract.errors import RecipeError
 from medley.engines.fused.engine import fused
-from support.oracles import unchecked
 
 IMAGENET: dict[str, Any] = {"shape": (3, 224, 224), "classes": 1000, "hidden": (4096, 4096), "dropout": 0.5}
 
@@ -77,5 +76,5 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
         models.vgg11(dropout=1.0)
     with pytest.raises(RecipeError, match="width=0"):
         models.vgg11(width=0)
-    with unchecked(), pytest.raises(RecipeError, match="Did you mean 'group'"):
+    with pytest.raises(RecipeError, match="Did you mean 'group'"):
         models.vgg11(norm="groop")  # type: ignore[arg-type]

@@ -65,6 +65,7 @@ def test_a_new_seed_draws_positions_too() -> None:
     assert same == norms | {"3.weight", "3.bias"}
 
 
+@pytest.mark.shapes
 def test_clients_are_trained_in_a_stack() -> None:
     X, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 1, 0])
     problem = md.problems.Network(models.vit((1, 8, 8), 2, 4, 8, 1, 2)).ready(X, y, 2, None, "cpu")

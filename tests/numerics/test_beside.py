@@ -67,6 +67,7 @@ def test_a_loss_that_knows_means_only_gets_two_passes() -> None:
         assert float((ours - theirs).norm()) < 1e-14
 
 
+@pytest.mark.shapes
 def test_draws_go_on_through_another_order_of_the_rows() -> None:
     f, h, x = two(FAMILIES["network"])
     draws = itertools.cycle([torch.tensor([0]), torch.tensor([4, 5])])
@@ -77,6 +78,7 @@ def test_draws_go_on_through_another_order_of_the_rows() -> None:
     assert float((second - 0.5 * (f.grad(x, order[3:6]) + h.grad(x, torch.tensor([4, 5])))).norm()) < 1e-14
 
 
+@pytest.mark.shapes
 def test_slopes_are_the_gradient_of_the_last_layer() -> None:
     """By the mean of R_j φ_jᵀ, with masks and weights of rows; BatchNorm is as in evaluation."""
     for weights, (name, family) in itertools.product((False, True), FAMILIES.items()):

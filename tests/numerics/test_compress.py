@@ -50,6 +50,7 @@ def test_differences_to_a_reference_have_no_floor():
     assert float((target - ref).norm()) < 1e-14 * float(target.norm())
 
 
+@pytest.mark.shapes
 def test_rounding_spoils_columns_in_other_units_and_powers_of_two_mend_it():
     v = torch.randn(4, 50, generator=generator(2, "units"), dtype=torch.float64)
     size = torch.ones(50).double()

@@ -57,6 +57,7 @@ def test_the_cap_is_the_rank_and_one_less_than_the_order():
     assert decompose(torch.eye(d).double(), *none(d)).least == pytest.approx(1.0)
 
 
+@pytest.mark.shapes
 def test_lanczos_finds_what_lapack_finds_and_goes_on_where_it_was(monkeypatch):
     d = 120
     A = draw(150, d) * torch.logspace(0, -3, d).double()

@@ -34,6 +34,7 @@ def test_rows_are_those_of_each_input(rows: Any) -> None:
     assert torch.equal(found.parts[1], REALS[rows])
 
 
+@pytest.mark.shapes
 def test_joins_splits_casts_and_copies_keep_every_input() -> None:
     X = both()
     again = torch.cat([*torch.split(X, 4)])
@@ -60,6 +61,7 @@ def test_other_operations_and_other_inputs_are_refused() -> None:
         torch.cat([both(), Fields([IDS, REALS])])
 
 
+@pytest.mark.shapes
 def test_dicts_and_tuples_of_arrays_are_several_inputs_and_tables_are_not() -> None:
     plain = lambda v, name: torch.as_tensor(np.asarray(v))
     for value in ({"ids": IDS, "reals": REALS.numpy()}, (IDS, REALS), (IDS, REALS[:, 0])):

@@ -43,6 +43,7 @@ def test_richardson_is_its_closed_form(steps: int) -> None:
     assert torch.allclose(p, exact + power @ (g - exact), rtol=0, atol=1e-12)
 
 
+@pytest.mark.shapes
 def test_hutchinson_is_exact_for_a_diagonal_and_unbiased_else() -> None:
     diagonal = torch.tensor([1.0, -2.0, 3.0]).double()
     assert torch.equal(hutchinson(lambda v: diagonal * v, diagonal, 1, 0), diagonal)

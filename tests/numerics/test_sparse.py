@@ -72,6 +72,7 @@ def test_losses_and_derivatives_are_the_dense_ones(family: Linear, rows: Any) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.shapes
 def test_the_factor_stays_sparse_and_has_the_dense_products(family: Linear) -> None:
     f, g = pair(family)
     x, v = torch.randn(2, f.d, dtype=F64, generator=torch.Generator().manual_seed(3))
@@ -84,6 +85,7 @@ def test_the_factor_stays_sparse_and_has_the_dense_products(family: Linear) -> N
 
 
 @pytest.mark.parametrize("p", [7, 60])
+@pytest.mark.shapes
 def test_eigenpairs_of_sparse_factors_are_the_dense_ones(p: int) -> None:
     """By the Gram matrix of the rows and by the Hessian itself, with and without what the server holds."""
     f, g = pair(Logistic(mu=0.1), p=p)

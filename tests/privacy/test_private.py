@@ -26,8 +26,6 @@ from medley.privacy import Banded, Quantile, epsilon
 from medley.privacy.accountant import release
 from medley.runtime import streams
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 pytest.importorskip("dp_accounting")
 
 Numbers = dict[str, Any]

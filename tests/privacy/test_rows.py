@@ -49,6 +49,7 @@ def objective(name: str, n: int = 7) -> Any:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("bound", [0.05, 0.7, 1e9])
+@pytest.mark.shapes
 def test_row_gradients_are_bounded_one_by_one(name: str, bound: float) -> None:
     """The sum is that of each row's gradient by itself, scaled down to the bound; no rows are 0."""
     of = objective(name)
@@ -90,6 +91,7 @@ METHODS = [md.FedAvg(), md.FedProx(mu=0.1), md.SCAFFOLD(), md.FedDyn(), md.FedNo
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.shapes
 def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
     fed = federation([5, 8, 6])
     plain = md.run(method, fed, rounds=4, progress=False)
@@ -98,6 +100,7 @@ def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, 
     assert private.history[-1]["epsilon"] == math.inf
 
 
+@pytest.mark.shapes
 def test_one_row_moves_a_step_by_at_most_its_bound() -> None:
     """Without noise one step of n = 5 rows moves by lr·(C + what the row said before)/n, whatever the row holds."""
     before, after = (

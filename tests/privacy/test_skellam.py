@@ -148,6 +148,7 @@ def test_settings_that_do_not_go_with_it_are_refused(how: dict[str, Any], senten
         private(**how)
 
 
+@pytest.mark.shapes
 def test_runs_that_cannot_have_it_are_refused() -> None:
     with pytest.raises(md.Unsupported, match=r"DP-FedAvg needs secure sums, .* give run\(secure=md.SecureSum\(\)\)"):
         run(private(), secure=None)

@@ -206,6 +206,7 @@ def test_a_softmax_of_two_classes_is_a_logistic_regression():
     assert torch.allclose(soft.grad(both).reshape(2, -1)[1], logi.grad(w), rtol=1e-12)
 
 
+@pytest.mark.shapes
 def test_row_losses_hits_and_counts():
     f = objective(Softmax())
     x = point(f)

@@ -167,6 +167,7 @@ def test_hessian_and_products_are_autograds(make: Callable[[], nn.Module]):
     assert torch.allclose((f.grad(x + h * v) - f.grad(x - h * v)) / (2 * h), H @ v, atol=1e-8)
 
 
+@pytest.mark.shapes
 def test_one_linear_layer_is_the_softmax_problem():
     X, y = rows()
     soft = Softmax().ready(X, y, C, None, "cpu")
@@ -179,6 +180,7 @@ def test_one_linear_layer_is_the_softmax_problem():
     assert torch.allclose(f.outputs(x), g.outputs(x), rtol=1e-13)
 
 
+@pytest.mark.shapes
 def test_features_bias_and_outputs_belong_together():
     f = objective(mlp)
     x = start(f)
@@ -270,6 +272,7 @@ def test_batchnorm_statistics_are_averaged_by_hand():
     assert int(run(fed, 3).model[1].num_batches_tracked) == 3  # type: ignore[index,arg-type]
 
 
+@pytest.mark.shapes
 def test_a_model_that_was_interrupted_has_the_statistics_of_its_last_whole_round():
     fed = federation(normed)
     want = run(fed, 2).model
@@ -361,6 +364,7 @@ def test_dtypes():
             md.run(md.FedAvg(), federation(mlp), 1, dtype=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.shapes
 def test_what_does_not_fit_is_refused_before_round_1():
     X, y = rows()
     with pytest.raises(BadData, match=r"the data has 5 classes, but the network's outputs are \[3\] a row"):

@@ -121,6 +121,7 @@ def of_five(z: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1, 1)])
+@pytest.mark.shapes
 def test_pairs_are_refused_in_any_shape_and_where_two_rows_are_too_few(shape: tuple[int, ...]) -> None:
     net = nn.Sequential(nn.Linear(4, 1), nn.Unflatten(1, shape))
     with pytest.raises(md.BadData, match=r"outputs are \[1, 1.*targets \[\].*outputs.reshape\(y.shape\)"):
@@ -181,12 +182,14 @@ def fails_in_training(z: Tensor, y: Tensor) -> Any:
         (lambda z, y: squares(z[:, 0], y) if len(z) < 5 else 1.0, "returned float; return a tensor"),
     ],
 )
+@pytest.mark.shapes
 def test_a_loss_that_fails_is_refused_with_both_shapes(loss: Callable[..., Any], said: str) -> None:
     with pytest.raises(md.RecipeError, match=said) as e:
         trained(nn.Linear(4, 1), loss, Y.sigmoid())
     assert e.value.key == "loss"
 
 
+@pytest.mark.shapes
 def test_a_loss_that_fails_in_training_is_its_clients_failure() -> None:
     """So that ReplyPolicy(faulty="drop") goes on without the client."""
     with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 .*failed on outputs \[10, 1\]") as e:

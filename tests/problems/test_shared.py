@@ -55,6 +55,7 @@ def test_a_name_that_fits_nothing_is_refused_with_the_nearest():
             md.problems.Network(net(), shared=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.shapes
 def test_the_view_is_a_part_of_the_joint_objective():
     p = ready("body")
     x = p.initial(torch.Generator().manual_seed(1))
@@ -102,6 +103,7 @@ def test_a_descent_on_both_parts_is_that_of_the_whole_network(pace: dict[str, An
     assert torch.allclose(shared.part.x - y[shared.d :], whole[shared.d :], atol=1e-14, rtol=0)
 
 
+@pytest.mark.shapes
 def test_a_pull_a_shift_and_a_correction_leave_the_own_part_alone():
     p = ready("body")
     x = p.initial(torch.Generator().manual_seed(1))
@@ -139,6 +141,7 @@ def test_a_descent_of_one_part_leaves_the_other():
         me.descend(x, train="own", shift=x)
 
 
+@pytest.mark.shapes
 def test_phases_keep_states_of_an_optimizer_apart():
     p = ready("body")
     x = p.initial(torch.Generator().manual_seed(1))
@@ -172,6 +175,7 @@ def test_own_buffers_are_those_of_layers_with_own_parameters():
     assert all(torch.equal(t, mine[name]) for name, t in p.own().items())
 
 
+@pytest.mark.shapes
 def test_a_copy_in_another_process_begins_alike():
     p = ready("all but norms")
     x = p.initial(torch.Generator().manual_seed(1))

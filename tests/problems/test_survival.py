@@ -10,6 +10,7 @@ import torch
 from medley.problems import concordance, cox
 
 
+@pytest.mark.shapes
 def test_cox_by_hand() -> None:
     # Times 1, 2, 3 with events 1, 0, 1: (log(e^0 + e^1 + e^2) − 0 + log(e^2) − 2) / 3.
     s, y = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
@@ -30,6 +31,7 @@ def test_cox_has_the_gradient_of_finite_differences_and_large_scores_stay_finite
     assert math.isfinite(float(cox(1e4 * s.detach(), y)))
 
 
+@pytest.mark.shapes
 def test_concordance_is_that_of_all_pairs() -> None:
     g = torch.Generator().manual_seed(1)
     s = torch.randint(0, 5, (30, 1), generator=g).float()

@@ -35,6 +35,7 @@ def test_eigenvalues_of_quadratics_are_in_their_range():
         assert f.n >= 8
 
 
+@pytest.mark.shapes
 def test_each_client_of_a_quadratic_has_a_minimiser_with_loss_0():
     for X, y in quadratics(3, 4, seed=1).clients:
         assert torch.linalg.lstsq(X, y[:, None]).solution.shape == (4, 1)

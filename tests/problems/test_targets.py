@@ -79,6 +79,7 @@ def test_sequences_are_learned_and_padding_counts_nowhere(engine: str, padding: 
     assert r.summary["loss"] < r.history[0]["loss"] / 2
 
 
+@pytest.mark.shapes
 def test_engines_agree_on_sequences_and_class_weights() -> None:
     X, y = tokens()
     net = Network(Tagger(), class_weights=[1.0, 2.0, 0.0, 5.0])
@@ -142,7 +143,6 @@ class LikeHub(OrderedDict[str, Tensor]):
         return self[name]
 
 
-@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", lambda out, y: F.cross_entropy(out["logits"], y)])
 @pytest.mark.parametrize(
     ("inside", "said"),
@@ -158,7 +158,6 @@ def test_outputs_are_one_tensor(inside: Callable[[Tensor], object], said: str, l
         md.run(md.FedAvg(), federation(Network(Wrapped(inside), loss=loss), torch.arange(40) % 3), 1)
 
 
-@pytest.mark.usefixtures("untyped")
 def test_class_weights_have_an_order() -> None:
     for wrong in ({0: 1.0, 1: 5.0}, {1.0, 5.0}, "15", torch.ones(2, 2)):
         with pytest.raises(md.RecipeError, match=r"class_weights=.* a list, in the order of the classes"):
@@ -287,6 +286,7 @@ def test_a_loss_of_ones_own_is_evaluated_in_batches(monkeypatch: pytest.MonkeyPa
     assert r.summary["loss"] == pytest.approx(float(F.mse_loss(r.model(X), X[:, :1]).detach()), rel=1e-12)
 
 
+@pytest.mark.shapes
 def test_integer_targets_of_mse_are_numbers() -> None:
     y = torch.from_numpy(np.arange(40)).reshape(-1, 1)
     r = md.run(md.FedAvg(), federation(Network(nn.Linear(6, 1), loss="mse"), y), 1, dtype=F64)

@@ -182,6 +182,7 @@ def test_histogram_counts_every_value() -> None:
     np.testing.assert_allclose(np.array(tall) / max(tall), counts[counts > 0] / counts.max(), atol=0.005)
 
 
+@pytest.mark.shapes
 def test_heat_shades_by_value_and_leaves_blanks() -> None:
     root = ET.fromstring(heat(np.array([[0.5, np.nan], [0.25, 1.0]]), title="t"))
     shades = [float(r.get("style", "").split("fill-opacity:")[1]) for r in root.iter(f"{SVG}rect")]

@@ -194,6 +194,7 @@ def test_band_leaves_out_what_diverged_and_what_is_missing() -> None:
     assert 4 not in band([whole], y="accuracy").x
 
 
+@pytest.mark.shapes
 def test_band_on_a_log_scale_takes_zeros_for_the_smallest_positive() -> None:
     b = band([run(gap=True)], y="gap", log=True)
     assert b.mean[-1] == pytest.approx(b.mean[-2])

@@ -55,6 +55,7 @@ def test_a_far_liar_does_not_hide_a_near_one(fold: R.Fold, far: float, near: flo
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"a={c['a']} f={c['f']}")
+@pytest.mark.shapes
 def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
     x, a, f = torch.tensor(case["rows"], dtype=torch.float64), case["a"], case["f"]
     liars = f / a
@@ -90,6 +91,7 @@ def test_geometric_median_of_a_triangle_is_fermats_point() -> None:
     assert torch.allclose(R.GeometricMedian()(y), y[0], atol=1e-4)
 
 
+@pytest.mark.shapes
 def test_fltrust_by_hand() -> None:
     # (3, 4) has cosine 0.6 to the root and becomes (1.2, 1.6), (4, 0) becomes (2, 0); (0, 5) and (-1, 0) have weight 0.
     x = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 5.0], [-1.0, 0.0], [4.0, 0.0]], dtype=torch.float64)

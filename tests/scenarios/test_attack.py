@@ -137,6 +137,7 @@ def test_labels_flip_at_liars_alone() -> None:
     assert torch.equal(federation().data.y, federation(Attack("label flip", 0.3)).data.y)
 
 
+@pytest.mark.shapes
 def test_a_backdoor_writes_its_patch_into_a_part_of_the_liars_rows() -> None:
     attack = Attack("backdoor", 0.2, target=3, patch=2, poisoned=0.25)
     plain, poisoned = federation().draw(0), federation(attack).draw(0)
@@ -162,6 +163,7 @@ def test_the_trigger_is_a_corner_of_images() -> None:
     assert torch.equal(got, X)
 
 
+@pytest.mark.shapes
 def test_success_is_measured_on_test_rows_of_other_classes() -> None:
     attack = Attack("backdoor", 0.4, target=3, strength=2.0)
     r = run(md.FedAvg(), federation(attack), 30)
@@ -272,6 +274,7 @@ def test_tokens_have_no_patch() -> None:
         Attack("backdoor", 0.5).poison(X, y, 2, {0: np.arange(4)}, 0)
 
 
+@pytest.mark.shapes
 def test_replies_of_several_shapes_have_no_mean() -> None:
     lies = Attack("alie", 0.5).lies(0, 4)
     assert lies is not None
@@ -303,6 +306,7 @@ kind = "FedAvg"
         recipe.with_settings(["attack.shear=0.1"]).federation()
 
 
+@pytest.mark.shapes
 def test_it_is_in_the_record() -> None:
     r = run(md.FedAvg(), federation(Attack("alie", 0.3)), 1)
     assert "Attack(kind='alie', share=0.3" in r.settings["attack"]

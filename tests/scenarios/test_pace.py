@@ -101,7 +101,6 @@ def test_settings_that_make_no_sense(kwargs, message):
     assert e.value.key in kwargs
 
 
-@pytest.mark.usefixtures("untyped")
 def test_rates_by_name_are_refused_with_the_way_out():
     with pytest.raises(RecipeError, match="give a list with an entry for each client, in the order of their numbers"):
         Pace(lr={"Bern": 0.1})

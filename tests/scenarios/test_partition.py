@@ -155,6 +155,7 @@ def test_labels_leaves_out_what_nobody_takes():
     assert len(np.unique(TEN[np.concatenate(parts)])) == 6
 
 
+@pytest.mark.shapes
 def test_quantity_ignores_labels():
     assert same(Quantity(5, 0.3).split(TEN, 1000, 1), Quantity(5, 0.3).split(None, 1000, 1))
     sizes = describe(Quantity(5, 1e6).split(None, 1000, 1), None).sizes

@@ -15,7 +15,6 @@ from medley.engines.seq import Seq
 from medley.numerics.forgetting import figures
 from medley.problems import LeastSquares
 from medley.runtime import streams
-from support.oracles import unchecked
 
 S = md.scenarios
 PACE = S.Pace(lr=0.2, epochs=1, batch=16)
@@ -215,6 +214,7 @@ def test_a_client_without_rows_of_a_task_sits_it_out():
     assert r.status.ok
 
 
+@pytest.mark.shapes
 def test_domain_streams_keep_the_classes_and_change_the_rows():
     data = rows()
     permuted = federation(S.Permuted(3), data).tasks(0)
@@ -235,6 +235,7 @@ def test_domain_streams_keep_the_classes_and_change_the_rows():
 
 
 @pytest.mark.parametrize("column", [None, 2])
+@pytest.mark.shapes
 def test_time_runs_through_the_rows_or_a_column(column):
     data = rows()
     tasks = [task for task, *_ in federation(S.TimeOrder(4, column=column), data).tasks(0)]
@@ -251,6 +252,7 @@ def test_time_runs_through_the_rows_or_a_column(column):
     assert r.summary["acc"] > 0.5
 
 
+@pytest.mark.shapes
 def test_tasks_of_ones_own():
     a, b = rows(classes=3), rows(seed=1, classes=3)
     pairs = [((d.X.numpy(), d.y.numpy()), (d.X_test, d.y_test)) for d in (a, b)]
@@ -312,7 +314,7 @@ def test_an_update_of_a_target_is_refused():
     ],
 )  # fmt: skip
 def test_streams_that_make_no_sense(make, kind, says):
-    with unchecked(), pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=says):
         make()
 
 
@@ -336,7 +338,7 @@ def test_streams_that_make_no_sense(make, kind, says):
     ],
 )  # fmt: skip
 def test_tasks_that_do_not_fit(pairs, mode, says):
-    with unchecked(), pytest.raises(BadData, match=says):
+    with pytest.raises(BadData, match=says):
         md.Federation(md.problems.Softmax(), stream=S.Tasks(pairs, mode), partition=S.IID(1))
 
 

@@ -73,6 +73,7 @@ def test_too_few_bits_and_fields_without_a_sum_are_refused() -> None:
     assert got["w"].tolist() == [2.0, 2.0]  # type: ignore[union-attr]
 
 
+@pytest.mark.shapes
 def test_under_a_clip_replies_are_scaled_down_and_counted() -> None:
     ring = Ring(32, 1e-6, dict.fromkeys(range(3), 0.25), Clip(2.0))
     replies = [{"v": torch.tensor([3.0, 4.0])}, {"v": torch.tensor([0.5, 0.0])}, {"v": torch.tensor([0.0, 1e6])}]

@@ -12,11 +12,8 @@ import medley as md
 from medley.contract.needs import Need
 from medley.runtime.recent import FEW
 from medley.storage import events, live
-from support.oracles import unchecked
 
 from .test_readmit import state
-
-pytestmark = pytest.mark.usefixtures("untyped")
 
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08], [1, 3, 2, 1, 2]
 
@@ -135,8 +132,7 @@ def test_fednorton_begins_to_move_anew_when_members_change(flows: Any) -> None:
         pace=md.scenarios.Pace(lr=0.2),
         membership=md.scenarios.Membership(joins=dict.fromkeys(range(5, 10), 12)),
     )
-    with unchecked():
-        ours, plain = (md.run(m, fed, 16, progress=False)["loss"] for m in (md.FedNorton(flows=flows), md.SCAFFOLD()))
+    ours, plain = (md.run(m, fed, 16, progress=False)["loss"] for m in (md.FedNorton(flows=flows), md.SCAFFOLD()))
     assert ours[13] < plain[13]
 
 

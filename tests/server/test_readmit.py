@@ -11,8 +11,6 @@ import torch
 import medley as md
 from medley.storage import checkpoint, pytree
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 
 def state(folder: Path, method: Any) -> tuple[Any, dict[int, Any]]:
     """The server's state and the clients' memories in a checkpoint."""

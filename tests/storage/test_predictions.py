@@ -86,6 +86,7 @@ def test_integers_booleans_lists_and_sparse_rows_are_cast_to_the_models_floats(p
         r.outputs(torch.ones(2, 4, dtype=torch.complex64))
 
 
+@pytest.mark.shapes
 def test_sparse_training_rows_predict() -> None:
     rows = scipy.sparse.csr_matrix(X)
     r = run(Logistic(), rows, Y)
@@ -115,6 +116,7 @@ class OneHot(nn.Module):
         return self.last(nn.functional.one_hot(ids, 10).float().mean(1))  # type: ignore[no-any-return]
 
 
+@pytest.mark.shapes
 def test_each_input_is_cast_to_what_the_training_rows_were() -> None:
     rows = {"tokens": IDS, "ages": G.normal(size=(40, 2))}
     r = run(Network(Notes()), rows, Y)

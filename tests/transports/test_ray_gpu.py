@@ -14,8 +14,6 @@ from medley.testing import PretendedGPU
 from medley.transports import Ray, ray
 from support.scripted import Script, train
 
-pytestmark = pytest.mark.usefixtures("untyped")
-
 
 class Results(dict[int, Any]):
     """Answers of actors, by reference."""

@@ -84,6 +84,7 @@ def test_what_came_in_can_be_written_to_and_does_not_share_the_received_bytes():
     assert y.tolist() == [1, 1, 1]
 
 
+@pytest.mark.shapes
 def test_framing_is_a_line_and_the_payload_is_exactly_the_metered_bytes():
     packed: Packed = {"x": torch.zeros(7, dtype=torch.float16), "y": torch.zeros(2, 2, dtype=torch.bool)}
     raw = to_bytes(packed)

@@ -65,6 +65,7 @@ def test_cast_knows_three_types_and_plain_changes_nothing():
 @pytest.mark.parametrize(
     ("bits", "rounding", "share"), [(8, "nearest", 0.5), (8, "stochastic", 1.0), (3, "nearest", 0.5)]
 )
+@pytest.mark.shapes
 def test_quantise_is_off_by_a_share_of_a_level_in_every_row(bits, rounding, share):
     encoded, decoded, kept = through(Quantise(bits, rounding), PACKED)
     level = MATRIX.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
@@ -85,6 +86,7 @@ def test_zeros_are_zeros_and_stochastic_rounding_is_right_in_the_mean():
     torch.testing.assert_close(total / 4000, v, rtol=0, atol=0.01)
 
 
+@pytest.mark.shapes
 def test_topk_sends_the_largest_and_owes_the_rest():
     codec = TopK(0.4)
     v = torch.tensor([[3.0, -0.1, 0.2], [-4.0, 0.5, 0.0]], dtype=f64)
@@ -100,6 +102,7 @@ def test_topk_sends_the_largest_and_owes_the_rest():
 
 
 @pytest.mark.parametrize("inner", [Quantise(), Cast("float16"), TopK(0.3, feedback=False)], ids=str)
+@pytest.mark.shapes
 def test_delta_forgets_its_error_as_replies_settle(inner):
     v, kept, codec = MATRIX / MATRIX.abs().max(), {}, Delta(inner)
     errors = []
@@ -169,6 +172,7 @@ def test_the_ledger_counts_what_travels():
 
 
 @pytest.mark.parametrize(("down", "width"), [(Cast("float16"), 2), (Cast("float32"), 4), (Plain(), 8)])
+@pytest.mark.shapes
 def test_eight_bits_up_and_sixteen_down(down: Codec, width: int):
     r = md.run(md.FedAvg(), fed(), 2, codec=TwoWay(Delta(), down), progress=False)
     assert {e.up for e in r.ledger} == {20 + 4}
