@@ -15,7 +15,7 @@ from ...contract.types import Vec
 
 Share = float | Tensor
 DECAY, FORGET = 0.9, 0.01
-"""Of sums over rounds: in ten, most clients reply. And the mean delay below which replies are on time, 44 rounds later."""
+"""Of sums over rounds: in ten, most clients reply. And the mean delay below which replies count as on time again."""
 
 MARGIN = 2.0
 """m: conductances count twice. A secant through noise is as often too flat as too steep, and too flat overshoots."""
