@@ -82,7 +82,7 @@ ENTRANTS: dict[str, Entrant] = {
     "CA2FL": Entrant(md.CA2FL(), "server_lr", STEPS, 4, True, CLOCK),
     "ACE": Entrant(md.ACE(), "server_lr", STEPS, 4, True, CLOCK),
     "ACED": Entrant(md.ACED(), "server_lr", STEPS, 4, True, CLOCK),
-    "FedECADO": Entrant(md.FedECADO(), "L", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), 2),
+    "FedECADO": Entrant(md.FedECADO(), "L", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), 2, groups=()),
     "FedNorton": Entrant(md.FedNorton(), groups=BOTH),
     "FedNorton async": Entrant(md.FedNorton(), asynchronous=True, groups=CLOCK),
 }
