@@ -114,7 +114,7 @@ def error(line: Line) -> float:
 
 
 def row(runs: dict[Any, float], label: str, value: str) -> tuple[str, float]:
-    """Of a change: error ratios, geometric means by federation and rate, the median and the range; lost runs with it and
+    """Of a change: error ratios, geometric means by federation and rate, median and range; lost runs with it and
     without; federations and rates that are worse and better beyond chance, as in the league; Wilcoxon's p of all pairs.
     """
     cells: dict[Any, list[tuple[float, float]]] = {}
