@@ -27,7 +27,7 @@ PAPERS = ("*.md", "*.svg", "*.jsonl")
 LINKS = (
     (r"\]\((?:\.\./\.\./)?docs/", "]("),
     (r"\]\((results|heart)\.md\)", r"](path:\1.md)"),
-    (r"\]\(src/medley/algorithms/(\w+)/__init__\.py\)", r"](methods/\1.md)"),
+    (r"\]\(src/medley/algorithms/(\w+)(?:/__init__)?\.py\)", r"](methods/\1.md)"),
 )
 """Places in links of README and its like, and their places here."""
 
