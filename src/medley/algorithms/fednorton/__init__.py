@@ -18,26 +18,24 @@ Candès, JMLR 2016) with the restart of O'Donoghue & Candès (2015).
 that its client met: at rest J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0. In
 a round a set A of clients replies, the share f of all. Sums and means are over A, by p_i; ⁻ is the round before.
 
-$$
-\begin{aligned}
-n_i &= \rho\,(J_i - S) && \text{net flow, sent down; } J_i = 0 \text{ at first} \\
-\dot x_i &= n_i - \nabla f_i(x_i),\ x_i(0) = x && \text{descent; up: its way } D_i\text{, its time } T_i \\
-J_i^+ &= n_i - D_i/T_i && \text{the mean gradient that it met} \\
-S^+ &= S + \textstyle\sum p_i (J_i^+ - J_i) && \text{Kirchhoff's sum} \\
-\rho^+ &= \max(0, 1 - \tfrac12 \textstyle\sum p_i|J_i^+ - J_i|^2 / \sum p_i|J_i^+|^2) && \text{share that lasts} \\
-T &= 1/\text{mean}(1/T_i) && \text{the window} \\
-w_i &= \rho \sqrt{T T_i} + (1 - \rho)\sqrt{T T^-} && \text{the time for which a reply counts} \\
-a &= \tfrac12 a^- + \langle S^+ - S, v\rangle/f,\ b = \tfrac12 b^- + |v|^2 && \text{a secant along the last move} \\
-h &= \max(0, a/b) && \text{the star's conductance} \\
-t &= (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3) && \text{age and damping of the motion} \\
-\beta &= \min(\beta_0, 1 - \tfrac12\min(1, |S^+ - S|^2 / 2f|S^+|^2)) && \text{noise ends it sooner} \\
-u &= \text{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\text{mean}(J_i - S) && \text{clients' part} \\
-v^+ &= \beta v - u - 2 T S^+/(1 + 2 T h) && \text{the move} \\
-x^+ &= x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x) && \hat x \text{ is evaluated}
-\end{aligned}
-$$
+| | |
+|---|---|
+| $n_i = \rho\,(J_i - S)$ | net flow, sent down; J_i = 0 at first |
+| $\dot x_i = n_i - \nabla f_i(x_i),\ x_i(0) = x$ | descent; up: its way D_i and its time T_i = Σ lr |
+| $J_i^+ = n_i - D_i/T_i$ | the mean gradient that it met |
+| $S^+ = S + \sum p_i (J_i^+ - J_i)$ | Kirchhoff's sum |
+| $\rho^+ = \max(0, 1 - \sum p_i \Vert J_i^+ - J_i \Vert^2 / 2 \sum p_i \Vert J_i^+ \Vert^2)$ | the share that lasts |
+| $T = 1/\mathrm{mean}(1/T_i)$ | the window |
+| $w_i = \rho \sqrt{T T_i} + (1 - \rho)\sqrt{T T^-}$ | the time for which a reply counts |
+| $a = a^-/2 + \langle S^+ - S, v\rangle/f,\ b = b^-/2 + \Vert v \Vert^2$ | a secant along the last move |
+| $h = \max(0, a/b)$ | the star's conductance |
+| $t = (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3)$ | age and damping of the motion |
+| $\beta = \min(\beta_0, 1 - \min(1, \Vert S^+ - S \Vert^2 / 2f \Vert S^+ \Vert^2)/2)$ | noise ends it sooner |
+| $u = \mathrm{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\mathrm{mean}(J_i - S)$ | the clients' part |
+| $v^+ = \beta v - u - 2 T S^+/(1 + 2 T h)$ | the move |
+| $x^+ = x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x)$ | x̂ is evaluated |
 
-T_i is Σ lr. Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the
+Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the
 mean of the displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which
 leaves the point of rest where it is. The last term of the move is two more windows along Kirchhoff's sum, by backward
 Euler. A descent that would make an error of its flow grow is made again with shorter steps, see `descent`. The page
