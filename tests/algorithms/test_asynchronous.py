@@ -27,7 +27,7 @@ def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **o
     )
 
 
-ASYNC = [md.FedBuff(), md.FedAsync(), md.FedECADO(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5)]
+ASYNC = [md.FedBuff(), md.FedAsync(), md.FedNorton(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5)]
 
 
 @pytest.mark.parametrize("method", ASYNC, ids=lambda m: m.name)
@@ -64,7 +64,7 @@ def test_a_run_that_waits_for_all_begins_with_one_warning(
     md.run(method, fed, 3, resume=tmp_path, progress=False)
     run(method, 3, 2)
     md.run(method, fed, 2, reply_policy=md.ReplyPolicy(deadline=1.0), progress=False)
-    run(md.FedECADO(), None, 2)
+    run(md.FedNorton(), None, 2)
     assert caplog.messages == []
 
 
@@ -91,8 +91,8 @@ def test_replies_in_flight_survive_a_checkpoint(method: Algorithm[Any, Any], tmp
 
 def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     """S = Σ p_i J_i, and the fixed point is everybody's, not that of the fast."""
-    r = run(md.FedECADO(), 3, 150, checkpoint=tmp_path)
-    method = md.FedECADO()
+    r = run(md.FedNorton(), 3, 150, checkpoint=tmp_path)
+    method = md.FedNorton()
     kept = checkpoint.load(tmp_path, tree.dataclasses_in(type(method.start(r.x)), method.memory))
     s = kept["server"]
     sizes = [len(X) for X, _ in Q.clients]

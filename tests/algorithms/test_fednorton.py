@@ -601,7 +601,7 @@ def test_a_descent_that_is_made_again_leaves_the_statistics_of_the_one_that_coun
     fed = md.Federation(md.problems.Network(net), clients=rows, classes=2, pace=pace)
     on = float(md.run(md.FedNorton(), fed, 1, progress=False).buffers[0].norm())
     monkeypatch.setattr(*NO_RETRIES)
-    off = float(md.run(md.FedNorton(), fed, 1, progress=False).buffers[0].norm())
+    off = float(md.run(md.FedNorton(), fed, 1, progress=False, throw=False).buffers[0].norm())
     assert on < 100
     assert off > 1e4
 

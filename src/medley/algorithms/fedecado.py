@@ -3,6 +3,8 @@ r"""FedECADO: the server follows the circuit of all clients' flows, by backward-
 **Reference**: Agarwal, Joshi & Pileggi, "FedECADO: A Dynamical System Model of Federated Learning", ICML 2025,
 Algorithms 1 and 2. Equation numbers are the paper's.
 
+**Status**: published with corrections
+
 **Needs**: Hessian-vector products, SGD at the clients (with or without momentum), every reply within its round, and the
 same clients from the first round to the last.
 

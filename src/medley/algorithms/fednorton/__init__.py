@@ -1,4 +1,4 @@
-r"""FedNorton: this library's own rule, by which a client between its visits is its Norton equivalent.
+r"""FedNorton: a rule of this library, and of no paper, by which a client between its visits is its Norton equivalent.
 
 **Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
 Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
@@ -52,6 +52,8 @@ shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, by
 
 **SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As
 there, clients run SGD, with or without momentum, so that D_i/T_i is a mean of gradients. Other optimizers are refused.
+
+**Departures**: none; no paper has it. Of FedECADO's circuit it has no inductors, and no sensitivities that are asked for.
 
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
 is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
