@@ -53,7 +53,7 @@ shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, by
 **SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As
 there, clients run SGD, with or without momentum, so that D_i/T_i is a mean of gradients. Other optimizers are refused.
 
-**Departures**: none; no paper has it. Of FedECADO's circuit it has neither inductors nor sensitivities that are asked for.
+**Departures**: none; no paper has it. FedECADO's circuit has inductors, and sensitivities that clients are asked for.
 
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
 is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
