@@ -141,7 +141,7 @@ SEEDS = [s if s < 1 else pytest.param(s, marks=pytest.mark.slow) for s in range(
 @pytest.mark.parametrize(("participation", "rounds"), [(None, 200), (0.4, 400)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, rounds):
-    """After half of the rounds the worst of seeds 0 to 2 was at 4e-11 where all take part, and 2e-10 where four do."""
+    """After half of the rounds the worst of ten seeds was at 4e-11 where all take part, and at 4e-10 where four do."""
     toy = md.problems.quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, participation, **UNEQUAL)
     assert error(run(method(), fed, rounds, seed=seed, eval_every=rounds), toy.x_star) < 1e-12
@@ -225,7 +225,7 @@ def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("still", [[], [0], [0, 2, 4]], ids=str)
+@pytest.mark.parametrize("still", [[0], *(pytest.param(i, marks=pytest.mark.slow) for i in ([], [0, 2, 4]))], ids=str)
 def test_clients_that_are_at_rest_at_the_minimum_do_not_move_it(where, still):
     """Their flow goes to 0, and of it nothing lasts; a mean of each client's share of its own left the node .15 off."""
     g = torch.Generator().manual_seed(2)
@@ -421,7 +421,7 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
     """Eigenvalues of a round of clients of one curvature that all take part, as (J_1 .. J_n, x) maps, at lr h ≤ 1.
 
     The map is the code's own: ∇f_i = h x, and the columns of the identity stand for J_1 .. J_n and x. The last term of
-    the move is −e T S⁺. The third e is the card's, with the conductance Σ p_i s_i h that a move along x shows. With e = 1
+    the move is −e T S⁺. The third e is the card's, by the conductance Σ p_i s_i h that a move along x shows. With e = 1
     whatever the conductance 14 of the 300 circuits are unstable at ρ = 1, and with e = 2 111.
     """
     rng, m = np.random.default_rng(1), method()
@@ -601,7 +601,7 @@ def test_a_descent_that_is_made_again_leaves_the_statistics_of_the_one_that_coun
     fed = md.Federation(md.problems.Network(net), clients=rows, classes=2, pace=pace)
     on = float(md.run(md.FedNorton(), fed, 1, progress=False).buffers[0].norm())
     monkeypatch.setattr(*NO_RETRIES)
-    off = float(md.run(md.FedNorton(), fed, 1, progress=False).buffers[0].norm())
+    off = float(md.run(md.FedNorton(), fed, 1, throw=False, progress=False).buffers[0].norm())
     assert on < 100
     assert off > 1e4
 
@@ -640,7 +640,7 @@ def test_rare_large_gradients_count_as_often_as_they_come(where, steps):
     ]
     pace = md.scenarios.Pace(lr=0.1, steps=steps, batch=8)
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
-    mean = float(md.run(md.FedNorton(flows=where), fed, 150, progress=False).x[2])
+    mean = float(run(method(where), fed, 150, eval_every=150).x[2])
     true = float(torch.cat([y for _, y in clients]).mean())
     assert abs(mean - true) < 0.25 * true
 
