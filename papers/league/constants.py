@@ -84,7 +84,8 @@ def one(name: str, k: float, seed: int, label: str, value: float) -> Line:
     """A run with one change, or with none where the label is empty."""
     attribute, _, of = label.partition(", ")
     where = {"star": (fednorton,), "branches": (late,)}.get(of, (fednorton, late, descent))
-    targets = [(m, attribute, value) for m in where if hasattr(m, attribute)]
+    given: Any = (value, value) if attribute in ("GROWTH", "LESS") else value  # of exact gradients, and of drawn ones
+    targets = [(m, attribute, given) for m in where if hasattr(m, attribute)]
     with ExitStack() as changed:
         for target in [(md.FedNorton, *TERMS[label])] if label in TERMS else targets:
             changed.enter_context(patch.object(*target))

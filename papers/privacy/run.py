@@ -55,8 +55,8 @@ PLAIN = [Setting(0.3, 0.0, 100)]
 def circuit(s: Setting) -> Bounds:
     """A flow is a displacement over the time T = lr·steps, u one over √T; times and rates get four times the typical.
 
-    One factor clips all fields. A flow of ten times its bound has a square of a hundred times the bound's, so that
-    squares with less room would clip the flow.
+    Times and rates get four times their typical size. One factor clips all fields. A flow of ten times its bound has a
+    square of a hundred times the bound's, so that squares with less room would clip the flow.
     """
     T = s.lr * STEPS
     flow = 1.6 * s.bound / T

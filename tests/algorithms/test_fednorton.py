@@ -29,7 +29,10 @@ from support.rig import Rig
 from support.stars import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE, N, card
 from support.toys import LossyTransport
 
-NO_RETRIES = ("medley.algorithms.fednorton.descent.GROWTH", math.inf)
+ONE_QUICK = ["server", pytest.param("client", marks=pytest.mark.slow)]
+"""Who keeps the flows, in runs of many rounds; their trajectories are the same."""
+
+NO_RETRIES = ("medley.algorithms.fednorton.descent.GROWTH", (math.inf, math.inf))
 
 
 def method(flows: Any = "server") -> md.FedNorton:
@@ -56,7 +59,7 @@ def vec(*values: float) -> torch.Tensor:
     lr=st.lists(st.floats(0.005, 0.15), min_size=N, max_size=N),
     steps=st.lists(st.integers(1, 6), min_size=N, max_size=N),
 )
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_rounds_are_those_of_the_card(where, lr, steps):
     rig = Rig(method(where), TOY, lr=lr, epochs=steps)
     rounds = card(TOY, rig.s.x, COHORTS, lr, steps)
@@ -78,7 +81,7 @@ LOSSES = st.dictionaries(
 
 @pytest.mark.parametrize("where", WHERE)
 @given(cohorts=st.lists(st.just(tuple(range(N))), min_size=3, max_size=6), lost=LOSSES)
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_S_is_the_sum_of_all_flows_whatever_is_lost(where, cohorts, lost):
     lost = {k: v for k, v in lost.items() if k[2] != 0}  # somebody answers
     rig = Rig(method(where), TOY, lr=LR, epochs=STEPS, lost=lost)
@@ -138,10 +141,10 @@ def test_at_rest_nothing_moves(where, momentum, lr, steps, ids):
 SEEDS = [s if s < 1 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
 
 
-@pytest.mark.parametrize(("participation", "rounds"), [(None, 200), (0.4, 400)])
+@pytest.mark.parametrize(("participation", "rounds"), [pytest.param(None, 200, marks=pytest.mark.slow), (0.4, 400)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, rounds):
-    """After half of the rounds the worst of seeds 0 to 2 was at 4e-11 where all take part, and 2e-10 where four do."""
+    """After half of the rounds the worst of ten seeds was at 4e-11 where all take part, and at 4e-10 where four do."""
     toy = md.problems.quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, participation, **UNEQUAL)
     assert error(run(method(), fed, rounds, seed=seed, eval_every=rounds), toy.x_star) < 1e-12
@@ -182,7 +185,7 @@ def test_long_and_short_descents_together_settle(where):
     toy = md.problems.quadratics(clients=6, d=5, seed=1)
     pace = md.scenarios.Pace(lr=0.05, epochs=[50, 1, 50, 1, 50, 1], batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=0.5)
-    result = md.run(method(where), fed, rounds=60, progress=False, throw=False)
+    result = run(method(where), fed, 60, throw=False)
     assert result.status.outcome == "finished"
     assert float((result.x - toy.x_star).norm()) < 0.05 * float(toy.x_star.norm())
 
@@ -196,7 +199,7 @@ APART = [
 
 
 @pytest.mark.parametrize(("epochs", "lr", "momentum"), APART)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ONE_QUICK)
 def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, lr, momentum):
     """Ran away, or took long: a descent that had reached its minimum was extrapolated by more than twice its way."""
     one = (torch.ones(2, 1, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
@@ -208,7 +211,7 @@ def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
-    """Was off by a fifth of the minimiser's norm where what does not last of a flow counted by w_i; FedAvg by .79."""
+    """The mean end of 12 seeds is .07 ± .06 of the minimiser's norm away from it; FedAvg's .29 ± .01."""
     g = torch.Generator().manual_seed(1)
     rows = [torch.randn(64, 4, dtype=torch.float64, generator=g) for _ in range(6)]
     targets = [X @ (1 + torch.randn(4, dtype=torch.float64, generator=g)) for X in rows]
@@ -219,13 +222,13 @@ def test_drawn_batches_and_unequal_times_leave_the_minimum_where_it_is(where):
     fed = md.Federation(
         LeastSquares(), clients=clients, pace=md.scenarios.Pace(lr=0.01, steps=[1, 2, 4, 8, 16, 32], batch=4)
     )
-    ends = torch.stack([run(method(where), fed, 300, seed=seed).x for seed in range(8)])
-    spread = float((ends.std(0) / 8**0.5).norm())
+    ends = torch.stack([run(method(where), fed, 300, seed=seed).x for seed in range(12)])
+    spread = float((ends.std(0) / 12**0.5).norm())
     assert float((ends.mean(0) - best).norm()) < 2 * spread < 0.15 * float(best.norm())
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("still", [[], [0], [0, 2, 4]], ids=str)
+@pytest.mark.parametrize("where", ONE_QUICK)
+@pytest.mark.parametrize("still", [[0], *(pytest.param(i, marks=pytest.mark.slow) for i in ([], [0, 2, 4]))], ids=str)
 def test_clients_that_are_at_rest_at_the_minimum_do_not_move_it(where, still):
     """Their flow goes to 0, and of it nothing lasts; a mean of each client's share of its own left the node .15 off."""
     g = torch.Generator().manual_seed(2)
@@ -493,11 +496,11 @@ def test_alike_clients_take_the_mean_round():
             assert mean_round(eta, 0.25, e, beta) @ before == pytest.approx(after, abs=1e-12)
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ONE_QUICK)
 @pytest.mark.parametrize(
     ("ratio", "participation", "rounds"),
     [
-        (50, None, 300),
+        (50, None, 250),
         pytest.param(100, None, 600, marks=pytest.mark.slow),
         pytest.param(50, 0.5, 600, marks=pytest.mark.slow),
         pytest.param(100, 0.5, 900, marks=pytest.mark.slow),
@@ -552,27 +555,23 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
         md.run(Once(), fed, 1, progress=False)
     kept, plain = seen
     grows = lambda a: abs(1 - (1 - (1 - a * 0.1 * h) ** steps) / (steps * a * 0.1 * h))
-    a, grew = 1.0, grows(1.0)
-    assert grew < 1 or 0.1 * h > 2
-    near = [abs(grew - 1.25)]
-    for _ in range(5):
-        if grew <= 1.25 or not grows(a / 4) * 1.9 < grew:
-            break
-        a, grew = a / 4, grows(a / 4)
-        near += [abs(grew - 1.25)]
-    near += [abs(grows(4.0**-i) * 1.9 - grows(4.0 ** (1 - i))) for i in range(1, 6)]
-    if abs(net - h) < 1e-6 or min(near) < 1e-9:
-        return  # no force, or on the edge but for rounding: both attempts are right
+    assert grows(1) < 1 or 0.1 * h > 2
+    if abs(net - h) < 1e-6 or any(abs(grows(4.0**-i) - 1) < 1e-9 for i in range(6)):
+        return  # no force, or a growth of 1 but for rounding: both attempts are right
+    a = 1.0
+    while grows(a) > 1:
+        a /= 4
     assert float(kept.T) == a * float(plain.T)
     assert torch.equal(kept.delta, plain.delta) == (a == 1)
 
 
-OVERSHOOT = [(2, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 2.6), (5, 3.3), (5, 4), (20, 2.3)))]
-"""Steps and lr h whose growth is above 1.25, and lowered 1.9 times by steps a quarter as long."""
+BEYOND_2 = [(3, 4), (5, 4), (2, 2.3), (3, 3.89), (5, 3.04), (20, 2.19)]
+OVERSHOOT = [(2, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in BEYOND_2)]
+"""Steps and lr h whose growth is above 1."""
 
 
 @pytest.mark.parametrize(("steps", "stiff"), OVERSHOOT)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ONE_QUICK)
 def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(where, steps, stiff, monkeypatch):
     """Ran away: lr h above 2 in a client of one row among 401. SCAFFOLD does; here only without the retries."""
     g = torch.Generator().manual_seed(0)
@@ -584,12 +583,12 @@ def test_a_client_that_is_unstable_by_itself_does_not_take_the_others_along(wher
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
     A, b = (torch.cat(v) for v in zip(*clients, strict=True))
     best = float(((A @ torch.linalg.lstsq(A, b[:, None]).solution)[:, 0] - b).pow(2).mean() / 2)
-    ended = run(method(where), fed, 120, eval_every=120)
-    assert ended.history[-1]["loss"] == pytest.approx(best, rel=1e-9)
-    assert run(md.SCAFFOLD(), fed, 120, throw=False).status.outcome == "diverged"
+    ended = run(method(where), fed, 200, eval_every=200)
+    assert ended.history[-1]["loss"] == pytest.approx(best, rel=1e-6)
+    assert run(md.SCAFFOLD(), fed, 150, throw=False).status.outcome == "diverged"
     monkeypatch.setattr(*NO_RETRIES)
     ended = run(method(where), fed, 120, eval_every=120, throw=False)
-    assert ended.status.outcome == "diverged" or ended.history[-1]["loss"] > best + 0.2
+    assert ended.status.outcome == "diverged" or ended.history[-1]["loss"] > best * (1 + 1e-6)
 
 
 def test_a_descent_that_is_made_again_leaves_the_statistics_of_the_one_that_counts(monkeypatch):
@@ -628,7 +627,7 @@ def test_a_descent_that_is_made_again_has_the_masks_and_the_augmentation_of_the_
     assert all(same == 0 and differs > 0.01 for same, differs in off)
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ONE_QUICK)
 @pytest.mark.parametrize("steps", [1, 4])
 def test_rare_large_gradients_count_as_often_as_they_come(where, steps):
     """A bound of the flows in the place of shorter steps forgot them: the mean came out at a third."""
@@ -640,7 +639,7 @@ def test_rare_large_gradients_count_as_often_as_they_come(where, steps):
     ]
     pace = md.scenarios.Pace(lr=0.1, steps=steps, batch=8)
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace)
-    mean = float(md.run(md.FedNorton(flows=where), fed, 150, progress=False).x[2])
+    mean = float(run(method(where), fed, 150, eval_every=150).x[2])
     true = float(torch.cat([y for _, y in clients]).mean())
     assert abs(mean - true) < 0.25 * true
 

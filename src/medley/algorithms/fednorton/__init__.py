@@ -2,8 +2,8 @@ r"""FedNorton: a rule of this library, and of no paper, by which a client betwee
 
 **Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
 Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
-with one time for all as in FedNova (Wang et al., NeurIPS 2020), and the node moves by Nesterov's method (Su, Boyd &
-Candès, JMLR 2016) with the restart of O'Donoghue & Candès (2015).
+with one time for all as in FedNova (Wang et al., NeurIPS 2020), and the node moves by Nesterov's method (Su et al.,
+JMLR 2016) with O'Donoghue & Candès' restart (2015).
 
 **Status**: this library's own
 
@@ -35,10 +35,10 @@ a round a set A of clients replies, the share f of all. Sums and means are over 
 | $v^+ = \beta v - u - 2 T S^+/(1 + 2 T h)$ | the move |
 | $x^+ = x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x)$ | x̂ is evaluated |
 
-Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the
-mean of the displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which
-leaves the point of rest where it is. The last term of the move is two more windows along Kirchhoff's sum, by backward
-Euler. A descent that would make an error of its flow grow is made again with shorter steps, see `descent`. The page
+Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the mean of the
+displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which leaves the
+point of rest where it is. The last term of the move is two more windows along Kirchhoff's sum, by backward Euler. A
+descent that would make an error of its flow grow is made again with shorter steps, see `descent`. The page
 ``docs/decisions/fednorton.md`` has the reason for each constant, and what it is worth.
 
 **Late replies** count with the x and n_i of their own request. A client that is away is J_i in parallel with a
@@ -58,7 +58,7 @@ there, clients run SGD, with or without momentum, so that D_i/T_i is a mean of g
 **Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
 is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
 When clients join or leave, S is summed anew over the members, with flows at the clients by one exchange with all, as
-after a loss; the motion begins at rest where it was that of another circuit.
+after a loss; the motion of another circuit ends.
 
 **Example**
 

@@ -15,9 +15,9 @@ from ...contract.needs import Need
 from ...contract.problem import Problem, State
 from ...contract.types import Vec, column, entries
 
-GROWTH, LESS = 1.25, 1.9
-"""The growth beyond which a descent is made again: at most 1 below lr h = 2 for exact gradients, more with noise; and
-the factor by which shorter steps have to lower it to count, else it was noise."""
+GROWTH, LESS = (1.0, 1.25), (1.0, 1.9)
+"""The growth beyond which a descent is made again, and the factor by which shorter steps have to lower it to count: of
+exact gradients, at most 1 below lr h = 2, and of drawn ones."""
 
 SHORTER, ATTEMPTS = 4.0, 6
 """The next attempt's steps are so many times shorter; the most descents of a visit, enough for lr h = 2,000."""
@@ -26,8 +26,8 @@ SHORTER, ATTEMPTS = 4.0, 6
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
     """|D/T − f|/|f| with f = D₁/lr, the force of the first step; [1] or [k, 1].
 
-    On a quadratic of curvature h the mean force of K steps is s = (1 − (1 − lr h)^K)/(K lr h) times the first one, and
-    an error of the flow grows by |1 − s| from visit to visit: this figure, below 1 for lr h < 2.
+    On a quadratic of curvature h the mean force is s = (1 − (1 − lr h)^K)/(K lr h) times the first one, and an error of
+    the flow grows by |1 − s| from visit to visit.
     """
     size = first.norm(dim=-1, keepdim=True)
     return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
@@ -41,13 +41,18 @@ def buffers(client: Client[Any], state: State | None = None) -> State | None:
     return None if problem is None else problem.buffers()
 
 
+def drawn(client: Client[Any]) -> tuple[bool, bool]:
+    """Whether its gradients are drawn: by mini-batches, a transform of rows, or the model; whether by the model."""
+    masked = Need.NOISE in getattr(getattr(client.problem, "problem", None), "gives", ())
+    return masked or not client.full_batch or getattr(client.problem, "rng", None) is not None, masked
+
+
 @contextlib.contextmanager
 def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
     """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
     streams = [rng for c in clients if (rng := getattr(c.problem, "rng", None)) is not None]
     before = [rng.get_state() for rng in streams]
-    masked = any(Need.NOISE in getattr(getattr(c.problem, "problem", None), "gives", ()) for c in clients)
-    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=masked):
+    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=any(drawn(c)[1] for c in clients)):
         yield
     for rng, state in zip(streams, before, strict=True):
         rng.set_state(state)
@@ -56,8 +61,8 @@ def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
 def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     """Descents of a client, or a stack of k, from ``x`` along net flows ``net``, [d] or [k, d].
 
-    One whose growth is above `GROWTH` is made again with steps a quarter as long, as circuit simulators do with a step
-    whose error is too large. J⁺ is a mean gradient whatever the steps were.
+    One with a growth above `GROWTH` is made again with steps a quarter as long, as circuit simulators do with a step of
+    too large an error. J⁺ is a mean gradient whatever the steps were.
     """
     before = [buffers(m) for m in me.members]
     with same_draws(me.members, x):
@@ -67,7 +72,7 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     alone, grew = went.step.ndim == 1, growth(went.step, went.T, went.first, me.pace.lr)
     known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
     step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
-    again = [i for i, g in enumerate(known) if not g <= GROWTH]
+    again = [i for i, (m, g) in enumerate(zip(me.members, known, strict=True)) if not g <= GROWTH[drawn(m)[0]]]
     for i in again:
         one, last = me.members[i], (step[i], T[i], known[i])
         step[i], T[i] = shorter(one, starts[i], nets[i], firsts[i], before[i], last)
@@ -82,17 +87,17 @@ def shorter(
 
     ``last`` has those and the growth of the first attempt, ``first`` its first step, ``before`` the buffers before it.
     """
-    (step, T, grew), a = last, 1.0
+    (step, T, grew), a, most, less = last, 1.0, *(bound[drawn(me)[0]] for bound in (GROWTH, LESS))
     for _ in range(ATTEMPTS - 1):
         a, kept = a / SHORTER, buffers(me)
         buffers(me, before)
         with same_draws([me], x):
             went = me.descend(x, scale=a, shift=net * -a)
         new = float(growth(went.step, a * float(went.T), first, me.pace.lr))
-        if not new * LESS < grew and grew == grew:
+        if not new * less < grew and grew == grew:
             buffers(me, kept)
             break
         step, T, grew = went.step, a * float(went.T), new
-        if new <= GROWTH:
+        if new <= most:
             break
     return step, T

@@ -17,14 +17,10 @@ Share = float | Tensor
 DECAY, FORGET = 0.9, 0.01
 """Of sums over rounds: in ten, most clients reply. And the mean delay below which replies count as on time again."""
 
-MARGIN = 2.0
-"""m: conductances count twice. A secant through noise is as often too flat as too steep, and too flat overshoots."""
-
-NEAR = 0.25
-"""The share of its way at which a client met its mean gradient."""
-
-GAPS = 3.0
-"""The most mean gaps between replies for which one counts: more would let a rare client move the node alone."""
+MARGIN, NEAR, GAPS = 2.0, 0.25, 3.0
+"""m: conductances count twice, since a secant through noise is as often too flat as too steep, and too flat overshoots;
+the share of its way at which a client met its mean gradient; and the most mean gaps between its replies for which one
+counts, since more would let a rare client move the node alone."""
 
 KEPT = 0.5
 """What the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
@@ -86,8 +82,8 @@ class Lateness:
     def lasting(self, p: Mapping[int, float], rho: Share) -> tuple[Share, Share]:
         """ρ' of the net flows and ρ'' of the node: both ρ where no reply is late.
 
-        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² over the clients' last visits, 1 − σ/2 leaves the least noise in the move.
-        1 − √σ is smaller: what pushes a client and no longer holds moves it for the whole of its visit.
+        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² of their last visits, 1 − σ/2 leaves the least noise in the move. 1 − √σ is
+        smaller: what pushes a client and no longer holds moves it for the whole of its visit.
         """
         size, d = sum(p[i] * b.size for i, b in self.branches.items()), self.part
         if d == 0 or size == 0:
