@@ -14,16 +14,14 @@ from ...contract.messages import TimedStep
 from ...contract.types import Vec
 
 Share = float | Tensor
-DECAY, FORGET = 0.9, 0.01
-"""Of sums over rounds: in ten, most clients reply. And the mean delay below which replies count as on time again."""
+DECAY, FORGET, KEPT = 0.9, 0.01, 0.5
+"""Of sums over rounds: in ten, most clients reply. The mean delay below which replies count as on time again. And what
+the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
 
 MARGIN, NEAR, GAPS = 2.0, 0.25, 3.0
 """m: conductances count twice, since a secant through noise is as often too flat as too steep, and too flat overshoots;
 the share of its way at which a client met its mean gradient; and the most mean gaps between its replies for which one
 counts, since more would let a rare client move the node alone."""
-
-KEPT = 0.5
-"""What the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
 
 
 @dataclass
