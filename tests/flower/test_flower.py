@@ -571,8 +571,8 @@ LIES = {
     "no terms": {"query": lambda *_: b'{"client": 1, "classes": 2000000, "tasks": [], "X": 1, "y": 1, "weights": 1}'},
     "an evaluation without loss": {"evaluate": lambda *_: b'{"tests": [[0.1, 0.2]]}'},
     "an evaluation of NaN": {"evaluate": lambda *_: b'{"tests": [[0.1, 0.2]], "loss": NaN}'},
-    "garbage": {"query.simulate_net": lambda *_: b"garbage"},
-    "a record without an answer": {"query.simulate_net": None},
+    "garbage": {"query.simulate": lambda *_: b"garbage"},
+    "a record without an answer": {"query.simulate": None},
 }
 
 
