@@ -96,6 +96,17 @@ def test_ctrl_c_in_a_client_undoes_the_round_and_resume_goes_on(
     same(md.run(Toy(trouble=trouble), federation(), 6, resume=tmp_path), whole)
 
 
+def test_a_run_that_goes_on_and_ends_at_once_has_the_notes_of_its_last_round(tmp_path: Path) -> None:
+    def run(error: BaseException, **given: Any) -> Result:
+        return md.run(Toy(trouble=At(4, 0, 2, error)), federation(), 6, eval_every=6, throw=False, **given)
+
+    want = run(md.Diverged("it grew"))
+    assert [row["round"] for row in want.history] == [0, 3]
+    assert want.history[-1]["drift"] > 0
+    assert run(KeyboardInterrupt(), checkpoint=tmp_path).status.outcome == "interrupted"
+    same(run(md.Diverged("it grew"), resume=tmp_path), want)
+
+
 def test_ctrl_c_in_on_round_keeps_the_round_it_was_told_of(whole: Result, tmp_path: Path):
     def stop(row: dict[str, float]) -> None:
         if row["round"] == 3:
