@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import medley as md
 from medley import recipe
 from medley.cli import app
-from medley.flower import client_app, post, roster, server_app
+from medley.flower import client_app, messenger, roster, server_app
 from medley.flower import deploy as deploy_files
 from medley.flower.roster import recorded
 from medley.flower.running import Deployment
@@ -282,7 +282,7 @@ def test_a_client_whose_rows_changed_is_not_taken_for_the_one_that_joined(doors:
 
 
 def test_a_run_that_nobody_is_left_in_ends_with_a_sentence(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "POLL", 0.01)
+    monkeypatch.setattr(messenger, "POLL", 0.01)
     doors.joins, doors.leaves = {2: 99, 3: 99}, {0: 3, 1: 3}
     with pytest.raises(md.MedleyError, match=r"round 3: the last members, \[0, 1\], leave; nobody is left"):
         deploy(doors)

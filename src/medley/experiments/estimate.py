@@ -19,9 +19,9 @@ from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
-from ..numerics.fields import applied, inputs_of
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
+from ..rows.fields import applied, inputs_of
 from ..runtime import memory
 from ..storage.spill import BUDGET
 from .plan import Method, split

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import MedleyError
-from ..contract.own import PersonalModels
 from ..contract.pace import Pace
+from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
@@ -20,7 +21,6 @@ from ..federation.options import RunOptions
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.stopwatch import Stopwatch
-from ..storage import pytree
 from ..storage.result import Result, Row
 from ..transports import Local
 from ..transports.local import LocalConnection

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
-from ..contract.own import PersonalModels
+from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
@@ -23,15 +24,14 @@ from ..federation.scenario import Scenario
 from ..federation.simulation import HeldOut
 from ..federation.tasks import TaskPlan
 from ..scenarios.participation import sampling_of
-from ..storage import pytree
 from ..storage.identity import identity
 from ..storage.result import Row
-from .census import Census
+from .checked_json import Words
+from .client_reports import Census
 from .envelope import opened
-from .post import Post
+from .messenger import Messenger
+from .outliers import outliers
 from .roster import Roster
-from .unlike import unlike
-from .words import Words
 
 log = logging.getLogger("medley")
 
@@ -46,7 +46,7 @@ class RemoteFederation:
     Attributes:
         scenario: the recipe's problem, pace, participation, devices, weights, stream and replay
         census: the clients' reports of their data
-        post: the way to the clients
+        messenger: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
@@ -54,7 +54,7 @@ class RemoteFederation:
 
     scenario: Scenario
     census: Census
-    post: Post
+    messenger: Messenger
     tolerant: bool = False
     roster: Roster | None = None
     lossless: bool = False
@@ -317,12 +317,12 @@ class RemoteEvaluator:
         return f"{advice}, and give rows of smaller numbers where a client's are very large"
 
     def _ask(self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool) -> dict[int, Figures]:
-        """The clients' answers by id; see `medley.flower.own_rows.OwnRows.evaluate`."""
+        """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`."""
         fed, census, p = self.draw.fed, self.draw.census, self.draw.shares(round)
         asked = {"x": x, "buffers": buffers, "round": round, "tests": tests, "loss": loss}
         common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})
         there = [i for i in self.draw.members(round) if i not in census.refused]
-        answers = fed.post.send("evaluate", {i: {"common": common} for i in there})
+        answers = fed.messenger.send("evaluate", {i: {"common": common} for i in there})
         if not answers:
             raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
         self.evaluations += 1
@@ -335,7 +335,7 @@ class RemoteEvaluator:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
-        for i, error in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+        for i, error in [*outliers({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
             if not fed.tolerant:
                 raise error
             failed[i] = error

@@ -15,10 +15,10 @@ from ..contract.errors import MedleyError, WireError
 from ..storage.atomic import replacing
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
+from .checked_json import Words
 from .envelope import is_last, opened, sealed_error
 from .flwr_api import BROKEN, CRASHED, Letter
 from .polling import pause
-from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import Grid
@@ -46,7 +46,7 @@ CLOSED = (
 """The error in the place of answers of a client that left a run that it may not leave."""
 
 
-class Post:
+class Messenger:
     """Sends letters to clients by id, and waits at most ``timeout`` seconds for their answers.
 
     A client that is late, or whose node is down, has not answered. A client whose app crashes is asked again, and has

@@ -19,17 +19,16 @@ import torch
 import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
-from medley.contract import message
+from medley.contract import message, pytree
 from medley.contract.errors import BadData, RecipeError, WireError
-from medley.flower.census import Census, ClientReport, RowKind, TaskReport
+from medley.flower.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
+from medley.flower.checked_json import Words
+from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
+from medley.flower.outliers import outliers
 from medley.flower.remote import Figures
-from medley.flower.terms import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.flower.transport import Flower, FlowerConnection
-from medley.flower.unlike import unlike
-from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
-from medley.storage import pytree
 from medley.wire.codec import Plain
 from medley.wire.exchange import Exchange
 from medley.wire.fold import merged
@@ -288,9 +287,9 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
         with pytest.raises(WireError, match=text):
             exchange(0.5, -1e30, 0.1)
     losses = {0: 0.3, 1: 1e300, 2: 0.4}
-    ((liar, error),) = unlike(losses, "loss after round 3")
+    ((liar, error),) = outliers(losses, "loss after round 3")
     assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
-    assert not [*unlike({i: losses[i] for i in (0, 1)}, "loss")]
+    assert not [*outliers({i: losses[i] for i in (0, 1)}, "loss")]
     assert Figures([(None, None), (-1e300, 0.5)], 0.25).largest == 1e300
 
 
