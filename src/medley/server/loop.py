@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ from .ending import check_loss, judged, judged_by, reached
 from .members import known, regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy
-from .round import check_model, one_round, started
+from .round import check_model, refuse_return, started
 from .run_state import RunState
 
 log = logging.getLogger("medley")
@@ -138,8 +139,7 @@ class Loop:
                 "that it was started with, or more",
                 "rounds",
             )
-        to = lambda t: t.to(self.x0.device)
-        kept = pytree.map_tensors(kept, to)
+        kept = pytree.map_tensors(kept, to := lambda t: t.to(self.x0.device))
         bookkeeping = Bookkeeping(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
         bookkeeping.engines = frozenset(kept["engines"])
         bookkeeping.notes = kept["notes"]
@@ -283,10 +283,9 @@ class Loop:
             cohort = regrouped(self.algorithm, state, (cohort, view), before, self.readmit, self._events)
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):
-                one_round(self.algorithm, state.s, cohort)
+                refuse_return(self.algorithm.name, self.algorithm.round(state.s, cohort))
             cohort.settle()
-        length = self.clients.rounds_per_task
-        ends = length is not None and t % length == 0
+        ends = t % (self.clients.rounds_per_task or math.inf) == 0
         if ends:
             cohort = replace(cohort, ids=view.present)
             self.algorithm.end_task(state.s, cohort)
@@ -333,8 +332,7 @@ class Loop:
         seen, self._seen = self._seen, []
         counts = {name: sum(map(len, (getattr(e, name) for e in seen))) for name in ("lost", "late", "refused")}
         asked, took = sum(e.asked for e in seen), sum(e.took for e in seen)
-        evaluated = self._evaluated(state.round)
-        row = state.history[-1] if evaluated else {}
+        row = state.history[-1] if (evaluated := self._evaluated(state.round)) else {}
         shown = {k: row[k] for k in ("loss", "test_loss", "accuracy", "gap", "evaluated") if k in row}
         if self._events is not None:
             self._events.add("round", round=state.round, asked=asked, **counts, took=round(took, 3), figures=shown)

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 import torch
 
 from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort
 from ..contract.errors import Diverged, MedleyError
 from ..contract.message import is_finite
 from ..contract.types import Vec
@@ -55,12 +54,10 @@ def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
     return s
 
 
-def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
-    """``algorithm.round(s, clients)``. Raises MedleyError where it returns something: nothing would become of it."""
-    method: Any = algorithm
-    made = method.round(s, clients)
+def refuse_return(name: str, made: object) -> None:
+    """Raise MedleyError where a method's ``round`` returned something: nothing would become of it."""
     if made is not None:
         raise MedleyError(
-            f"{algorithm.name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state "
+            f"{name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state "
             "that it is given, s.x = s.x + ..."
         )
