@@ -384,7 +384,7 @@ class Dataset:
         elif like.scaling is None:
             raise RecipeError(f"{self.name}.standardise(like={like!r}): it is not standardised itself", "like")
         else:
-            now = like.scaling
+            now = replace(like.scaling, shared=True)
         return replace(self._mapped(now), scaling=now.after(self.scaling))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:

@@ -192,11 +192,10 @@ def members(founders: Mapping[int, Account], changes: Changes, round: int) -> tu
 
 
 def _with(census: Census, report: ClientReport) -> Census:
-    """The census with a client that joins. Raises WireError where its rows are of another kind, or labels are new."""
+    """The census with a client that joins. Raises WireError where its rows or their names differ, or labels are new."""
     first = next(r for i, r in enumerate(census.reports) if i not in census.refused)
-    for (what, mine), (_, other) in zip(report.kind, first.kind, strict=True):
-        if mine != other:
-            raise WireError(f"client {report.client} has {what} {mine}, and the run's clients have {other}")
+    if said := report.differs(first):
+        raise WireError(said)
     known = census.known
     strange = {
         k for task, labels in zip(report.tasks, known.labels, strict=True) for k in task.labels if k not in labels
