@@ -67,6 +67,51 @@ def test_row_gradients_are_bounded_one_by_one(name: str, bound: float) -> None:
         torch.testing.assert_close(total / len(some) + decay * x, of.grad(x, some))
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("size", [1e30, 1e155, 1e200, 1e308])
+def test_no_model_makes_success_depend_on_a_row(name: str, size: float) -> None:
+    """The server picks x so that the outputs overflow where column 0 of a row is not 0; both answers are finite."""
+    of = objective(name)
+    x = torch.ones(of.d, dtype=torch.float64)
+    x[:3] = torch.tensor([size, 1.0, -size])
+    for value in (0.0, 3.0, -1e10):
+        X, some = of.X.clone(), torch.tensor([0, 1, 2])
+        X[0, :3] = torch.tensor([value, 0.0, value / 3])
+        total, _ = of.like(X, of.y).clipped(x, some, 0.7)
+        assert total.isfinite().all()
+        assert float(total.norm()) <= 3 * 0.7 * (1 + 1e-12)
+
+
+class Touchy(nn.Module):
+    """A network that fails where a logit is large, as a user's own check does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, X: Tensor) -> Tensor:
+        z: Tensor = self.linear(X)
+        if FAILS[0] and self.training:
+            raise ValueError(f"row {X.tolist()} is too large")
+        return z
+
+
+FAILS = [False]
+
+
+def test_an_error_at_private_rows_is_no_answer_and_has_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    g = torch.Generator().manual_seed(0)
+    rows_of = [(torch.randn(6, 3, generator=g), torch.arange(6) % 2) for _ in range(2)]
+    fed = md.Federation(md.problems.Network(Touchy()), clients=rows_of, pace=md.scenarios.Pace(steps=2, batch=None))
+    start = lambda row: FAILS.__setitem__(0, row["round"] == 0)
+    try:
+        failed = md.run(by_row(), fed, rounds=1, progress=False, on_round=start)
+    finally:
+        FAILS[0] = False
+    assert failed.status.outcome == "finished"
+    assert "the step goes on with the noise alone" in caplog.text
+
+
 def clients(sizes: list[int], width: int = 3, spoilt: float | None = None) -> list[tuple[Tensor, Tensor]]:
     g, out = torch.Generator().manual_seed(1), []
     for n in sizes:

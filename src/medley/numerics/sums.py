@@ -1,9 +1,10 @@
-"""Weighted sums and means of vectors of which some may be missing, and corrections of bounded length."""
+"""Weighted sums and means of vectors of which some may be missing, corrections and row gradients of bounded length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ..contract.types import Vec
@@ -33,3 +34,11 @@ def bounded(c: Vec, clip: float | None, v: Vec) -> Vec:
         return c * factor
     norm = float(c.norm())
     return c * min(1.0, clip * float(v.norm()) / norm) if norm > 0 else c
+
+
+def shortening(norms: Float[Tensor, " n"], bound: float) -> Float[Tensor, " n"]:
+    """The factor min(1, bound/‖g‖) of each vector g; 0 for one whose norm is not finite.
+
+    A vector with NaN or infinities has to be left out besides, since 0 times them is NaN.
+    """
+    return (bound / norms.clamp(min=bound)).nan_to_num_(0.0)

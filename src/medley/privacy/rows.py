@@ -7,15 +7,18 @@ CCS 2016, Algorithm 1, with batches by Poisson's law.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import torch
+
 from ..contract.algorithm import Algorithm
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
-from ..contract.errors import BudgetSpent, Unsupported
+from ..contract.errors import BudgetSpent, MedleyError, Unsupported
 from ..contract.message import Message
 from ..contract.needs import Need
 from ..contract.pace import Pace
@@ -28,6 +31,8 @@ from ..runtime.streams import Secret
 from . import accountant
 from .accountant import Release
 from .replies import Hidden
+
+log = logging.getLogger("medley")
 
 _READ = "its clients use {!r} of their rows beside local steps"
 
@@ -188,9 +193,19 @@ class NoisyGradient:
     rng: Secret
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
-        """The noisy gradient at x [d]; always a new vector."""
+        """The noisy gradient at x [d]; always a new vector.
+
+        An error of the user's loss or network adds nothing to the sum, and the log alone has it: whether it comes may
+        depend on a row.
+        """
         del loss, copy
-        total, decay = self.of.clipped(x, rows, self.bound)
+        try:
+            total, decay = self.of.clipped(x, rows, self.bound)
+        except MedleyError:
+            raise
+        except Exception:
+            log.exception("the gradients of private rows fail; the step goes on with the noise alone")
+            total, decay = torch.zeros_like(x), 0.0
         fresh = self.rng.normal(total.shape).to(x)
         noisy: Vec = total.add_(fresh, alpha=self.noise * self.bound).div_(self.law.rate * self.law.rows)
         return noisy.add_(decay * x)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
+from ...numerics.sums import shortening
 from ...rows.joint import Beside, Labelled
 from ...rows.sparse import Sparse
 from ...runtime.meter import Meter
@@ -199,13 +200,17 @@ class LinearObjective:
         return p.back(X.square(), weighed(p.family.slope(p.compared(p.z(x, X), y), y).square(), w)) / len(y)
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
-        """Σ_j w_j (∂l_j/∂z) x_jᵀ, each row's part of norm |w_j ∂l_j/∂z| |x_j| scaled down to ``bound``."""
+        """Σ_j w_j (∂l_j/∂z) x_jᵀ, each row's part of norm |w_j ∂l_j/∂z| |x_j| scaled down to ``bound``.
+
+        Finite for every x: a part that is not adds nothing, so that no x makes the sum tell more of a row.
+        """
         X, y, w = self._rows(rows)
         self.meter.rows += len(y)
         p = self.problem
         r = weighed(p.family.slope(p.compared(p.z(x, X), y), y), w)
+        r = r.masked_fill(~(r.isfinite() if p.scalar else r.isfinite().all(1, keepdim=True)), 0.0)
         lengths = (X.square() @ x.new_ones(p.features)).sqrt() * (r.abs() if p.scalar else r.norm(dim=1))
-        return p.back(X, weighed(r, bound / lengths.clamp(min=bound))), p.decay
+        return p.back(X, weighed(r, shortening(lengths, bound))), p.decay
 
     @cached_property
     def _counts(self) -> Int[Tensor, " c"]:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from ...contract.errors import Unsupported
 from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
+from ...numerics.sums import shortening
 from ...rows.fields import Inputs, inputs_of, several
 from ...rows.joint import Beside, Labelled
 from ...rows.lazy import in_memory
@@ -226,7 +227,10 @@ class NetworkObjective:
         return total / len(y)
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
-        """Σ_j g_j min(1, bound/‖g_j‖) in training mode, a block of rows at a time; no regulariser."""
+        """Σ_j g_j min(1, bound/‖g_j‖) in training mode, a block of rows at a time; no regulariser.
+
+        Finite for every x: a gradient that is not adds nothing, so that no x makes the sum tell more of a row.
+        """
         p, total = self.problem, torch.zeros_like(x)
         X, y = self._rows(rows)
         weights = self._weights(rows)
@@ -238,7 +242,8 @@ class NetworkObjective:
             g = by_row(x, inputs_of(X[at : at + block]), y[at : at + block])
             if weights is not None:
                 g *= weights[at : at + block, None]
-            total += (bound / g.norm(dim=1).clamp(min=bound)) @ g
+            g.masked_fill_(~g.isfinite().all(1, keepdim=True), 0.0)
+            total += shortening(g.norm(dim=1), bound) @ g
         return total, 0.0
 
     def counts(self) -> Int[Tensor, " c"]:
