@@ -19,11 +19,14 @@ import medley as md
 from medley import recipe
 from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
+from medley.contract.sampling import Sampling
 from medley.flower import client_app, messenger, server_app
+from medley.flower.account import Account
 from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
 from medley.flower.transport import FlowerConnection
+from medley.privacy.accountant import epsilon, release
 from medley.rows.sparse import Sparse
 from medley.storage import events
 from medley.testing.faults import Rewired, losing
@@ -645,10 +648,43 @@ def test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has
         return honest(self, replace(exchange, number=exchange.number + 1))
 
     monkeypatch.setattr(FlowerConnection, "exchange", often)
-    said = "refuses: it has trained 1 times on rows that are private, and its recipe has 1 rounds"
-    (tmp_path / "memory" / "client0" / "trainings.json").unlink()
+    said = r"refuses: its rows have spent ε = .* its recipe allows .*, and this training would make it"
+    (tmp_path / "memory" / "client0" / "account.json").unlink()
     with pytest.raises(md.WireError, match=said):  # in the next run too
         deploy(app, save=str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("change", ["methods.0.kind=FedProx", "pace.steps=3"])
+def test_another_method_or_more_steps_spend_of_the_same_account(app: Path, tmp_path: Path, change: str) -> None:
+    pytest.importorskip("dp_accounting")
+    app.write_text(PRIVATE.replace("rounds = 3", "rounds = 2"))
+    deploy(app, save=str(tmp_path / "a"), **{"set": "run.rounds=1"})
+    with pytest.raises(md.WireError, match=r"client \d refuses: its rows have spent ε"):
+        deploy(app, save=str(tmp_path / "b"), **{"set": f"run.rounds=2 {change}"})
+
+
+def test_an_account_adds_over_studies_and_methods_and_its_owner_may_allow_more(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    law = release(Sampling("poisson", 100, 0.1), 1.0, 5)
+    both = epsilon([replace(law, rounds=10)], 1e-5)
+    one, other = (Account(tmp_path, 3, study) for study in ("one", "other"))
+    one.train(law, both, None, 1e-5)
+    other.train(law, both, None, 1e-5)
+    for account in (one, other):
+        with pytest.raises(md.WireError, match=rf"client 3 refuses: its rows have spent ε = {both:.4g} in all"):
+            account.train(law, both, None, 1e-5)
+    one.train(law, both, 3 * both, 1e-5)
+    with pytest.raises(md.WireError, match="its recipe allows"):
+        one.train(law, both, 3 * both, 1e-5)
+    other.train(law, both, 3 * both, 1e-5)
+
+
+def test_losses_under_a_secure_sum_are_as_many_as_the_recipe_asks_for(tmp_path: Path) -> None:
+    account = Account(tmp_path, 0, "one")
+    for digest in ("a", "a", "b"):  # a request that comes again tells nothing more
+        account.evaluate(digest, 2)
+    with pytest.raises(md.WireError, match="client 0 refuses: it has told the loss of its rows for 2 models"):
+        account.evaluate("a", 2)
 
 
 def test_a_private_run_without_a_seed_has_one_that_nobody_guesses(app: Path) -> None:

@@ -35,6 +35,9 @@ AllowCode = typer.Option(
     metavar="NAMES",
     help="Code of your own that the recipe and the server may name, mynet:Net,mynet:loss; default none.",
 )
+Epsilon = typer.Option(
+    min=0, metavar="E", help="The ε of private rows that all studies together may spend; default that of the recipe."
+)
 Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
 
 
@@ -65,6 +68,7 @@ def node(
     ] = ALLOWED,
     allow_code: Annotated[str, AllowCode] = "",
     keyring: Annotated[Path | None, Keyring] = None,
+    epsilon: Annotated[float | None, Epsilon] = None,
     keep: Annotated[str | None, Keep] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Read recipe and data, say what is there, and end.")] = False,
@@ -94,7 +98,7 @@ def node(
     fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data), code=code)
     config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
-    config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring}.items() if v is not None}
+    config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring, "epsilon": epsilon}.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
     Resident(fleet, app, config, memory / f"client{client}", tidy).run()
 

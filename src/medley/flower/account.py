@@ -1,37 +1,39 @@
-"""A node's own account of its trainings under `medley.Private(unit="row")`: the server's word does not count."""
+"""A node's own account of what it told of its rows, over all studies: the server's word does not count."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..contract.errors import WireError
+from ..privacy import accountant
+from ..privacy.accountant import Release
 from ..storage.atomic import replacing
 from .cleaning import private
 
-FILE, ANSWER = "trainings.json", "training"
-"""Files of a client's node: the number of its trainings, and the answer to the last request."""
+FILE, ANSWER = "account.json", "training"
+"""Files of a client's node: what was spent by each study, and the answer to the last training."""
 
 
 @dataclass(frozen=True)
-class Trainings:
-    """Counts a client's trainings over all runs. The last request has the same answer again, which is no training.
+class Account:
+    """What a client told, by study. The last request has the same answer again, which tells nothing more.
 
     Attributes:
         folder: of the client's node
         client: its id
-        most: the number of trainings by each client method: the rounds of its owner's recipe
+        study: short text that names the owner's recipe
     """
 
     folder: Path
     client: int
-    most: int
+    study: str
 
     def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
-        """The answer to a request with this digest: that which was given, if it was the last one."""
+        """The answer to a training with this digest: that which was given, if it was the last one."""
         if self._kept().get("last") == digest:
             return (self.folder / ANSWER).read_bytes()
         out = answer()
@@ -39,17 +41,50 @@ class Trainings:
         self._keep(FILE, json.dumps({**self._kept(), "last": digest}).encode())
         return out
 
-    def charge(self, method: str) -> None:
-        """Count a training by this client method, before it begins. Raises WireError beyond the rounds."""
+    def train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
+        """Count a training on private rows, before it begins.
+
+        Args:
+            now: what it releases
+            limit: the ε of the owner's recipe
+            total: the ε of all studies together; None for that of the recipe
+            delta: δ, at which all of them are counted
+
+        Raises WireError, with what was spent, where the training would spend more than either.
+        """
         kept = self._kept()
-        counts = dict(kept.get("trainings", {}))
-        if (done := counts.get(method, 0)) >= self.most:
+        spent = {study: [Release(**r) for r in found] for study, found in kept.get("spent", {}).items()}
+        before = [r for found in spent.values() for r in found]
+        spent[self.study] = accountant.added(spent.get(self.study, []), now)
+        after = [r for found in spent.values() for r in found]
+        shared = ("its owner, for all studies,", total) if total is not None else ("its recipe", limit)
+        for releases, (what, most) in ((spent[self.study], ("its recipe", limit)), (after, shared)):
+            if (epsilon := accountant.epsilon(releases, delta)) > most * (1 + 1e-9):
+                raise WireError(
+                    f"client {self.client} refuses: its rows have spent ε = {accountant.epsilon(before, delta):.4g} in "
+                    f"all (δ = {delta:g}), {what} allows {most:.4g}, and this training would make it {epsilon:.4g}. "
+                    f"Its owner can allow more by medley node --epsilon; an account that is begun anew, by deleting "
+                    f"{FILE} in the node's folder of memories, adds to the old one's ε"
+                )
+        plain = {study: [asdict(r) for r in found] for study, found in spent.items()}
+        self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}).encode())
+
+    def evaluate(self, digest: str, most: int) -> None:
+        """Count an evaluation of the training loss by itself, unless it is the last one again.
+
+        Raises WireError beyond ``most`` of a study.
+        """
+        kept = self._kept()
+        there = kept.get("evaluations", {})
+        count, last = there.get(self.study, (0, ""))
+        if digest == last:
+            return
+        if count >= most:
             raise WireError(
-                f"client {self.client} refuses: it has trained {done} times on rows that are private, and its recipe "
-                f"has {self.most} rounds. A further training would tell more of them than its ε says; its owner begins "
-                f"a new account, whose ε adds to the old one's, by deleting {FILE} in the node's folder of memories"
+                f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as its "
+                "recipe's rounds ask for. Losses of many models give a client's gradient, which the secure sum hides"
             )
-        self._keep(FILE, json.dumps({"trainings": {**counts, method: done + 1}}).encode())
+        self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}).encode())
 
     def _kept(self) -> dict[str, Any]:
         path = self.folder / FILE

@@ -20,12 +20,14 @@ from ..clients.host import ClientHost
 from ..contract import pytree
 from ..contract.client import Client
 from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
+from ..contract.sampling import Local
+from ..privacy.accountant import Release, added, epsilon
 from ..privacy.private import private_part
 from ..recipe import Recipe
 from ..recipe.user_code import names
 from ..wire.codec import Plain
 from . import node
-from .account import Trainings
+from .account import Account
 from .agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from .checked_json import Words
 from .client_reports import Known
@@ -212,6 +214,10 @@ class ClientSide:
                 f"client {_id(context)} refuses: its rows are private, and the server asks for their loss, which has "
                 "no noise: leave it out"
             )
+        if asked.get("loss") and self.recipe.options().get("secure") is not None:
+            every = self.recipe.options().get("eval_every", 1)
+            digest = blake2b(letter["common"], digest_size=16).hexdigest()
+            self._account(context).evaluate(digest, self.recipe.rounds // every + 2)
         rows = self.own(context, asked.pop("known"))
         words = Words("the server's request of an evaluation", asked)
         words.only("x", "buffers", "round", "tests", "loss")
@@ -233,17 +239,33 @@ class ClientSide:
         def answer() -> bytes:
             return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
 
-        if (account := self._account(context, method)) is None:
+        if not is_row_private(method):
             return answer()
         asked = repr((sorted(letter.items()), Terms.of(r, method)))
-        return account.once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
+        return self._account(context).once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
 
-    def _account(self, context: Context, method: Method) -> Trainings | None:
-        """The node's account of trainings on private rows; None where they are not."""
-        part = private_part(method_and_lr(method)[0])
-        if part is None or part.unit != "row":
-            return None
-        return Trainings(node.own_folder(context.node_config), _id(context), part.rounds or self.recipe.rounds)
+    def _account(self, context: Context) -> Account:
+        """The node's account of what it told of its rows."""
+        study = blake2b(self._file.read_bytes(), digest_size=8).hexdigest()
+        return Account(node.own_folder(context.node_config), _id(context), study)
+
+    def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
+        """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
+        part, n = private_part(method_and_lr(method)[0]), me.problem.n
+        assert part is not None
+        limit, r = part.epsilon, self.recipe
+        if limit is None:
+            own = private_part(method_and_lr(r.only().methods()[0] if self.method is None else self.method)[0]) or part
+            lot = self.lots(context)[0]
+            paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
+            allowed: list[Release] = []
+            for t in range(1, (own.rounds or r.rounds) + 1):
+                for _ in own.message_types:
+                    allowed = added(allowed, own.released(Local.of(paces.of(r.seed, me.id, t), n)))
+            limit = epsilon(allowed, own.delta)
+        total = context.node_config.get("epsilon")
+        now = part.released(Local.of(me.pace, n))
+        self._account(context).train(now, limit, None if total is None else float(str(total)), part.delta)
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.flower.sums`."""
@@ -262,8 +284,6 @@ class ClientSide:
 
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
-        if (account := self._account(context, method)) is not None:
-            account.charge(request.exchange.method)
         algorithm, lr = method_and_lr(method)
         rows = self.own(context, request.known)
         options, problem = r.options(), rows.problem
@@ -273,6 +293,8 @@ class ClientSide:
         def client(i: int, round: int) -> Client[Any]:
             me = rows.client(round, engine, lr, request.exchange.p[i])
             me.noise_seed = randbits(256)  # of the operating system: the server knows the run's seed
+            if is_row_private(method):
+                self._charge(context, method, me)
             return me
 
         codec = options.get("codec") or Plain()

@@ -183,6 +183,10 @@ class Private(Wrapper[PrivateServer]):
         assert self.rounds is not None
         return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
 
+    def released(self, law: Local) -> Release:
+        """The release of one training on a client's rows, whose batches have this law."""
+        return accountant.release(Sampling("poisson", law.rows, law.rate), self._z_of_rows(law), law.steps)
+
     @property
     def name(self) -> str:
         """ "DP-" and the method's name."""
