@@ -431,3 +431,21 @@ def test_plan_prints_the_cost_of_every_method(file):
     assert [row[0] for row in rows] == ["FedAvg", "FedProx"]
     assert all(row[1] == "fused" for row in rows)
     assert medley("plan", file, "--set", "problem.model=mlpp").exit_code == 2
+
+
+def test_a_folder_that_is_resumed_runs_none_of_its_files(file, tmp_path, monkeypatch):
+    """Neither a run's folder nor one that only looks like it; also from within, by --resume . ."""
+    medley("run", file, "--rounds", 1, "--save", foreign := tmp_path / "foreign")
+    (foreign / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nNet = None\n")
+    recipe_file = foreign / "recipe.toml"
+    recipe_file.write_text(recipe_file.read_text().replace("[pace]\n", "[pace]\noptimizer = 'evil:Net'\n"))
+    (bare := tmp_path / "bare").mkdir()
+    for name in ("evil.py", "recipe.toml"):
+        (bare / name).write_text((foreign / name).read_text())
+    for folder in (foreign, bare):
+        got = medley("run", "--resume", folder)
+        assert got.exit_code == 2
+        assert "there is no module 'evil'" in " ".join(got.output.split())
+    monkeypatch.chdir(foreign)
+    assert medley("run", "--resume", ".").exit_code == 2
+    assert not (tmp_path / "ran").exists()

@@ -59,7 +59,10 @@ def run(
     """Train one method on the recipe's clients and print its result."""
     folder = save or resume
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
-    r = recipe.load(_recipe(recipe_file, resume)).with_settings([*(settings or []), *given]).only(algorithm)
+    r = recipe.load(_recipe(recipe_file, resume))
+    if recipe_file is None:  # a folder of a run may come from elsewhere: nothing in it is code
+        r = replace(r, folder=None)
+    r = r.with_settings([*(settings or []), *given]).only(algorithm)
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     if profile and on == "auto" and workers is None:

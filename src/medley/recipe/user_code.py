@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import RecipeError
-from ..storage.run_folder import holds_run
 
 log = logging.getLogger("medley")
 
@@ -55,7 +54,8 @@ def found(value: str, folder: Path | None, where: str) -> Any:
     """
     module, _, path = value.partition(":")
     if module not in sys.modules:
-        places = [str(p.resolve()) for p in (folder, Path.cwd()) if p is not None]
+        # The folder of a run may come from elsewhere: nothing in it is code.
+        places = [str(p.resolve()) for p in (folder, Path.cwd()) if p is not None and not (p / "run.json").exists()]
         for place in reversed(dict.fromkeys(places)):
             if place not in sys.path:
                 sys.path.insert(0, place)
@@ -66,8 +66,8 @@ def found(value: str, folder: Path | None, where: str) -> Any:
             spec = None
         if spec is None or spec.origin is None:  # a folder without Python files would be an empty package
             remedy = "put its file beside the recipe"
-            if folder is not None and holds_run(folder):  # it has the recipe's text, and none of the user's files
-                remedy = f"give the recipe that this run began with, medley run RECIPE.toml --resume {folder}"
+            if folder is None:  # the recipe of a run's folder, which has its text and none of the user's files
+                remedy = "give the recipe that the run began with, medley run RECIPE.toml --resume DIR"
             raise RecipeError(
                 f"{where} = {value!r}: there is no module {module!r} in {' or '.join(dict.fromkeys(places))}, nor "
                 f"installed; {remedy}",
