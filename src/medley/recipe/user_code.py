@@ -66,8 +66,8 @@ def found(value: str, folder: Path | None, where: str) -> Any:
             spec = None
         if spec is None or spec.origin is None:  # a folder without Python files would be an empty package
             remedy = "put its file beside the recipe"
-            if folder is None:  # the recipe of a run's folder, which has its text and none of the user's files
-                remedy = "give the recipe that the run began with, medley run RECIPE.toml --resume DIR"
+            if folder is None or (folder / "run.json").exists():
+                remedy = "give the recipe that this run began with, medley run RECIPE.toml --resume DIR"
             raise RecipeError(
                 f"{where} = {value!r}: there is no module {module!r} in {' or '.join(dict.fromkeys(places))}, nor "
                 f"installed; {remedy}",
