@@ -17,8 +17,8 @@ from medley.clients.memories import Memories
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.messages import Model, Step
-from medley.federation.options import RunOptions
 from medley.federation.run import PreparedRun
+from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
 from medley.wire.codec import Plain
 

@@ -71,10 +71,10 @@ class Message:
         Raises MedleyError for a field that is neither a vector [d] nor a number.
         """
         packed: Packed = {}
-        for name, kinds in _declared(cls).items():  # type: ignore[arg-type]
-            if any(kind.axes == ("d",) for kind in kinds):
+        for name, alternatives in _declared(cls).items():  # type: ignore[arg-type]
+            if any(kind.axes == ("d",) for kind in alternatives):
                 packed[name] = like.new_zeros(like.shape)
-            elif any(kind.type in (int, float) for kind in kinds):
+            elif any(kind.type in (int, float) for kind in alternatives):
                 packed[name] = 0.0
             else:
                 raise MedleyError(f"{cls.__name__}.{name} is neither a vector [d] nor a number")
@@ -83,7 +83,7 @@ class Message:
     @classmethod
     def has_one_form(cls) -> bool:
         """True where all messages of this class have the same fields and, for one d, the same shapes."""
-        forms = [kinds[0].axes if len(kinds) == 1 else None for kinds in _declared(cls).values()]  # type: ignore[arg-type]
+        forms = [k[0].axes if len(k) == 1 else None for k in _declared(cls).values()]  # type: ignore[arg-type]
         return all(axes is not None and all(a == "d" or a.isdigit() for a in axes) for axes in forms)
 
     @classmethod

@@ -186,7 +186,7 @@ def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callab
         del made.__wrapped__  # its one argument is no user's
         settings.__init__.__qualname__ = function.__name__  # in Python's errors of missing ones
         first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        said = [f"    {s.name}: {s.doc}" for s in describe(settings)]  # type: ignore[arg-type]
+        said = [f"    {s.name}: {s.doc}" for s in describe(settings)]
         lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in said]
         made.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
         own = inspect.signature(settings)

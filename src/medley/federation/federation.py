@@ -28,6 +28,7 @@ from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Pa
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
+from ..server.options import HeldOut
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
@@ -37,7 +38,7 @@ from .own_data import named_clients, naming, pooled, whole_data
 from .own_labels import recorded_labels
 from .run import check, run
 from .scenario import Scenario, Weighting
-from .simulation import HeldOut, Simulation
+from .simulation import Simulation
 from .tasks import DealtTask
 
 
