@@ -20,7 +20,6 @@ from medley.contract.messages import Model, Step
 from medley.federation.run import PreparedRun
 from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
-from medley.wire.codec import Plain
 
 DATA = md.datasets.digits()
 
@@ -269,4 +268,4 @@ def test_flower_refuses_own_models(method: Algorithm[Any, Any]):
 
     prepared = PreparedRun.of(method, federation(), RunOptions())
     with pytest.raises(md.Unsupported, match="on Flower every client uses the server's model"):
-        Flower(Nobody(), "run").open(prepared.host(Plain(), 1))
+        Flower(Nobody(), "run").open(prepared.host(1))
