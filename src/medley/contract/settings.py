@@ -21,7 +21,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
-from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 from .annotation import Bounds, ValueType, above, at_least, at_most, below, in_range, in_words, kinds, positive
 from .errors import RecipeError, UnknownSetting
@@ -72,13 +72,15 @@ class Settings:
     gone: ClassVar[Mapping[str, str]] = {}
     call: ClassVar[str] = ""
 
-    def __new__(cls, *args: Any, **settings: Any) -> Any:  # jaxtyping checks no Self
-        """An object to be filled by its ``__init__``. Raises UnknownSetting, and RecipeError for a setting `gone`."""
-        del args
-        for key in cls.gone.keys() & settings.keys():
-            raise RecipeError(cls.gone[key], key)
-        refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
-        return super().__new__(cls)
+    if not TYPE_CHECKING:  # it would hide the arguments of classes without fields from editors
+
+        def __new__(cls, *args, **settings):
+            """An object to be filled by its ``__init__``. Raises RecipeError for a setting that is unknown or gone."""
+            del args
+            for key in cls.gone.keys() & settings.keys():
+                raise RecipeError(cls.gone[key], key)
+            refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
+            return super().__new__(cls)
 
 
 class Checked(Settings):

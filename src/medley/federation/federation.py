@@ -16,6 +16,7 @@ from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer
 from ..contract.own import Patterns
 from ..contract.problem import Family
+from ..contract.settings import Settings
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
@@ -42,7 +43,7 @@ from .simulation import Simulation
 from .tasks import DealtTask
 
 
-class Federation:
+class Federation(Settings):
     """Clients that differ in their data, pace, devices and participation.
 
     Give ``data`` with a ``partition``, or ``clients`` with data of their own.
