@@ -138,9 +138,10 @@ def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool 
 
 
 def in_words(texts: Iterable[str]) -> str:
-    """Alternatives as a list: "a finite number above 0, 'auto', or None"."""
+    """Alternatives as a list: "a finite number above 0, 'auto', or None"; "'draw' or 'module'"."""
     *most, last = dict.fromkeys(texts)
-    return f"{', '.join(most)}, or {last}" if most else last
+    comma = "" if len(most) == 1 and most[0].startswith("'") and last.startswith("'") else ","
+    return f"{', '.join(most)}{comma} or {last}" if most else last
 
 
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
