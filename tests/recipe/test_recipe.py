@@ -211,7 +211,7 @@ def test_a_wrong_share_of_test_rows_is_refused(tmp_path: Path, setting: str, say
         ("pace.epoch=1", "pace has no 'epoch'. Did you mean 'epochs'?"),
         (
             "pace.lr=true",
-            "pace.lr = true should be a finite number, a list, each a finite number, or a table with a kind",
+            "pace.lr = true should be a finite number, a list, each a finite number, or a table",
         ),
         ("pace.epochs=1.5", "epochs must be a whole number"),
         ("pace.lr.kind='Unifrm'", "pace.lr.kind: this version has no 'Unifrm'. Did you mean 'Uniform'?"),

@@ -13,6 +13,7 @@ None needs to be declared. `medley.contract.annotation` says which values an ann
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import html
 import inspect
@@ -191,12 +192,27 @@ def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callab
         said = [f"    {s.name}: {s.doc}" for s in describe(settings)]
         lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in said]
         made.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
-        own = inspect.signature(settings)
-        made.__signature__ = own.replace(return_annotation=inspect.signature(function).return_annotation)
-        made.__annotations__ = {s.name: s.hint for s in describe(settings)}
+        own, hints = inspect.signature(settings), typing.get_type_hints(settings)
+        shown = [p.replace(annotation=_bare(p.annotation)) for p in own.parameters.values()]
+        made.__signature__ = own.replace(
+            parameters=shown, return_annotation=inspect.signature(function).return_annotation
+        )
+        made.__annotations__ = {name: hints[name] for name in own.parameters}
         return call
 
     return around
+
+
+class _Bare(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        annotated = ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple)
+        return node.slice.elts[0] if annotated else node  # type: ignore[attr-defined]
+
+
+def _bare(annotation: str) -> str:
+    """The text of an annotation without bounds and examples, for a signature that people read."""
+    return ast.unparse(_Bare().visit(ast.parse(annotation, mode="eval")))
 
 
 @cache

@@ -15,11 +15,12 @@ import torch
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
+from ..contract.settings import describe
 from ..contract.tuned import Tuned
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
-from ..federation.run import run as run_once
 from ..federation.scenario import Scenario
+from ..server.options import RunOptions
 from ..storage.atomic import made, replacing
 from . import rows, toml
 from .build import Builder, by_id
@@ -34,7 +35,6 @@ from .schema import (
     SIMULATED,
     TABLES,
     constructors,
-    hints,
     methods,
     model_functions,
 )  # fmt: skip
@@ -171,7 +171,7 @@ class Recipe:
         [secure], [faults]."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._build.options(run, RUN, COUNTS)
-        declared = hints(run_once)
+        declared = {setting.name: setting.hint for setting in describe(RunOptions)}
         if isinstance(run.get("metrics"), dict):
             run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
         for key, value in run.items():
