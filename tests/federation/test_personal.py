@@ -17,10 +17,9 @@ from medley.clients.memories import Memories
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.messages import Model, Step
-from medley.federation.options import RunOptions
 from medley.federation.run import PreparedRun
+from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
-from medley.wire.codec import Plain
 
 DATA = md.datasets.digits()
 
@@ -269,4 +268,4 @@ def test_flower_refuses_own_models(method: Algorithm[Any, Any]):
 
     prepared = PreparedRun.of(method, federation(), RunOptions())
     with pytest.raises(md.Unsupported, match="on Flower every client uses the server's model"):
-        Flower(Nobody(), "run").open(prepared.host(Plain(), 1))
+        Flower(Nobody(), "run").open(prepared.host(1))

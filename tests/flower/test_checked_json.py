@@ -271,7 +271,7 @@ def test_a_nodes_owner_serves_the_methods_and_settings_of_a_list() -> None:
 def test_limits_are_a_table_of_the_recipe() -> None:
     assert recipe.loads(RECIPE).limits() == ClientLimits()
     assert recipe.loads(RECIPE + "[clients]\nrows = 7\n").limits().rows == 7
-    with pytest.raises(RecipeError, match=r"clients.*rows=0"):
+    with pytest.raises(RecipeError, match=r"clients.rows = 0 should be a whole number, at least 1"):
         recipe.loads(RECIPE + "[clients]\nrows = 0\n").limits()
 
 

@@ -12,6 +12,7 @@ import torch
 import medley as md
 from medley.contract import pytree
 from medley.server.loop import Loop
+from medley.server.options import RunOptions
 from medley.server.run_state import RunState
 from medley.storage import checkpoint, events, spill
 from medley.storage.result import Result
@@ -368,8 +369,9 @@ class NoFigures:
 def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_path: Path):
     fed = federation()
     sim, x = fed.draw(0), torch.zeros(3, dtype=torch.float64)
-    loop = Loop(Toy(), LocalConnection(host(fed, Toy())), x, (x, x.long()), sim, NoFigures(), 1)
-    loop.checkpoint = tmp_path
+    loop = Loop(
+        Toy(), LocalConnection(host(fed, Toy())), x, (x, x.long()), sim, NoFigures(), RunOptions(1, checkpoint=tmp_path)
+    )
     loop()
     loop.x0 = x.to("meta")
     live = loop.resume(tmp_path)

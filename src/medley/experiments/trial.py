@@ -17,10 +17,10 @@ from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
-from ..federation.options import RunOptions
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.stopwatch import Stopwatch
+from ..server.options import RunOptions
 from ..storage.result import Result, Row
 from ..transports import Local
 from ..transports.local import LocalConnection

@@ -18,12 +18,11 @@ from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
-from ..federation.evaluation import Metric
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
-from ..federation.simulation import HeldOut
 from ..federation.tasks import TaskPlan
 from ..scenarios.participation import sampling_of
+from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
 from ..storage.result import Row
 from .checked_json import Words
