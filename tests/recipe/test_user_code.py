@@ -251,7 +251,7 @@ def test_a_folder_of_the_modules_name_is_no_module_and_a_run_folder_wants_the_re
     with pytest.raises(md.RecipeError, match=r"there is no module 'own_project'.*put its file beside the recipe"):
         recipes.load(kept).federation()
     (kept.parent / "run.json").touch()
-    with pytest.raises(md.RecipeError, match=r"there is no module .*, medley run RECIPE.toml --resume runs$"):
+    with pytest.raises(md.RecipeError, match=r"there is no module .*, medley run RECIPE.toml --resume DIR$"):
         recipes.load(kept).federation()
     recipes.load("own_project/recipe.toml").federation()
 
