@@ -449,3 +449,34 @@ def test_a_folder_that_is_resumed_runs_none_of_its_files(file, tmp_path, monkeyp
     monkeypatch.chdir(foreign)
     assert medley("run", "--resume", ".").exit_code == 2
     assert not (tmp_path / "ran").exists()
+
+
+def test_names_in_a_folder_move_no_cursor(file, tmp_path):
+    medley("run", file, "--rounds", 1, "--save", tmp_path / "a")
+    (tmp_path / "a" / "result.json").unlink()
+    described = json.loads((tmp_path / "a" / "run.json").read_text())
+    described["settings"]["method"] = "Fed\x1b]0;pwned\x07\x9b2J\u202eAvg"
+    (tmp_path / "a" / "run.json").write_text(json.dumps(described))
+    got = medley("show", tmp_path / "a")
+    assert "Fed\ufffd]0;pwned\ufffd2J\ufffd" in got.stdout
+    assert not set(got.stdout) & set("\x1b\x07\x9b\u202e")
+
+
+def test_the_seed_of_a_private_run_is_shown_nowhere_and_its_folder_is_its_owners(tmp_path, caplog):
+    pytest.importorskip("dp_accounting")
+    q = md.problems.quadratics(clients=3, d=2)
+    fed, folder, seed = md.Federation(q.problem, clients=q.clients, weights="uniform"), tmp_path / "a", 7654321
+    method = md.Private(md.FedAvg(), noise=1.0)
+    with caplog.at_level("INFO", "medley"):
+        r = md.run(method, fed, 2, seed=seed, checkpoint=folder, progress=False)
+    said = [caplog.text, repr(r), *(str(vars(record)) for record in caplog.records)]
+    for words in (["show", folder], ["status", folder], ["status", folder, "--prometheus"]):
+        got = medley(*words)
+        assert got.exit_code == 0, got.output
+        said.append(got.output)
+    assert not [text for text in said if str(seed) in text]
+    assert "seed hidden" in repr(r)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert r.seed == seed
+    plain = md.run(md.FedAvg(), fed, 2, seed=seed, checkpoint=tmp_path / "b", progress=False)
+    assert f"seed {seed}" in repr(plain)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from typer.core import TyperGroup
 
 from ..contract.errors import Diverged, MedleyError
@@ -37,13 +39,27 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
 
 
+_RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))
+SIGNS = {code: "\N{REPLACEMENT CHARACTER}" for first, end in _RANGES for code in range(first, end)}
+"""Signs that move a terminal's cursor, or turn the direction of its text: names in a folder may have them."""
+
+
+class Shown(Console):
+    """A console that prints `SIGNS` of texts as what they are."""
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of a thing to print, without signs of its own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(segment.text.translate(SIGNS), segment.style)
+
+
 def show(thing: Any) -> None:
     """Print to stdout: as wide as the terminal, or wide enough for any table where there is no terminal."""
-    Console(width=None if sys.stdout.isatty() else 200, soft_wrap=isinstance(thing, str)).print(
+    Shown(width=None if sys.stdout.isatty() else 200, soft_wrap=isinstance(thing, str)).print(
         thing, highlight=False, markup=False
     )
 
 
 def say(text: str) -> None:
     """Print a message to stderr."""
-    Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
+    Shown(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)

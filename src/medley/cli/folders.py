@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from ..contract.errors import WireError
+from ..storage.as_json import shown_seed
 from ..storage.identity import PREFIX
 from ..storage.result import Result
 from ..storage.run_folder import described, resuming
@@ -37,7 +38,8 @@ def show_folder(
     if begun:
         # The result's engine is the one that ran.
         settings = [{**begun["settings"], **s} for s in settings]
-    settings = [{k: v for k, v in s.items() if k != "scaling"} for s in settings]  # a number for each feature
+    # Scaling is a number for each feature.
+    settings = [{k: shown_seed(v, s) if k == "seed" else v for k, v in s.items() if k != "scaling"} for s in settings]
     common = {k: v for k, v in settings[0].items() if all(k in s and s[k] == v for s in settings)}
     show(_pairs("settings", {k: v for k, v in common.items() if not k.startswith(PREFIX)}))
     identity = {k.removeprefix(PREFIX): v for k, v in common.items() if k.startswith(PREFIX)}
@@ -56,10 +58,14 @@ def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[s
     table = _table("run", "method", "seed", "rounds", "status")
     for path, r in results:
         rounds = str(int(r.history[-1]["round"])) if r.history else "0"
-        table.add_row(str(path.relative_to(folder)), r.method, str(r.seed), rounds, Text(str(r.status)))
+        table.add_row(
+            str(path.relative_to(folder)), r.method, shown_seed(r.seed, r.settings), rounds, Text(str(r.status))
+        )
     if not results:
         own = begun["settings"]
-        table.add_row(".", str(own["method"]), str(own["seed"]), "", Text(f"not finished: {resuming(folder)} goes on"))
+        table.add_row(
+            ".", str(own["method"]), shown_seed(own["seed"], own), "", Text(f"not finished: {resuming(folder)} goes on")
+        )
     return table
 
 

@@ -22,6 +22,7 @@ from ..contract.types import Vec
 from ..runtime import deferred, stopwatch
 from ..runtime.clock import Device
 from ..storage import run_folder
+from ..storage.as_json import shown_seed
 from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
 from ..storage.result import Result, Row, Status, history_of, shown
@@ -86,6 +87,12 @@ class Loop:
         self.clientwise = Clientwise(
             self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, o.client_models
         )
+
+    @property
+    def _seed(self) -> int | str:
+        """The seed, as logs and events show it."""
+        shown = shown_seed(self.options.seed, self.settings)
+        return self.options.seed if shown == str(self.options.seed) else shown
 
     @property
     def _waits_as(self) -> str:
@@ -157,7 +164,7 @@ class Loop:
     def _watched(self, state: RunState, folder: RunFolder) -> Result:
         """`_run`, with its start and its end among the events of its folder."""
         assert self._events is not None
-        about = {"method": self.algorithm.name, "seed": self.options.seed, "pid": os.getpid()}
+        about = {"method": self.algorithm.name, "seed": self._seed, "pid": os.getpid()}
         n, every = len(self.clients.view(max(state.round, 1)).p), self.options.checkpoint_every
         self._events.add("start", **about, round=state.round, of=self.rounds, clients=n, every=every)
         try:
@@ -322,19 +329,19 @@ class Loop:
         lost, late = counts["lost"], counts["late"]
         answers = f"{asked - lost - late} of {asked} answers, {lost} lost, {late} late"
         log.info(
-            "%s, seed %d, round %d of %d: %s; not evaluated; %.3g s",
-            *(self.algorithm.name, self.options.seed, state.round, self.rounds, answers, state.wall),
-            extra={"row": {"method": self.algorithm.name, "seed": self.options.seed, **figures}},
+            "%s, seed %s, round %d of %d: %s; not evaluated; %.3g s",
+            *(self.algorithm.name, self._seed, state.round, self.rounds, answers, state.wall),
+            extra={"row": {"method": self.algorithm.name, "seed": self._seed, **figures}},
         )
 
     def _tell(self, row: Row) -> None:
         """Log a row, and hand it to ``on_round``."""
-        name, seed = self.algorithm.name, self.options.seed
+        name, seed = self.algorithm.name, self._seed
         figures = ", ".join(shown(row, k, 6) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
         traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
         said = {"row": {"method": name, "seed": seed, **row}}
         log.info(
-            "%s, seed %d, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
+            "%s, seed %s, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
         )
         for told in (self.tick, self.options.on_round):
             if told is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     return getattr(value, "__name__", None) or without_addresses(str(value))
+
+
+def shown_seed(seed: int, settings: Mapping[str, Any]) -> str:
+    """A run's seed for readers; "hidden" where its noise guards clients, or it is too long to be chosen by hand.
+
+    Whoever has the seed of a private run takes the noise off.
+    """
+    return "hidden" if seed >> 64 or any(".private." in key for key in settings) else str(seed)
 
 
 def without_addresses(text: str) -> str:

@@ -23,7 +23,7 @@ from ..contract.problem import State
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
-from .as_json import plain
+from .as_json import plain, shown_seed
 from .checkpoint import FILE as CHECKPOINT
 from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
@@ -152,12 +152,13 @@ class Result:
         last = self.history[-1] if self.history else {}
         figures = ", ".join(shown(last, k, 4) for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
         after = f" after round {last['round']:g}" if last else ""
-        return f"Result({self.method}, seed {self.seed}: {self.status.outcome}{after}; {figures or 'no figures'})"
+        seed = shown_seed(self.seed, self.settings)
+        return f"Result({self.method}, seed {seed}: {self.status.outcome}{after}; {figures or 'no figures'})"
 
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else {}
         figures = {k: f"{v:.6g}" for k, v in last.items()}
-        return facts(f"{self.method}, seed {self.seed}", {"ended": self.status, **figures})
+        return facts(f"{self.method}, seed {shown_seed(self.seed, self.settings)}", {"ended": self.status, **figures})
 
     def save(self, folder: str | Path) -> Path:
         """Write the result into ``folder``, each file whole or not at all.
@@ -182,6 +183,8 @@ class Result:
     def write(self, folder: str | Path) -> Path:
         """`save` into whatever folder, such as the run's own."""
         folder = atomic.made(Path(folder))
+        if shown_seed(self.seed, self.settings) != str(self.seed):
+            folder.chmod(0o700)
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))

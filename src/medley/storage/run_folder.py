@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
 from . import atomic, checkpoint
-from .as_json import plain
+from .as_json import plain, shown_seed
 from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
 from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
@@ -146,6 +146,8 @@ class RunFolder:
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
+        if shown_seed(settings["seed"], settings) != str(settings["seed"]):
+            self.path.chmod(0o700)
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
         with atomic.replacing(self.path / RUN) as tmp:
             about = {"format": FORMAT, "settings": settings, "starts": starts}

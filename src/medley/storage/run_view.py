@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..contract.errors import MedleyError, WireError
 from . import events
+from .as_json import shown_seed
 from .result import HISTORY, RUN, Row, history_of
 from .run_folder import LEDGER, described, resuming
 
@@ -60,7 +61,7 @@ class RunView:
 
     Attributes:
         folder: its name
-        method, seed: of the run
+        method, seed: of the run, as `shown_seed` has it
         state: "running", "stopped" where its process is gone without an end, or the outcome of the run
         message: the sentence beside the outcome
         round, rounds: the last whole round, and the number of rounds; None where they are not known
@@ -75,7 +76,7 @@ class RunView:
 
     folder: str
     method: str
-    seed: int
+    seed: str
     state: str
     message: str = ""
     round: int = 0
@@ -126,8 +127,8 @@ def _view(folder: Path, now: float | None) -> RunView:
     about, now = described(folder), time.time() if now is None else now
     seen = events.read(folder)
     settings = about.get("settings", {})
-    rows = _history(folder)
-    v = RunView(str(folder), str(settings.get("method", "?")), int(settings.get("seed", 0)), "stopped", at=now)
+    rows, seed = _history(folder), shown_seed(int(settings.get("seed", 0)), settings)
+    v = RunView(str(folder), str(settings.get("method", "?")), seed, "stopped", at=now)
     v.history = rows
     if rows:
         v.round = int(rows[-1]["round"])

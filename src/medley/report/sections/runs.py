@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ...storage.as_json import plain
+from ...storage.as_json import plain, shown_seed
 from ...storage.result import Result
 from ..document import Block, Cell, Details, Table, Text, fitted
 from ..numbers import final, last_round, tailed, usable
@@ -49,7 +49,7 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
     after = f": {r.status.message}" if r.status.message else ""
     return [
         c.name(r.method),
-        DASH if _private(r) else str(r.seed),
+        shown_seed(r.seed, r.settings),
         *(FORMATS[kind_of(m)](v) for m, v in ends.items()),
         count(last_round(r)),
         count(final(r, "exchanges")),
@@ -61,11 +61,6 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
     ]
 
 
-def _private(r: Result) -> bool:
-    """Whether noise follows from the run's seed, which a reader of the report is not to have."""
-    return any(key.startswith("method.private.") for key in r.settings)
-
-
 def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
     """Settings that differ between methods, and those that all share; ``given`` are further ones that all share."""
     flat = {
@@ -74,7 +69,7 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
             {
                 k.replace(f".{m}.", "."): v
                 for k, v in flattened(r.settings).items()
-                if k not in _LONG and not (k == "seed" and _private(r))
+                if k not in _LONG and not (k == "seed" and shown_seed(r.seed, r.settings) != str(r.seed))
             }
             for r in group
         ]
