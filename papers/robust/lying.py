@@ -1,20 +1,32 @@
-"""Accuracy and attack success over the share of clients that lie: figures, tables and a page of many federations."""
+"""Accuracy and attack success over the share of clients that lie: figures, tables and a page of many federations.
+
+    python papers/robust/lying.py RUNS... -o page.html
+
+makes the page of finished runs under several attacks or shares of liars, and prints its tables. RUNS are folders; every
+run below them is taken.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..storage.result import Result
-from .document import Block, Code, Document, Figure, Figures, Heading, Legend, Table, Text
-from .figures import DARK, LIGHT, Line, Markup, lines
-from .numbers import final, usable
-from .sections.comparison import plural
-from .units import DASH, percent
+import medley as md
+from medley.report.document import Block, Code, Document, Figure, Figures, Heading, Legend, Table, Text
+from medley.report.figures import DARK, LIGHT, Line, Markup, lines
+from medley.report.numbers import final, usable
+from medley.report.sections.comparison import plural
+from medley.report.units import DASH, percent
+from medley.storage.atomic import replacing
+from medley.storage.result import Result
 
 BREAKS = 0.1
 """The loss of accuracy, against the first method without liars, at which a method counts as broken."""
@@ -59,11 +71,6 @@ def points(results: Iterable[Result]) -> list[Point]:
 
 def _last(r: Result, name: str) -> float:
     return final(r, name) if usable(r) else float(r.history[-1].get(name, math.nan))
-
-
-def several(results: Sequence[Result]) -> bool:
-    """Whether the runs are of several shares or kinds of liars, and so of several federations."""
-    return len({str(r.settings.get("attack", "")) for r in results}) > 1
 
 
 def attacks(of: Iterable[Point]) -> list[str]:
@@ -222,3 +229,18 @@ def picture(of: Sequence[Point]) -> str:
         f"@media(prefers-color-scheme:dark){{:root{{color:#e7e8ea;--bg:#15171b;{dark}}}}}</style>"
         f'<rect width="780" height="{tall}" style="fill:var(--bg)"/>{body}</svg>\n'
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("-o", "--out", type=Path, default=Path("lying.html"))
+    given = parser.parse_args()
+    found = points(r for folder in given.runs for r in md.Board.load(folder).results)
+    print(table(found))
+    with replacing(given.out) as tmp:
+        tmp.write_text(page(found, command=shlex.join(["python", *sys.argv])), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
