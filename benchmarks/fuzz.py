@@ -30,27 +30,26 @@ from torch import Tensor
 
 import medley as md
 from medley.clients.host import ClientHost
-from medley.contract import message
+from medley.contract import message, pytree
 from medley.contract.algorithm import Algorithm, Client, on_client
 from medley.contract.errors import BadData, MedleyError
 from medley.contract.message import Message
 from medley.contract.messages import Model
 from medley.contract.types import Num, Vec
-from medley.flower.census import Census, ClientReport, Known, RowKind, TaskReport
+from medley.flower.agreement import Terms
+from medley.flower.checked_json import Words
+from medley.flower.client_reports import Census, ClientReport, Known, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed_error
+from medley.flower.messenger import Post
 from medley.flower.node import CallRequest
-from medley.flower.parties import STEPS, RemoteParties, form
-from medley.flower.post import Post
 from medley.flower.remote import Figures
+from medley.flower.secure_parties import STEPS, RemoteParties, form
 from medley.flower.sums import Sums
-from medley.flower.terms import Terms
 from medley.flower.transport import Flower, FlowerConnection
-from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
 from medley.secure import tables
 from medley.secure.party import Party
 from medley.secure.ring import Ring
-from medley.storage import pytree
 from medley.wire import framing
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from .contract.errors import RecipeError
 from .storage import atomic
-from .storage.values import plain
+from .storage.as_json import plain
 
 
 class JSONLines(logging.Formatter):

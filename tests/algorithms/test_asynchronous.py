@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import medley as md
+from medley.contract import pytree as tree
 from medley.contract.algorithm import Algorithm
 from medley.storage import checkpoint
-from medley.storage import pytree as tree
 
 Q = md.problems.quadratics(clients=6)
 DEVICES = md.scenarios.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)

@@ -20,10 +20,10 @@ import medley as md
 from medley.algorithms.fednorton import Change, Memory, Net, Server, steadiness
 from medley.algorithms.fednorton.descent import same_draws
 from medley.algorithms.fednorton.late import FORGET, Branch, Lateness
+from medley.contract import pytree as tree
 from medley.contract.messages import Model, TimedStep
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
-from medley.storage import pytree as tree
 from support.oracles import error, federation, quadratic_parts, run, unchecked, walk
 from support.rig import Rig
 from support.stars import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE, N, card

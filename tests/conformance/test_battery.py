@@ -21,7 +21,7 @@ from medley.contract.message import Message
 from medley.contract.types import Vec
 from medley.testing import bits, checks, conformance
 from medley.testing.card import Line, Term, card
-from medley.testing.subject import Subject
+from medley.testing.method_runs import Subject
 from medley.transports import Processes
 
 

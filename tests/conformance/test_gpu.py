@@ -13,7 +13,7 @@ import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import NAMES
-from medley.testing.subject import Subject
+from medley.testing.method_runs import Subject
 from medley.testing.toys import Place, places
 from support.methods import METHODS
 

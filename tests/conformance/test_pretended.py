@@ -18,7 +18,7 @@ from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import NAMES
 from medley.testing import Event, PretendedGPU
-from medley.testing.subject import Subject
+from medley.testing.method_runs import Subject
 from medley.testing.toys import Place, places
 from medley.transports import Processes
 from support.methods import METHODS

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from medley import datasets
-from medley.cli import look
+from medley.cli import information as look
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets import files, images
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from medley import datasets
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets.files import read_idx
-from medley.numerics.sparse import Sparse
+from medley.rows.sparse import Sparse
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)

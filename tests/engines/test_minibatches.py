@@ -12,7 +12,7 @@ from torch import nn
 import medley as md
 from medley.engines import stacked
 from medley.engines.fused import engine as fused
-from medley.numerics.lazy import Lazy, Mapped
+from medley.rows.lazy import Lazy, Mapped
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 8)).astype(np.float32)

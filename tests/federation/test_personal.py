@@ -260,7 +260,7 @@ def test_a_stream_measures_own_models_on_the_rows_of_its_task():
 
 @pytest.mark.parametrize("method", [md.FedPer(), md.Ditto()], ids=lambda m: m.name)
 def test_flower_refuses_own_models(method: Algorithm[Any, Any]):
-    from medley.flower.post import Post
+    from medley.flower.messenger import Post
     from medley.flower.transport import Flower
 
     class Nobody(Post):

@@ -18,7 +18,7 @@ from torch import nn
 import medley as md
 from medley.contract.errors import BadData
 from medley.federation import rows, simulation
-from medley.numerics.lazy import Held, Lazy, blocks
+from medley.rows.lazy import Held, Lazy, blocks
 
 G = torch.Generator().manual_seed(0)
 IMAGES, LABELS = torch.randn(400, 3, 8, 8, generator=G), torch.randint(0, 5, (400,), generator=G)
@@ -100,7 +100,7 @@ def test_a_number_beyond_float32_is_named_with_its_client_and_row(
     X[[5, 77]] = 1e300
     fed = federation(X, NETS["dense"])
     monkeypatch.setattr(rows, "INDEXED", least)
-    monkeypatch.setattr("medley.numerics.lazy.BLOCK", 8 * 192 * 50)  # 50 rows at a time
+    monkeypatch.setattr("medley.rows.lazy.BLOCK", 8 * 192 * 50)  # 50 rows at a time
     parts = fed.parts(0)[0]
     client, row = next((i, int(np.flatnonzero((p == 5) | (p == 77))[0])) for i, p in enumerate(parts) if {5, 77} & {*p})
     with pytest.raises(BadData, match=f"client {client}, row {row}: the input .* too large for float32"):
@@ -112,7 +112,7 @@ def test_the_largest_input_is_found_a_block_at_a_time(monkeypatch: pytest.Monkey
     X = IMAGES.clone()
     X[123, 1, 2, 3] = -5e4
     monkeypatch.setattr(rows, "INDEXED", least)
-    monkeypatch.setattr("medley.numerics.lazy.BLOCK", 4 * 192 * 30)
+    monkeypatch.setattr("medley.rows.lazy.BLOCK", 4 * 192 * 30)
     fed = federation(X, NETS["dense"])
     parts = fed.parts(0)[0]
     client = next(i for i, p in enumerate(parts) if 123 in p)
@@ -131,7 +131,7 @@ def test_blocks_and_single_rows_read_no_more_than_they_are_asked_for(monkeypatch
     lazy = Lazy([Counted(IMAGES)], np.arange(399, -1, -1))
     assert torch.equal(lazy[3], IMAGES[396])
     assert asked == [1]
-    monkeypatch.setattr("medley.numerics.lazy.BLOCK", 4 * 192 * 150)
+    monkeypatch.setattr("medley.rows.lazy.BLOCK", 4 * 192 * 150)
     found = [(at, part.clone(), part.data_ptr()) for at, part in blocks(lazy)]
     assert torch.equal(torch.cat([part for _, part, _ in found]), IMAGES.flip(0))
     assert [at for at, _, _ in found] == [0, 150, 300]

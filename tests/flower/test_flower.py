@@ -17,14 +17,16 @@ from torch import nn
 
 import medley as md
 from medley import recipe
+from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
-from medley.flower import client_app, post, server_app
+from medley.flower import client_app, server_app
+from medley.flower import messenger as post
 from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
 from medley.flower.transport import FlowerConnection
-from medley.numerics.sparse import Sparse
-from medley.storage import events, pytree
+from medley.rows.sparse import Sparse
+from medley.storage import events
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from medley.wire.codecs import Cast

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 import medley as md
 from medley import recipe
 from medley.cli import app
-from medley.flower import client_app, post, roster, server_app
+from medley.flower import client_app, roster, server_app
 from medley.flower import deploy as deploy_files
+from medley.flower import messenger as post
 from medley.flower.roster import recorded
 from medley.flower.running import Deployment
 from medley.storage import events

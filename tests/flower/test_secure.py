@@ -14,19 +14,19 @@ import torch
 
 import medley as md
 from medley import recipe
+from medley.contract import pytree
 from medley.flower import client_app, server_app, signatures
+from medley.flower.agreement import refuse_weaker
 from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
 from medley.flower.node import client_app as made_up
-from medley.flower.parties import KEYS, STEPS, RemoteParties
+from medley.flower.secure_parties import KEYS, STEPS, RemoteParties
 from medley.flower.sums import Sums
-from medley.flower.terms import refuse_weaker
 from medley.flower.transport import FlowerConnection
 from medley.secure import tables
 from medley.secure.connection import SecureConnection
 from medley.secure.party import Party
 from medley.secure.ring import Ring
-from medley.storage import pytree
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from medley.wire.exchange import Exchange

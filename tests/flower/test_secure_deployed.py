@@ -66,7 +66,7 @@ def data(context):
 GREEDY = """
 from pathlib import Path
 from medley.flower import server_app
-from medley.flower.parties import RemoteParties
+from medley.flower.secure_parties import RemoteParties
 
 honest = RemoteParties.opening
 

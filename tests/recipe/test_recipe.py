@@ -15,8 +15,8 @@ import medley as md
 from medley import recipe
 from medley.contract.errors import RecipeError
 from medley.experiments.compare import names
-from medley.numerics.sparse import Sparse
 from medley.recipe import schema
+from medley.rows.sparse import Sparse
 from medley.scenarios import Dirichlet, Fraction, Integers, Pace, Uniform, cosine
 from medley.wire.codecs import Cast, Delta, Quantise, TopK, TwoWay
 

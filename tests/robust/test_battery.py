@@ -7,7 +7,7 @@ import pytest
 import medley as md
 from medley.contract.errors import RecipeError
 from medley.testing import Check, checks
-from medley.testing.subject import Subject
+from medley.testing.method_runs import Subject
 
 SMALL = ("partial", "nobody", "one client")
 """Checks with cohorts of one or two clients, which Krum refuses, and FLTrust without a client beside its root."""

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import medley as md
+from medley.contract import pytree
 from medley.server.loop import Loop
 from medley.server.run_state import RunState
-from medley.storage import checkpoint, events, pytree, spill
+from medley.storage import checkpoint, events, spill
 from medley.storage.result import Result
 from medley.transports.local import LocalConnection
 from support.toys import Kill, Toy, federation, host

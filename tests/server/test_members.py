@@ -11,7 +11,8 @@ import torch
 import medley as md
 from medley.contract.needs import Need
 from medley.runtime.recent import FEW
-from medley.storage import events, live
+from medley.storage import events
+from medley.storage import run_view as live
 
 from .test_readmit import state
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import medley as md
-from medley.storage import checkpoint, pytree
+from medley.contract import pytree
+from medley.storage import checkpoint
 
 
 def state(folder: Path, method: Any) -> tuple[Any, dict[int, Any]]:

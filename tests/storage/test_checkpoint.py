@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 import medley as md
 from medley.contract.errors import MedleyError, WireError
 from medley.storage import checkpoint
-from medley.storage.values import plain
+from medley.storage.as_json import plain
 from support.toys import Memory, Server, Toy, federation
 
 CLASSES = {"Server": Server, "Memory": Memory}

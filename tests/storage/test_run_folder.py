@@ -19,8 +19,9 @@ import pytest
 from filelock import FileLock
 
 import medley as md
+from medley.contract import pytree
 from medley.contract.errors import RecipeError, WireError
-from medley.storage import atomic, checkpoint, pytree, run_folder
+from medley.storage import atomic, checkpoint, run_folder
 from medley.storage.result import Result, history_of
 from support.interrupts import lines_of
 from support.toys import Toy, federation

@@ -16,8 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
+from medley.flower.messenger import Post
 from medley.flower.node import CallRequest, answer, client_app
-from medley.flower.post import Post
 from medley.flower.transport import Flower, FlowerConnection
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # what Flower sets in a task's process

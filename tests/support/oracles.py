@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 import medley as md
+from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
 from medley.problems import Synthetic
-from medley.storage import checkpoint, pytree
+from medley.storage import checkpoint
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import medley as md
+from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import ClientFailed, MedleyError, RecipeError, TooFewReplies, WireError
 from medley.engines import choose
-from medley.storage import checkpoint, pytree
+from medley.storage import checkpoint
 from medley.storage.result import Result
 from medley.transports import Local, Lossy, Processes
 from medley.wire.codecs import Delta

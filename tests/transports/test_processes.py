@@ -23,9 +23,8 @@ from torch import Tensor, nn
 import medley as md
 from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
-from medley.contract import errors
+from medley.contract import errors, pytree
 from medley.engines.seq import Seq
-from medley.storage import pytree
 from medley.transports import Local, Processes
 from medley.transports.arena import ALIGNMENT, Arena
 from medley.transports.failures import describe, revive

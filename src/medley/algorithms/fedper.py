@@ -38,7 +38,7 @@ from ..contract.client import Client
 from ..contract.cohort import Cohort
 from ..contract.messages import Model, Step
 from ..contract.needs import Need
-from ..contract.own import Patterns
+from ..contract.personal import Patterns
 from ..contract.types import Vec
 
 

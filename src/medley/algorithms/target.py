@@ -69,7 +69,7 @@ from ..contract.task import Task
 from ..contract.types import Rows, Vec
 from ..numerics.distillation import distillation
 from ..numerics.dreams import Dreamer, drawing, passes
-from ..numerics.redrawn import redrawn
+from ..numerics.initial_weights import redrawn
 
 
 class Dreams(Message):

@@ -19,7 +19,7 @@ with quiet_stop():
     from .deploy import deploy_init, deploy_run
     from .doctor import doctor
     from .folders import show_folder
-    from .look import cite, list_all, make_report
+    from .information import cite, list_all, make_report
     from .new import new
     from .node import node
     from .plan import plan

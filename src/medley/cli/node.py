@@ -16,11 +16,11 @@ from ..contract.errors import BadData, MedleyError, RecipeError
 from ..flower.cleaning import clean as delete_old
 from ..flower.cleaning import seconds
 from ..flower.client import ClientSide, client_app
+from ..flower.client_rows import report
+from ..flower.daemon import Resident, data_function
 from ..flower.fleet import FleetNode
 from ..flower.flwr_api import checked_version
 from ..flower.node import LEAVE, own_folder
-from ..flower.own_rows import report
-from ..flower.resident import Resident, data_function
 from ..flower.signatures import read as read_keyring
 from .arguments import Debug
 

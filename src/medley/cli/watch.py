@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..contract.errors import RecipeError
 from ..report import watching
-from ..storage import live
+from ..storage import run_view as live
 from ..storage.result import RUN
 from .arguments import Debug
 from .console import say, show

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.client import Client
 from ..contract.errors import ClientFailed, MedleyError, RecipeError
 from ..contract.message import Packed
 from ..contract.needs import Need
-from ..contract.own import OwnState, PartlyShared
 from ..contract.pace import OptimizerState
+from ..contract.personal import OwnState, PartlyShared
 from ..contract.problem import Problem, State
 from ..runtime import streams
-from ..storage import pytree
 from ..wire.exchange import Exchange
 from .call import call
 from .request import Request

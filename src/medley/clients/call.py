@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.client import Client
 from ..contract.errors import Diverged, MedleyError
 from ..contract.message import Message, is_finite
 from ..runtime import deferred
-from ..storage import pytree
 from .request import Request
 
 WatchedTensor = tuple[str, Tensor, int]

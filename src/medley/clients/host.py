@@ -13,8 +13,8 @@ from ..contract.client import Client, Nothing
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..contract.message import Packed, nbytes
 from ..contract.needs import Need
-from ..contract.own import OwnState, PartlyShared
 from ..contract.pace import OptimizerState
+from ..contract.personal import OwnState, PartlyShared
 from ..contract.problem import Problem
 from ..runtime import deferred, stopwatch, streams
 from ..wire.codec import Codec, Kept, Plain, downlink

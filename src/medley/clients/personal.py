@@ -7,13 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from ..contract import pytree
 from ..contract.algorithm import Algorithm
 from ..contract.client import Client
 from ..contract.errors import ClientFailed, Diverged, MedleyError
 from ..contract.message import Packed
-from ..contract.own import PartlyShared
+from ..contract.personal import PartlyShared
 from ..contract.problem import Problem
-from ..storage import pytree
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import named_noise

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..contract.algorithm import Algorithm, MessageTypes
 from ..contract.message import Message
-from ..contract.own import OwnState
 from ..contract.pace import OptimizerState
+from ..contract.personal import OwnState
 from ..wire.codec import Kept
 from ..wire.exchange import Exchange
 

@@ -18,7 +18,7 @@ from .cohort import Cohort
 from .errors import RecipeError, Unsupported
 from .message import Message
 from .needs import Need, needs_of
-from .own import Patterns
+from .personal import Patterns
 from .types import Vec
 
 S = TypeVar("S")

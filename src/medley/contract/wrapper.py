@@ -10,7 +10,7 @@ from .algorithm import Algorithm
 from .client import Client
 from .errors import Unsupported
 from .needs import Need
-from .own import Patterns
+from .personal import Patterns
 from .types import Vec
 
 S = TypeVar("S", bound="WrapperServer")

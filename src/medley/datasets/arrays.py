@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
-from ..numerics.fields import Fields, fields
-from ..numerics.lazy import Lazy, Mapped
-from ..numerics.sparse import Sparse, is_sparse
+from ..rows.fields import Fields, fields
+from ..rows.lazy import Lazy, Mapped
+from ..rows.sparse import Sparse, is_sparse
 
 Label = str | int | float
 """The name of a class, as the user's targets have it; a bool is an int."""

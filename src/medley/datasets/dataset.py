@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer, take
 from ..contract.settings import checked
-from ..numerics.fields import described, layout, tensors
 from ..numerics.scaling import Scaling
+from ..rows.fields import described, layout, tensors
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
-from .picking import carved, check_finite, drawn, marked
+from .splits import carved, check_finite, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -56,7 +56,7 @@ class Dataset:
 
     Attributes:
         X: Training rows [n, ...], floats, or integer token ids. For linear models it may be sparse
-            (`medley.numerics.sparse.Sparse`).
+            (`medley.rows.sparse.Sparse`).
         y: Training targets [n, ...]: labels 0..``classes``-1 or texts, or floating-point values where ``classes`` is
             None. Integers [n, t] may do without ``classes``, where a loss of the user's own reads them.
         X_test: Test rows [m, ...]; default none.

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
-from ..numerics.fields import Fields
 from ..numerics.scaling import Scaling
-from ..numerics.sparse import Sparse
+from ..rows.fields import Fields
+from ..rows.sparse import Sparse
 from ..storage.atomic import made
 from .dataset import Dataset
 from .files import Place

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
-from ..numerics.fields import Fields
-from ..numerics.lazy import Lazy, Mapped
+from ..rows.fields import Fields
+from ..rows.lazy import Lazy, Mapped
 from .arrays import REMEDIES, given_labels, names_of
-from .cells import refuse_index
 from .dataset import Dataset
+from .table_cells import refuse_index
 
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
-from ..numerics.sparse import Sparse, is_sparse
+from ..rows.sparse import Sparse, is_sparse
 from .arrays import given_labels
-from .cells import bad_cell, check_keys, check_target, is_number, plain, refuse_index, refuse_nonfinite
 from .dataset import Dataset
 from .files import Place, called, check_delimiter, find, locate, read_npz
+from .table_cells import bad_cell, check_keys, check_target, is_number, plain, refuse_index, refuse_nonfinite
 
 
 @checked("datasets")

@@ -13,7 +13,7 @@ from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
 from .fused.engine import fused
-from .partly import Partly
+from .personal import Partly
 from .seq import Seq
 from .stacked import Stacked, stacked
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..contract.client import Client, Descent
 from ..contract.pace import Pace
-from ..numerics.fields import Fields
-from ..numerics.lazy import Lazy, in_memory
-from ..numerics.sparse import Sparse
+from ..rows.fields import Fields
+from ..rows.lazy import Lazy, in_memory
+from ..rows.sparse import Sparse
 from ..runtime import tricks
 
 ClientVecs = Float[Tensor, "k d"]

@@ -14,7 +14,7 @@ from ..contract.pace import Pace
 from ..contract.problem import Objective
 from ..contract.types import Rows, Vec
 from .minibatches import simulated_time
-from .own_optimizer import OwnOptimizer
+from .torch_optimizer import OwnOptimizer
 
 
 def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> LocalUpdate:

@@ -27,9 +27,9 @@ from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.needs import Need
 from ..contract.problem import Problem
 from ..contract.types import Data, Num, Vec
-from ..numerics.fields import Fields
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
+from ..rows.fields import Fields
 from .minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
 from .seq import Seq
 

@@ -16,8 +16,8 @@ from .. import report
 from ..contract.errors import RecipeError, WireError
 from ..report.table import NAMES, caption
 from ..storage import atomic
+from ..storage.as_json import plain
 from ..storage.result import Result, Status
-from ..storage.values import plain
 from .plan import slot
 
 

@@ -12,7 +12,7 @@ from ..contract.errors import MedleyError, RecipeError
 from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
 from ..storage import atomic
-from ..storage.values import plain
+from ..storage.as_json import plain
 from .board import Board, kind_of
 from .plan import Method, Runner, seeds_of, split
 from .sweep import Sweep

@@ -16,10 +16,10 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError, WireError
 from ..contract.numbers import integer
 from ..contract.tuned import Tuned
-from ..storage.difference import difference
+from ..storage.as_json import plain
+from ..storage.changed_settings import difference
 from ..storage.environment import environment, warn_of_changes
 from ..storage.result import Result
-from ..storage.values import plain
 
 Method = Algorithm[Any, Any] | Tuned
 

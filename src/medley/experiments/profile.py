@@ -17,7 +17,7 @@ from ..contract.types import Data
 from ..engines.fused.products import linear
 from ..federation.federation import Federation
 from ..federation.run import run
-from ..numerics.fields import applied, inputs_of
+from ..rows.fields import applied, inputs_of
 from ..runtime.stopwatch import Stopwatch
 from ..storage.result import Result
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import MedleyError
 from ..contract.pace import Pace
@@ -19,7 +20,6 @@ from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed
 from ..runtime.stopwatch import Stopwatch
-from ..storage import pytree
 from ..storage.result import Result
 from ..transports import Local
 from ..transports.local import LocalConnection

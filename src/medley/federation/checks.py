@@ -20,7 +20,7 @@ from ..scenarios import ByKey
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
-from .own_labels import in_rows
+from .client_labels import in_rows
 
 log = logging.getLogger("medley")
 

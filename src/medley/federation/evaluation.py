@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError, Stalled
 from ..contract.needs import Need
-from ..contract.own import OwnState, PartlyShared, PersonalModels
+from ..contract.personal import OwnState, PartlyShared, PersonalModels
 from ..contract.problem import Family, Problem, State
 from ..contract.types import Data, Vec
-from ..numerics.lazy import Lazy, blocks
 from ..problems.linear import LeastSquares, Linear
+from ..rows.lazy import Lazy, blocks
 from ..storage.result import Row
 from . import fairness
 from .clients import ClientFactory

@@ -14,27 +14,27 @@ import torch
 from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer
-from ..contract.own import Patterns
+from ..contract.personal import Patterns
 from ..contract.problem import Family
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
-from ..datasets.recorded import recorded
+from ..datasets.facts import recorded
 from ..datasets.sources import by_client, is_frame, only_key
-from ..numerics.fields import integers
 from ..problems import Network
+from ..rows.fields import integers
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
+from ..storage.as_json import without_addresses
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
-from ..storage.values import without_addresses
 from .checks import check_labels, expect, tell_of_lost
-from .own_data import named_clients, naming, pooled, whole_data
-from .own_labels import recorded_labels
+from .client_data import named_clients, naming, pooled, whole_data
+from .client_labels import recorded_labels
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import HeldOut, Simulation

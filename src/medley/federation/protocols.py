@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..contract.own import Patterns
+from ..contract.personal import Patterns
 from ..server.protocols import ClientSource, Evaluator
 from .evaluation import Metric
 from .scenario import Scenario

@@ -17,9 +17,9 @@ from ..contract.errors import BadData, Unsupported
 from ..contract.needs import Need
 from ..contract.problem import Family, Objective, Problem
 from ..contract.types import Index, Weights
-from ..numerics.fields import Fields, tensors
-from ..numerics.lazy import Held, Lazy, blocks
-from ..numerics.sparse import largest, not_finite
+from ..rows.fields import Fields, tensors
+from ..rows.lazy import Held, Lazy, blocks
+from ..rows.sparse import largest, not_finite
 
 
 @runtime_checkable

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from .. import engines
 from ..clients.host import ClientHost
 from ..clients.memories import Memories
+from ..contract import pytree as tree
 from ..contract.algorithm import Algorithm
 from ..contract.client import Engine
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
 from ..contract.needs import Need, needs_of
-from ..contract.own import PartlyShared, PersonalModel
+from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.problem import Problem, State
 from ..contract.tuned import Tuned
 from ..problems import Network
@@ -31,7 +32,6 @@ from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.protocols import Evaluator
 from ..server.reply_policy import ReplyPolicy
-from ..storage import pytree as tree
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
 from ..storage.modules import trained

@@ -18,7 +18,7 @@ from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, P
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
 from ..scenarios.participation import sampling_of
-from ..storage.values import without_addresses
+from ..storage.as_json import without_addresses
 from .checks import expect
 
 Weighting = Literal["size", "uniform"]

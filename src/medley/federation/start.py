@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..contract.types import Vec
-from ..numerics.redrawn import undrawn
+from ..numerics.initial_weights import undrawn
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..storage.weights import Weights
 

@@ -17,23 +17,23 @@ import torch
 from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
+from ..contract import pytree
 from ..contract.client import Client
 from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
 from ..privacy.private import private_part
 from ..recipe import Recipe
-from ..recipe.own import names
-from ..storage import pytree
+from ..recipe.user_code import names
 from ..wire.codec import Plain
 from . import node
 from .account import Trainings
-from .census import Known
+from .agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
+from .checked_json import Words
+from .client_reports import Known
+from .client_rows import Lot, Own, OwnRows, own_lots, report, share
 from .flwr_api import Handler, Letter
-from .own_rows import Lot, Own, OwnRows, own_lots, report, share
-from .parties import STEPS
+from .secure_parties import STEPS
 from .settings import Method, clients_of, is_row_private, method_and_lr, settled
 from .sums import Sums
-from .terms import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
-from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context

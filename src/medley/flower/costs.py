@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .words import Words
+from .checked_json import Words
 
 ENGINES = frozenset({"seq", "stacked", "fused"})
 """Names of the engines that a client may say it ran."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..contract.errors import RecipeError
 from ..recipe import Recipe, loads
-from ..recipe.own import modules, names
-from .terms import own_version
+from ..recipe.user_code import modules, names
+from .agreement import own_version
 
 RECIPE = """\
 [problem]

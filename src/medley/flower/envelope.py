@@ -6,7 +6,7 @@ import json
 
 from ..contract.errors import MedleyError, WireError
 from ..transports.failures import describe, revive
-from .words import printable
+from .checked_json import printable
 
 LONGEST = 1 << 20
 """Bytes of the longest error of a client that is read."""

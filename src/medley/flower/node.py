@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clients.memories import Memories
+from ..contract import pytree
 from ..contract.errors import WireError
 from ..runtime import streams
-from ..storage import pytree
 from ..storage.atomic import replacing
 from ..wire.clip import Clip
 from ..wire.codec import resending
@@ -26,10 +26,10 @@ from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold
 from . import flwr_api
+from .checked_json import Words
 from .cleaning import private
 from .envelope import sealed, sealed_error, sealed_last
 from .flwr_api import Handler, Letter
-from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
-from ..contract.own import PersonalModels
+from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
@@ -23,15 +24,14 @@ from ..federation.scenario import Scenario
 from ..federation.simulation import HeldOut
 from ..federation.tasks import TaskPlan
 from ..scenarios.participation import sampling_of
-from ..storage import pytree
 from ..storage.identity import identity
 from ..storage.result import Row
-from .census import Census
+from .checked_json import Words
+from .client_reports import Census
 from .envelope import opened
-from .post import Post
+from .messenger import Post
+from .outliers import unlike
 from .roster import Roster
-from .unlike import unlike
-from .words import Words
 
 log = logging.getLogger("medley")
 
@@ -317,7 +317,7 @@ class RemoteEvaluator:
         return f"{advice}, and give rows of smaller numbers where a client's are very large"
 
     def _ask(self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool) -> dict[int, Figures]:
-        """The clients' answers by id; see `medley.flower.own_rows.OwnRows.evaluate`."""
+        """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`."""
         fed, census, p = self.draw.fed, self.draw.census, self.draw.shares(round)
         asked = {"x": x, "buffers": buffers, "round": round, "tests": tests, "loss": loss}
         common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ..contract.errors import BadData, MedleyError, WireError
 from ..recipe.limits import ClientLimits
 from ..storage.atomic import replacing
-from .census import Census, ClientReport
-from .post import Post
+from .client_reports import Census, ClientReport
+from .messenger import Post
 
 log = logging.getLogger("medley")
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
-from ..storage import events, live
+from ..storage import events
+from ..storage import run_view as live
 from ..storage.result import Status
 from ..storage.run_folder import holds_run
 

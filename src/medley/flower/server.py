@@ -25,15 +25,15 @@ from ..storage.events import Events
 from ..storage.events import read as read_events
 from ..storage.run_folder import holds_run
 from . import flwr_api
-from .census import Census
+from .agreement import Terms
+from .checked_json import Words
 from .cleaning import private
-from .post import Post
+from .client_reports import Census
+from .messenger import Post
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
 from .settings import Method, clients_of, is_row_private, method_and_lr, settled
-from .terms import Terms
 from .transport import Flower
-from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import Context, Grid, ServerApp

@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..contract import pytree
 from ..contract.algorithm import Algorithm
 from ..contract.errors import WireError
 from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring
 from ..secure.settings import check_installed
-from ..storage import pytree
 from ..storage.atomic import replacing
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from . import node
+from .checked_json import Words
 from .cleaning import private
 from .flwr_api import Letter
-from .parties import KEYS, SEALED, STEPS, form, session_name
+from .secure_parties import KEYS, SEALED, STEPS, form, session_name
 from .signatures import SIZE, check, signature
 from .signatures import read as keys_in
-from .words import Words
 
 if TYPE_CHECKING:
     from ..secure.party import Party

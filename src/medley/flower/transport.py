@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.errors import MedleyError, Unsupported, WireError
 from ..contract.message import Form, Packed, form_of, is_finite, nbytes
-from ..contract.own import PartlyShared
+from ..contract.personal import PartlyShared
 from ..contract.problem import State
 from ..secure.ring import Ring
-from ..storage import pytree
 from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
+from .checked_json import Words, printable
 from .costs import work_and_engines
 from .envelope import opened
-from .parties import RemoteParties
-from .post import Post
-from .unlike import unlike
-from .words import Words, printable
+from .messenger import Post
+from .outliers import unlike
+from .secure_parties import RemoteParties
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from ..contract.settings import above, at_least, below, positive
 from ..contract.types import Vec
 from ..contract.wrapper import Wrapper, WrapperServer
 from ..runtime.streams import Secret
-from ..storage.values import plain
+from ..storage.as_json import plain
 from . import accountant, skellam
 from .accountant import Release
 from .mechanisms import Banded

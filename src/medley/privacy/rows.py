@@ -18,8 +18,8 @@ from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, Unsupported
 from ..contract.message import Message
 from ..contract.needs import Need
-from ..contract.own import PartlyShared
 from ..contract.pace import Pace
+from ..contract.personal import PartlyShared
 from ..contract.problem import LocalLoss, Objective
 from ..contract.sampling import Local, Sampling
 from ..contract.types import Rows, Vec

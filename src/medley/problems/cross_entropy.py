@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData
 from ..contract.types import Data
-from ..numerics.lazy import Lazy
+from ..rows.lazy import Lazy
 
 
 def cross_entropies(z: Float[Tensor, "n c ..."], y: Int[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:

@@ -11,8 +11,8 @@ from typing import Any
 from .. import scenarios, transports
 from ..contract.errors import RecipeError
 from . import toml
-from .own import found, is_own
 from .schema import LAWS, fits, hints, in_words, model_functions, named
+from .user_code import found, is_own
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from ..wire import codecs
 from . import rows, toml
 from .build import Builder, by_id
 from .limits import ClientLimits
-from .own import is_own
 from .schema import (
     CODECS,
     COUNTS,
@@ -47,6 +46,7 @@ from .schema import (
     model_functions,
     named,
 )  # fmt: skip
+from .user_code import is_own
 from .wrapping import WRAPPING, wrapped, written
 
 Parts = tuple[Callable[..., Any], Callable[..., Any] | None, dict[str, Any], dict[str, Any]]

@@ -10,8 +10,8 @@ from ..contract.errors import RecipeError
 from ..datasets import Dataset
 from . import schema
 from .build import Builder
-from .own import is_own
 from .schema import STEPS
+from .user_code import is_own
 
 
 def read(build: Builder, table: Mapping[str, Any]) -> tuple[Dataset, float]:

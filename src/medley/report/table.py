@@ -11,6 +11,7 @@ import scipy
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
+from .conditions import unlike
 from .numbers import (
     MethodSummary,
     Stat,
@@ -29,7 +30,6 @@ from .numbers import (
 from .targets import COLUMNS, Goal
 from .text import beyond, difference, impossible, worths
 from .units import DASH, duration, nbytes, number, percent
-from .unlike import unlike
 
 NAMES = {
     "accuracy": "accuracy",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError
-from ..storage import live
+from ..storage import run_view as live
 from .figures import DARK, LIGHT
 
 POLICY = (

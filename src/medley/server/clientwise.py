@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract.algorithm import Algorithm
 from ..contract.errors import MedleyError
-from ..contract.own import PartlyShared, PersonalModel
+from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.problem import Problem
 from ..storage.result import Row
 from ..wire.connection import Connection

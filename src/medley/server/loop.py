@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from ..contract import pytree
 from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, with_names
 from ..contract.problem import State
 from ..contract.types import Vec
 from ..runtime import deferred, stopwatch
 from ..runtime.clock import Device
-from ..storage import pytree, run_folder
+from ..storage import run_folder
 from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
 from ..storage.result import Result, Row, Status, history_of, shown
@@ -30,7 +31,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .divergence import check_loss, check_model, judged, judged_by, one_round, reached, started
+from .ending import check_loss, check_model, judged, judged_by, one_round, reached, started
 from .members import known, regrouped
 from .protocols import ClientSource, Evaluator
 from .reply_policy import ReplyPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from ..contract.client import Client, Engine
-from ..contract.own import PersonalModels
+from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec

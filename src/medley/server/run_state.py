@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..contract import pytree
 from ..numerics.forgetting import figures
-from ..storage import pytree
 from ..storage.result import Row, history_text, summarise
 from ..storage.run_folder import Grown
 from ..wire.exchange import Tag

@@ -17,16 +17,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.errors import WireError
 from ..runtime.versions import version
 from ..wire.arrival import Arrival
-from . import atomic, pytree
+from . import atomic
+from .as_json import plain
+from .changed_settings import difference
 from .checksum import checksum
-from .difference import difference
 from .environment import device_of
 from .formats import other_format
 from .spill import LazyMapping
-from .values import plain
 
 FILE = "checkpoint.safetensors"
 

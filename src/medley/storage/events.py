@@ -1,6 +1,6 @@
 """Events of a run as it goes: a line of JSON for each exchange, round, warning, start and end, with its time.
 
-They are for the operator's view, `medley.storage.live`, and no result depends on them: a file that cannot be written is
+They are for the operator's view, `medley.storage.run_view`, and no result depends on them: a file that cannot be written is
 left alone. Events of a round that was undone stay.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .values import plain
+from .as_json import plain
 
 FILE, EARLIER = "events.jsonl", "events.earlier.jsonl"
 

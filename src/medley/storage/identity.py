@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import RecipeError
-from ..numerics.fields import Fields
-from ..numerics.lazy import Lazy, digest
-from ..numerics.sparse import arrays
+from ..rows.fields import Fields
+from ..rows.lazy import Lazy, digest
+from ..rows.sparse import arrays
+from .as_json import without_addresses
 from .modules import OWN
-from .values import without_addresses
 
 PREFIX = "identity."
 """The keys of fingerprints in the settings of a run begin with it."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import BadData
-from ..numerics.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
-from ..numerics.fields import integers as whole
-from ..numerics.lazy import in_memory
 from ..numerics.scaling import Scaling
-from ..numerics.sparse import Sparse, is_sparse
+from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
+from ..rows.fields import integers as whole
+from ..rows.lazy import in_memory
+from ..rows.sparse import Sparse, is_sparse
 
 
 def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:

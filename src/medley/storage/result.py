@@ -23,6 +23,7 @@ from ..contract.problem import State
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
+from .as_json import plain
 from .checkpoint import FILE as CHECKPOINT
 from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
@@ -30,7 +31,6 @@ from .environment import environment
 from .formats import other_format
 from .html import facts
 from .predictions import outputs_of, predicted, rows_of
-from .values import plain
 
 Row = dict[str, float]
 """One evaluated round: round, exchanges, seconds (virtual), wall, bytes_down, bytes_up, loss, ..., by name."""

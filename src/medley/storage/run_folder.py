@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
 from . import atomic, checkpoint
+from .as_json import plain
 from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
 from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
-from .values import plain
 
 FORMAT = 3
 """The format of run.json and of the folder's layout."""

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
+from ..contract import pytree
 from ..contract.errors import MedleyError
 from ..runtime import tricks
-from . import pytree
 
 BUDGET = 1 << 29
 """Bytes of tensors that are held in memory."""

@@ -31,5 +31,5 @@ from .battery import conformance as conformance
 from .card import Line as Line
 from .card import card as card
 from .faults import Rewired as Rewired
-from .pretended import Event as Event
-from .pretended import PretendedGPU as PretendedGPU
+from .pretended_gpu import Event as Event
+from .pretended_gpu import PretendedGPU as PretendedGPU

@@ -11,8 +11,9 @@ from ..contract.algorithm import Algorithm
 from ..secure.settings import installed
 from ..transports import Processes
 from ..wire.connection import Transport
-from . import bits, conduct, messages
-from .subject import Subject
+from . import bits, messages
+from . import contract_checks as conduct
+from .method_runs import Subject
 
 FIRST = "a round"
 

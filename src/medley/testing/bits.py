@@ -11,7 +11,7 @@ from ..wire.connection import Transport
 from .compare import expect, expect_same
 from .faults import Rewired, backwards, one_by_one
 from .faults import scrambled as scramble
-from .subject import Subject
+from .method_runs import Subject
 
 
 def same_again(t: Subject) -> None:

@@ -11,7 +11,7 @@ from ..wire.codecs import Cast
 from .card import Line, card, has_card
 from .compare import expect, expect_same
 from .faults import Deliver, Rewired, losing, twice
-from .subject import Subject
+from .method_runs import Subject
 from .toys import PER_TASK, Place
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..storage import pytree
+from ..contract import pytree
 
 ALIGNMENT = 64
 """Bytes to which tensors are aligned, as in torch's own allocator: some kernels give other bits at other alignments."""

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.errors import MedleyError, RecipeError
 from ..contract.numbers import integer, take
-from ..storage import pytree
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from ..contract import pytree
 from ..contract.errors import MedleyError, RecipeError
-from ..storage import pytree
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ...numerics.lazy import in_memory
+from ...rows.lazy import in_memory
 from ..minibatches import ClientVecs, Group, Schedule
 from . import products
 from .layers import Back, Dense, Forward

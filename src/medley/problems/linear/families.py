@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...contract.errors import BadData, RecipeError
 from ...contract.types import Data
-from ...numerics.fields import Fields, described
+from ...rows.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
 from ..labels import is_one_hot
 from .loss import LinearLoss

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
-from ...numerics.beside import Beside, Labelled
-from ...numerics.sparse import Sparse
+from ...rows.joint import Beside, Labelled
+from ...rows.sparse import Sparse
 from ...runtime.meter import Meter
 from ..labels import count
 from .model import LinearModel

@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 
 from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
-from ...contract.own import Patterns
+from ...contract.personal import Patterns
 from ...contract.problem import Problem
 from ...contract.types import Data
-from ...numerics.fields import Fields, described
-from ...numerics.lazy import in_memory
-from ...numerics.redrawn import redrawn
-from ...numerics.sparse import Sparse
+from ...numerics.initial_weights import redrawn
+from ...rows.fields import Fields, described
+from ...rows.lazy import in_memory
+from ...rows.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot

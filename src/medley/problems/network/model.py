@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from ...contract.errors import RecipeError
 from ...contract.problem import State
 from ...contract.types import Data, Vec, Weights
-from ...numerics.fields import Inputs, applied, arguments, inputs_of
+from ...rows.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
 from .own_loss import evaluated

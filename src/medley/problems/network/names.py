@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ...contract.errors import RecipeError
-from ...contract.own import Patterns
+from ...contract.personal import Patterns
 
 BODY, BUT_NORMS = "body", "all but norms"
 """Words in the place of names: all layers but the last one, and all but normalisation layers."""

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_map
 from ...contract.errors import Unsupported
 from ...contract.problem import LocalLoss, Objective
 from ...contract.types import Data, Rows, Vec, Weights
-from ...numerics.beside import Beside, Labelled
-from ...numerics.fields import Inputs, inputs_of, several
-from ...numerics.lazy import in_memory
+from ...rows.fields import Inputs, inputs_of, several
+from ...rows.joint import Beside, Labelled
+from ...rows.lazy import in_memory
 from ...runtime.meter import Meter
 from ..labels import count
 from .model import NetworkModel

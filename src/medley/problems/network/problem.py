@@ -16,9 +16,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
 from ...contract.types import Data, Vec, Weights
-from ...numerics.fields import arguments, inputs_of, tensors
-from ...numerics.lazy import Lazy
-from ...numerics.redrawn import redrawn
+from ...numerics.initial_weights import redrawn
+from ...rows.fields import arguments, inputs_of, tensors
+from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ..cross_entropy import row_means
 from .model import NetworkModel

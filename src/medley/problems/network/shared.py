@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...contract.errors import Unsupported
 from ...contract.needs import Need
-from ...contract.own import OwnState, PartlyShared
+from ...contract.personal import OwnState, PartlyShared
 from ...contract.problem import Batch, LocalLoss, Objective, State
 from ...contract.types import Data, Rows, Vec, Weights
 from ...runtime.handed import handed

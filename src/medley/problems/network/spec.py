@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ...contract.own import Patterns
+from ...contract.personal import Patterns
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, y) -> the mean loss of the batch, a 0-d tensor; or the loss of each row, a tensor [b, ...]."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...storage.as_json import plain
 from ...storage.result import Result
-from ...storage.values import plain
 from ..document import Block, Cell, Details, Table, Text, fitted
 from ..numbers import final, last_round, tailed, usable
 from ..table import headline, named

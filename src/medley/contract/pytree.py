@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..contract.errors import MedleyError, WireError
+from .errors import MedleyError, WireError
 
 Skeleton = Any
 """A pytree as JSON values; a tensor is ``{"tensor": name}``."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from medley.contract.errors import BadData, Unsupported
-from medley.numerics.fields import Fields, applied, described, fields, inputs_of, layout, several
-from medley.numerics.lazy import Lazy, Mapped
+from medley.rows.fields import Fields, applied, described, fields, inputs_of, layout, several
+from medley.rows.lazy import Lazy, Mapped
 from medley.storage.identity import fingerprint
 
 IDS, REALS = torch.arange(30).reshape(10, 3), torch.arange(20.0).reshape(10, 2)

@@ -12,12 +12,12 @@ from typing import Any
 
 from ..contract.errors import RecipeError, WireError
 from ..recipe import Recipe
-from ..recipe.own import is_own
+from ..recipe.user_code import is_own
 from ..runtime.versions import is_installed, version
+from ..storage.as_json import plain
 from ..storage.identity import identity
-from ..storage.values import plain
+from .checked_json import Words
 from .settings import Method, method_and_lr
-from .words import Words
 
 SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy")
 """Tables of a recipe that clients do not act on; both sides may have others."""

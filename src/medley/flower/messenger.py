@@ -15,10 +15,10 @@ from ..contract.errors import MedleyError, WireError
 from ..storage.atomic import replacing
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
+from .checked_json import Words
 from .envelope import is_last, opened, sealed_error
 from .flwr_api import BROKEN, CRASHED, Letter
 from .polling import pause
-from .words import Words
 
 if TYPE_CHECKING:
     from .flwr_api import Grid

@@ -21,9 +21,9 @@ from ..federation.evaluation import Held, scores
 from ..federation.rows import Layout, bound, gathered, held_out, ready
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
-from ..numerics.fields import Fields
 from ..recipe import Recipe
-from .census import ClientReport, Known, RowKind, TaskReport
+from ..rows.fields import Fields
+from .client_reports import ClientReport, Known, RowKind, TaskReport
 
 Own = Dataset | Sequence[Dataset]
 """A client's own data: in a stream a data set for every task."""

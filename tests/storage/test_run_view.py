@@ -16,7 +16,8 @@ import medley as md
 from medley.contract.algorithm import Client, on_client
 from medley.contract.errors import WireError
 from medley.contract.messages import Model, Step
-from medley.storage import events, live
+from medley.storage import events
+from medley.storage import run_view as live
 from medley.transports import Lossy
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from medley.contract import pytree
 from medley.contract.errors import WireError
-from medley.storage import pytree
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from medley.storage.values import plain
+from medley.storage.as_json import plain
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.numerics.redrawn import redrawn, undrawn
+from medley.numerics.initial_weights import redrawn, undrawn
 
 m = md.models
 

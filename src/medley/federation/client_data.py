@@ -17,10 +17,10 @@ from ..contract.problem import Family
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
 from ..datasets.sources import as_key, features_of, is_items, pair_of
-from ..numerics.fields import described, layout, tensors
-from ..numerics.lazy import Lazy
-from ..numerics.sparse import Sparse, not_finite
-from .own_labels import Canonical, all_labels, counted, in_tests, numbered_labels, signed_labels
+from ..rows.fields import described, layout, tensors
+from ..rows.lazy import Lazy
+from ..rows.sparse import Sparse, not_finite
+from .client_labels import Canonical, all_labels, counted, in_tests, numbered_labels, signed_labels
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""

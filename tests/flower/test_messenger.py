@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.flower import flwr_api, post
+from medley.flower import flwr_api
+from medley.flower import messenger as post
 from medley.flower.envelope import opened, sealed
 from medley.flower.flwr_api import Reply
-from medley.flower.post import Post
+from medley.flower.messenger import Post
 
 pytest.importorskip("flwr")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.storage.difference import difference
+from medley.storage.changed_settings import difference
 
 PACE = repr(md.scenarios.Pace(lr=0.3))
 

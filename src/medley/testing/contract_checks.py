@@ -9,6 +9,7 @@ import torch
 
 from .. import engines
 from ..clients.host import ClientHost
+from ..contract import pytree
 from ..contract.errors import Unsupported
 from ..contract.needs import Need
 from ..problems import Network
@@ -17,11 +18,10 @@ from ..scenarios import Fixed, Membership
 from ..secure import SecureSum
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
-from ..storage import pytree
 from ..storage.result import Result
 from ..transports import Local
 from .compare import equal, expect
-from .subject import Subject
+from .method_runs import Subject
 from .toys import PER_TASK, ROUNDS
 
 

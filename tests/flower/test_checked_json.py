@@ -19,17 +19,16 @@ import torch
 import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
-from medley.contract import message
+from medley.contract import message, pytree
 from medley.contract.errors import BadData, RecipeError, WireError
-from medley.flower.census import Census, ClientReport, RowKind, TaskReport
+from medley.flower.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
+from medley.flower.checked_json import Words
+from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
+from medley.flower.outliers import unlike
 from medley.flower.remote import Figures
-from medley.flower.terms import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.flower.transport import Flower, FlowerConnection
-from medley.flower.unlike import unlike
-from medley.flower.words import Words
 from medley.recipe.limits import ClientLimits
-from medley.storage import pytree
 from medley.wire.codec import Plain
 from medley.wire.exchange import Exchange
 from medley.wire.fold import merged

@@ -12,7 +12,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort
 from ..contract.errors import Diverged, MedleyError, Stalled
 from ..contract.message import is_finite
-from ..contract.own import PartlyShared
+from ..contract.personal import PartlyShared
 from ..contract.problem import Problem
 from ..contract.types import Vec
 from ..runtime import deferred

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData, WireError
 from ..recipe.limits import ClientLimits
-from .words import Words
+from .checked_json import Words
 
 log = logging.getLogger("medley")
 

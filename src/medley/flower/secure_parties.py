@@ -19,21 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..contract import pytree
 from ..contract.errors import MedleyError, WireError
 from ..contract.message import Packed, nbytes
 from ..secure import tables
 from ..secure.ring import Field, Ring
 from ..secure.tables import ID, Opening
-from ..storage import pytree
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
+from .checked_json import Words, printable
 from .costs import work_and_engines
 from .envelope import opened
 from .flwr_api import Letter
-from .post import Post
+from .messenger import Post
 from .signatures import SIZE
-from .words import Words, printable
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""

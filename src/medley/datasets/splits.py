@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
-from ..numerics.lazy import Lazy
 from ..numerics.scaling import total
-from ..numerics.sparse import Sparse, not_finite
+from ..rows.lazy import Lazy
+from ..rows.sparse import Sparse, not_finite
 from ..runtime import streams
 
 Pair = tuple[Tensor, Tensor] | tuple[None, None]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import medley as md
-from medley.server.divergence import diverged
+from medley.server.ending import diverged
 
 
 def rows(loss: list[float], accuracy: list[float] | None = None, **more: float) -> list[dict[str, float]]:

@@ -18,9 +18,9 @@ from torch import Tensor
 import medley as md
 from medley.contract.errors import BadData, Unsupported
 from medley.numerics.curvature import decompose
-from medley.numerics.sparse import Sparse, not_finite
 from medley.problems import LeastSquares, Logistic, Network, Softmax
 from medley.problems.linear import Linear, LinearObjective
+from medley.rows.sparse import Sparse, not_finite
 
 F64 = torch.float64
 FAMILIES = [Logistic(mu=0.1), Logistic(mu=0.1, intercept=True), LeastSquares(mu=0.1), Softmax(mu=0.1)]

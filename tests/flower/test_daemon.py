@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.flower import flwr_api, resident
+from medley.flower import daemon as resident
+from medley.flower import flwr_api
+from medley.flower.daemon import Resident, data_function
 from medley.flower.errors import NotAdmitted, RunOver, Unreachable
 from medley.flower.fleet import FleetNode, Parcel
 from medley.flower.flwr_api import checked_version
 from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
-from medley.flower.resident import Resident, data_function
 from medley.storage import atomic
 
 pytest.importorskip("flwr")
