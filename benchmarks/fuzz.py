@@ -40,7 +40,7 @@ from medley.flower.agreement import Terms
 from medley.flower.checked_json import Words
 from medley.flower.client_reports import Census, ClientReport, Known, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed_error
-from medley.flower.messenger import Post
+from medley.flower.messenger import Messenger
 from medley.flower.node import CallRequest
 from medley.flower.remote import Figures
 from medley.flower.secure_parties import STEPS, RemoteParties, form
@@ -118,7 +118,7 @@ class Messages(Target):
 
 
 class Hellos(Target):
-    """A client's account of its data, as `Post` and `Census` read it; the other client is honest."""
+    """A client's account of its data, as `Messenger` and `Census` read it; the other client is honest."""
 
     limits = ClientLimits(rows=1000, weight=2000.0, classes=10, row=64, tasks=4)
 
@@ -203,7 +203,7 @@ class Replies(Target):
         p = {0: 0.5, 1: 0.5}
         self.exchange = Exchange(1, 0, "train", ((0, 1),), Model(torch.zeros(D)).pack(), {}, {}, p, None, self.buffers)
         host = ClientHost(Two(), draw.problem, lambda i, t: None)  # type: ignore[arg-type, return-value]
-        self.connection = FlowerConnection(host, Flower(Post(None), "run"))  # type: ignore[arg-type]
+        self.connection = FlowerConnection(host, Flower(Messenger(None), "run"))  # type: ignore[arg-type]
         head = {"buffers": self.buffers, "up": 90, "rows": 12.0, "engines": ["seq"]}
         self.seeds = [b"=" + pytree.to_bytes({"reply": fuzzed(q).pack(), **head}) for q in range(3)]
         self.seeds.append(b"=" + pytree.to_bytes({"reply": fuzzed(1).pack(), **head, "buffers": None}))
@@ -268,7 +268,7 @@ class Sealed(Target):
         assert all(r.up >= 0 and math.isfinite(r.work) for r in p.fold.receipts)
 
 
-class Answers(Post):
+class Answers(Messenger):
     """A post whose clients have one answer to everything."""
 
     answer = b""

@@ -16,55 +16,42 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from medley import (
-    Federation,
-    ReplyPolicy,
-    SecureSum,
-    compare,
-    models,
-    privacy,
-    problems,
-    replay,
-    robust,
-    scenarios,
-    tune,
-)
-from medley import run as run_once
+from medley import Federation, compare, privacy, tune
 from medley.recipe import schema
-from medley.recipe.limits import ClientLimits
 from medley.recipe.toml import inline
-from medley.transports import Lossy
-from medley.wire import codecs
+from medley.server.options import RunOptions
 
-Kinds = Mapping[str, Any]
-
-CHOICES: dict[str, tuple[str, Kinds]] = {
-    "problem": ("The loss, and for `Network` the model; further keys are the family's or the model's.", {}),
-    "partition": ("How the rows of the data set come to clients.", schema.named(scenarios, schema.PARTITIONS)),
-    "participation": (
-        "Who takes part in a round. A number above all tables, `participation = 0.1`, is a `Fraction`.",
-        schema.named(scenarios, schema.PARTICIPATIONS),
-    ),
-    "stream": ("Tasks, one after the other.", schema.named(scenarios, schema.STREAMS)),
-    "replay": ("The rows that clients keep of past tasks.", schema.named(replay, schema.REPLAYS)),
-    "codec": ("The encoding of messages.", schema.named(codecs, schema.CODECS)),
+CHOICES = {
+    "problem": "The loss, and for `Network` the model; further keys are the family's or the model's.",
+    "partition": "How the rows of the data set come to clients.",
+    "participation": "Who takes part in a round. A number above all tables, `participation = 0.1`, is a `Fraction`.",
+    "stream": "Tasks, one after the other.",
+    "replay": "The rows that clients keep of past tasks.",
+    "codec": "The encoding of messages.",
 }
 """Tables with a key `kind`."""
 
-PLAIN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
-    "pace": ("The clients' local training in a round.", scenarios.Pace, ()),
-    "devices": ("Speeds and links; `preset` is one of factory, hospitals and phones.", scenarios.Devices, ()),
-    "membership": ("Clients that join or leave, and their rounds.", scenarios.Membership, ()),
-    "attack": ("Some clients lie.", scenarios.Attack, ()),
-    "federation": ("The rest of a federation.", Federation, ("weights", "classes", "f_star")),
-    "run": ("Counts and options of the run.", run_once, ("rounds", "seed", *schema.RUN)),
-    "reply_policy": ("The replies that an exchange waits for.", ReplyPolicy, ()),
-    "secure": ("The server learns sums of replies only.", SecureSum, ()),
-    "clients": ("On machines of other people: the most that they may report of their data.", ClientLimits, ()),
-    "faults": ("Messages that are lost, late or broken, for tests.", Lossy, ()),
-    "tune": ("What `medley tune` tries.", tune, ("grid", "rounds", "seeds", "metric", "on")),
+PLAIN = {
+    "pace": "The clients' local training in a round.",
+    "devices": "Speeds and links; `preset` is one of factory, hospitals and phones.",
+    "membership": "Clients that join or leave, and their rounds.",
+    "attack": "Some clients lie.",
+    "federation": "The rest of a federation.",
+    "run": "Counts and options of the run.",
+    "reply_policy": "The replies that an exchange waits for.",
+    "secure": "The server learns sums of replies only.",
+    "clients": "On machines of other people: the most that they may report of their data.",
+    "faults": "Messages that are lost, late or broken, for tests.",
+    "tune": "What `medley tune` tries.",
 }
-"""Tables that are the arguments of one function or class; with names, of these arguments only."""
+"""Tables that are the arguments of one function or class."""
+
+SOME: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "federation": (Federation, ("weights", "classes", "f_star")),
+    "run": (RunOptions, ("rounds", "seed", *schema.RUN)),
+    "tune": (tune, ("grid", "rounds", "seeds", "metric", "on")),
+}
+"""Of these, the tables that have some of the arguments only."""
 
 HIDDEN = {"self", "inner", "module", "method", "fed", "folder"}
 """Arguments that no file gives."""
@@ -93,15 +80,13 @@ def page() -> str:
         "`path` and `folder`, here and in `[partition]`, are looked for beside the recipe, then in the working folder.",
         *(part(name, f) for name, f in schema.readers().items()),
     ]
-    for name, (text, kinds) in CHOICES.items():
-        out += [f"## [{name}]", text]
+    for name, text in CHOICES.items():
+        out += [f"## [{name}]", text, *(part(n, f) for n, f in schema.KINDS[name].items())]
         if name == "problem":
-            families = {n: getattr(problems, n) for n in schema.PROBLEMS}
-            out += [*(part(n, f) for n, f in families.items()), "### Models of `Network`"]
-            out += ["`model` is one of these; shapes and classes come from the data."]
-            kinds = {n: getattr(models, n) for n in schema.model_functions() if callable(getattr(models, n))}
-        out += [part(n, f) for n, f in kinds.items()]
-    for name, (text, f, only) in PLAIN.items():
+            out += ["### Models of `Network`", "`model` is one of these; shapes and classes come from the data."]
+            out += [part(n, f) for n, f in schema.model_functions().items() if callable(f)]
+    for name, text in PLAIN.items():
+        f, only = SOME[name] if name in SOME else (schema.CALLS[name], ())
         seeds = "\n" + rows(compare, ("seeds",)).splitlines()[-1] if name == "run" else ""
         out += [f"## [{name}]", text, rows(f, only) + seeds]
     out += [
@@ -109,17 +94,17 @@ def page() -> str:
         "`kind` is a [method](../methods/index.md), `lr` multiplies the clients' lr, further keys are the method's "
         "settings. Two keys wrap it: `private` takes the arguments of `Private`, `fold` a kind.",
         part("private", privacy.Private),
-        *(part(n, getattr(robust, n)) for n in schema.FOLDS),
+        *(part(n, f) for n, f in schema.FOLDS.items()),
         "## Laws",
         'In the place of a number in `[pace]` and `[devices]`: `lr = { kind = "Uniform", low = 0.01, high = 0.1 }`.',
-        *(part(n, getattr(scenarios, n)) for n in schema.LAWS),
+        *(part(n, f) for n, f in schema.LAWS.items()),
     ]
     return "\n\n".join(x for x in out if x) + "\n"
 
 
 def said(steps: Mapping[str, Any]) -> str:
     """The keys of [data] that come after reading."""
-    words = ", ".join(f"`{k}` ({schema.in_words(t)})" for k, t in steps.items())
+    words = ", ".join(f"`{k}` ({schema.said(t)})" for k, t in steps.items())
     return f"These keys change the set once it is read, in this order: {words}."
 
 
@@ -138,7 +123,7 @@ def rows(f: Callable[..., Any], only: tuple[str, ...] = ()) -> str:
             continue
         plain = isinstance(p.default, bool | int | float | str | tuple | list)
         default = "needed" if p.default is p.empty else f"`{inline(p.default)}`" if plain else ""
-        kind = schema.in_words(hints[name]) if name in hints else ""
+        kind = schema.said(hints[name]) if name in hints else ""
         lines.append(f"| `{name}` | {cell(kind)} | {cell(default)} | {cell(texts.get(name, ''))} |")
     return "| key | value | default | |\n|---|---|---|---|\n" + "\n".join(lines) if lines else ""
 
@@ -161,7 +146,7 @@ def described(f: Callable[..., Any]) -> dict[str, str]:
 
 def cell(text: str) -> str:
     """A text that does not end a table's cell."""
-    return text.replace("|", "\\|").replace("``", "`").replace("text or a table with a kind", "text")
+    return text.replace("|", "\\|").replace("``", "`")
 
 
 if __name__ == "__main__":

@@ -206,12 +206,12 @@ def test_the_reference_of_recipes_has_every_table_kind_and_key(tmp_path):
     for table in set(recipe.schema.TABLES) - {"name", "methods"}:
         assert f"## [{table}]" in page, table
     kinds = {**recipe.schema.readers(), **recipe.schema.model_functions()}
-    lists = ("PARTITIONS", "PARTICIPATIONS", "STREAMS", "REPLAYS", "CODECS", "FOLDS", "LAWS", "PROBLEMS")
-    for name in [*kinds, *(n for k in lists for n in getattr(recipe.schema, k))]:
+    named = (*recipe.schema.KINDS.values(), recipe.schema.FOLDS, recipe.schema.LAWS)
+    for name in [*kinds, *(n for names in named for n in names)]:
         assert f"**`{name}`**" in page, name
     run = page.partition("## [run]")[2].partition("\n## ")[0]
     for key in (*recipe.schema.COUNTS, *recipe.schema.RUN):
         assert f"| `{key}` |" in run, key
-    assert "| `share` | a number, at least 0 below 1 | needed | The share of clients that lie, rounded down." in page
-    assert "| `keys` | a list | `[]` | Columns for natural clients; default none. |" in page
+    assert "| `share` | a number in [0, 1) | needed | The share of clients that lie, rounded down." in page
+    assert "| `keys` | a list, each text | `[]` | Columns for natural clients; default none. |" in page
     assert "``" not in page

@@ -1,5 +1,7 @@
 """Medley: federated learning when the clients differ, in their data, their compute, their bandwidth and in time."""
 
+import typing as _typing
+
 from .runtime.terminals import quiet_stop as _quiet_stop
 from .runtime.tricks import paused_collector as _paused_collector
 
@@ -83,6 +85,7 @@ with _quiet_stop(), _paused_collector():
     from .contract.errors import RecipeError as RecipeError
     from .contract.errors import Stalled as Stalled
     from .contract.errors import TooFewReplies as TooFewReplies
+    from .contract.errors import UnknownSetting as UnknownSetting
     from .contract.errors import Unsupported as Unsupported
     from .contract.errors import WireError as WireError
     from .contract.tuned import Tuned as Tuned
@@ -98,3 +101,17 @@ with _quiet_stop(), _paused_collector():
     from .storage.directions import lower_is_better as lower_is_better
     from .storage.result import Result as Result
     from .storage.result import Status as Status
+
+if not _typing.TYPE_CHECKING:  # mypy and editors know the names, and would take any
+
+    def __getattr__(name):
+        """Raise AttributeError, with the nearest name that there is."""
+        from importlib.util import find_spec
+
+        from .contract.errors import nearest
+
+        known = [n for n in globals() if not n.startswith("_")]
+        hint = nearest(name, known) + " dir(medley) has all names." if not name.startswith("_") else ""
+        if find_spec(f"{__name__}.{name}"):
+            hint = f" Write `import medley.{name}` first."
+        raise AttributeError(f"medley has no {name!r}.{hint}", name=name)

@@ -13,6 +13,7 @@ from medley.contract.errors import MedleyError
 ERRORS = [
     md.MedleyError("a"),
     md.RecipeError("a", "lr"),
+    md.UnknownSetting("a", "lr"),
     md.BadData("a", client=1, row=2, column=3, placed=True),
     md.Unsupported("a", method="SHED", need="hessian"),
     md.WireError("a"),

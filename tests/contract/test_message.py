@@ -107,10 +107,10 @@ def test_what_is_declared_passes(changes: dict[str, object]):
         ({"x": torch.zeros(5, dtype=torch.int64)}, r"Typed\.x is a tensor of int64\[5\]"),
         ({"x": 1.0}, r"Typed\.x is the float 1\.0"),
         ({"x": None}, r"Typed\.x is None"),
-        ({"n": 1.5}, r"Typed\.n is the float 1\.5, but is declared as int"),
+        ({"n": 1.5}, r"Typed\.n is the float 1\.5, but is declared as a whole number"),
         ({"n": True}, r"Typed\.n is the bool True"),
         ({"n": torch.tensor(3)}, r"Typed\.n is a tensor of int64\[\]"),
-        ({"yes": 1}, r"Typed\.yes is the int 1, but is declared as bool"),
+        ({"yes": 1}, r"Typed\.yes is the int 1, but is declared as True or False"),
         ({"t": torch.zeros(1, 2)}, r"Typed\.t is a tensor"),
         ({"rows": torch.zeros(5, 2)}, r"Typed\.rows is a tensor"),
         ({"which": torch.arange(3)}, r"Typed\.which is a tensor of int64\[3\]"),
@@ -139,5 +139,5 @@ def test_a_declaration_that_no_message_can_carry_is_refused():
     class Odd(Message):
         names: list[str]
 
-    with pytest.raises(MedleyError, match=r"cannot carry a list\[str\]"):
+    with pytest.raises(MedleyError, match=r"Odd\.names: a message cannot carry a list\[str\]"):
         Odd.check({"names": 1})

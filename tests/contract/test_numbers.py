@@ -14,7 +14,7 @@ import medley as md
 from medley.contract.errors import RecipeError
 from medley.contract.tuned import Tuned
 from medley.experiments.plan import seeds_of
-from medley.federation.options import RunOptions
+from medley.server.options import RunOptions
 from medley.server.reply_policy import ReplyPolicy
 from medley.transports import Lossy, Processes
 from medley.wire.codecs import Quantise, TopK

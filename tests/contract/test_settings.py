@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import inspect
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -14,7 +18,7 @@ from torch import nn
 
 import medley as md
 from medley.contract.algorithm import Algorithm
-from medley.contract.errors import RecipeError
+from medley.contract.errors import RecipeError, UnknownSetting
 from medley.contract.settings import Checked, above, at_least, at_most, below, checked, describe, in_range, positive
 from medley.transports import Lossy
 from medley.wire.codecs import Quantise, TopK
@@ -211,3 +215,75 @@ def test_a_flag_takes_no_other_value(name: str) -> None:
         with pytest.raises(RecipeError, match=rf"\({name}=") as caught:
             FLAGS[name](value)
         assert caught.value.key == name
+
+
+ROOMS = (md, md.datasets, md.engines, md.logs, md.models, md.privacy, md.problems, md.replay, md.robust, md.scenarios)
+ROOMS += (md.sinks, md.transports, md.wire, md.wire.codecs)
+
+RESULTS = (md.Board, md.Result, md.Status, md.scenarios.Description)
+"""Classes that no user makes."""
+
+MADE = {
+    thing.__qualname__: thing
+    for room in ROOMS
+    for name, thing in vars(room).items()
+    if inspect.isclass(thing) and thing.__module__.startswith("medley.") and not name.startswith("_")
+    if thing is md.Federation or (dataclasses.is_dataclass(thing) and thing not in RESULTS)
+}
+"""Every class of settings that has a public name."""
+
+CALLS: dict[str, Callable[..., Any]] = {"run": md.run, "mnist": md.datasets.mnist}
+
+
+@pytest.mark.parametrize("name", [*MADE, *CALLS])
+def test_an_unknown_keyword_of_any_public_name_is_answered_with_the_nearest(name: str) -> None:
+    made = {**MADE, **CALLS}[name]
+    known = [p.name for p in inspect.signature(made).parameters.values() if p.kind != p.VAR_KEYWORD]
+    with pytest.raises(UnknownSetting, match=r"\(\) has no 'zq9'\. It knows: ") as caught:
+        made(**{"zq9": 1})
+    assert caught.value.key == "zq9"
+    assert isinstance(caught.value, TypeError | ValueError)
+    for key in known:
+        wrong = f"{key}q" if f"{key}q" not in known else f"{key}qq"
+        with pytest.raises(TypeError, match=rf"\(\) has no '{wrong}'\. Did you mean '\w+'\? It knows: .*\b{key}\b"):
+            made(**{wrong: 1})
+
+
+def test_all_public_settings_are_covered() -> None:
+    assert len(MADE) > 100
+    assert {"FedProx", "Pace", "Devices", "ReplyPolicy", "Quantise", "Softmax", "Network", "Lossy", "Ring"} <= {*MADE}
+    assert {"Tuned", "Private", "Robust", "SecureSum", "Krum", "Dirichlet", "Split", "Uniform", "cosine"} <= {*MADE}
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        (lambda: md.run(round=3), "run() has no 'round'. Did you mean 'rounds'? It knows: checkpoint, "),
+        (lambda: md.FedProx(nu=1), "FedProx() has no 'nu'. Did you mean 'mu'? It knows: mu."),
+        (lambda: md.scenarios.Pace(epoch=3), "Pace() has no 'epoch'. Did you mean 'epochs'? It knows: batch, "),
+        (lambda: md.compare([], None, sed=1), "compare() has no 'sed'. Did you mean 'seeds'? It knows: base, "),
+        (lambda: md.tune(None, None, {}, eval_evry=1), "tune() has no 'eval_evry'. Did you mean 'eval_every'?"),
+    ],
+)
+def test_slips_of_the_pen(slip: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        slip()
+    assert str(caught.value).startswith(said)
+
+
+def test_an_unknown_name_of_the_package_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"^medley has no 'FedAVG'\. Did you mean 'FedAvg'\? dir"):
+        _ = md.FedAVG  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"^medley has no '__wrapped__'\.$"):
+        _ = md.__wrapped__  # type: ignore[attr-defined]
+    assert not hasattr(md, "fedprox")
+
+
+def test_settings_are_copied_and_pickled_as_ever() -> None:
+    pace = md.scenarios.Pace(lr=0.3)
+    assert copy.deepcopy(pace) == pickle.loads(pickle.dumps(pace)) == dataclasses.replace(pace) == pace
+
+
+def test_a_whole_number_too_large_for_a_float_is_refused_in_words() -> None:
+    with pytest.raises(RecipeError, match="must be a finite number"):
+        md.FedProx(mu=10**400)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from medley import datasets
-from medley.cli import information as look
+from medley.cli import information
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets import files, images
 
@@ -119,4 +119,4 @@ def test_every_reader_looks_where_the_list_says(name: str, tmp_path: Path) -> No
         sub, wanted = "tiny-imagenet-200", "val/val_annotations.txt"
     assert f"{wanted} " in str(caught.value)
     assert str(tmp_path / sub) in str(caught.value)
-    assert look._place(name) == (files.EXPECTED[name], "no")
+    assert information._place(name) == (files.EXPECTED[name], "no")

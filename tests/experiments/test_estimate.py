@@ -13,9 +13,9 @@ import medley as md
 from medley.experiments import estimate as module
 from medley.experiments.estimate import estimates
 from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
-from medley.federation.options import RunOptions
 from medley.models import cnn, lstm, mlp
 from medley.runtime import memory
+from medley.server.options import RunOptions
 
 
 def images(n: int = 600, rule: float | None = 0.5, batch: int = 16, epochs: int = 3) -> md.Federation:

@@ -26,7 +26,7 @@ def test_a_method_that_will_be_refused_is_refused_before_any_run() -> None:
     assert rows == []
     with pytest.raises(md.RecipeError, match=r"before the first run: FedAvg: .*no test set to measure that on"):
         md.compare([md.FedAvg()], some, 5, target={"accuracy": 0.5})
-    with pytest.raises(md.RecipeError, match=r"run\(\) has no 'evalevery'. Did you mean 'eval_every'"):
+    with pytest.raises(md.RecipeError, match=r"^compare\(\) has no 'evalevery'. Did you mean 'eval_every'"):
         md.compare([md.FedAvg()], some, 5, evalevery=2)
 
 

@@ -17,10 +17,9 @@ from medley.clients.memories import Memories
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.messages import Model, Step
-from medley.federation.options import RunOptions
 from medley.federation.run import PreparedRun
+from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
-from medley.wire.codec import Plain
 
 DATA = md.datasets.digits()
 
@@ -260,13 +259,13 @@ def test_a_stream_measures_own_models_on_the_rows_of_its_task():
 
 @pytest.mark.parametrize("method", [md.FedPer(), md.Ditto()], ids=lambda m: m.name)
 def test_flower_refuses_own_models(method: Algorithm[Any, Any]):
-    from medley.flower.messenger import Post
+    from medley.flower.messenger import Messenger
     from medley.flower.transport import Flower
 
-    class Nobody(Post):
+    class Nobody(Messenger):
         def __init__(self) -> None:
             """It reaches no one."""
 
     prepared = PreparedRun.of(method, federation(), RunOptions())
     with pytest.raises(md.Unsupported, match="on Flower every client uses the server's model"):
-        Flower(Nobody(), "run").open(prepared.host(Plain(), 1))
+        Flower(Nobody(), "run").open(prepared.host(1))

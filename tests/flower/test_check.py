@@ -79,6 +79,46 @@ def test_a_node_checks_its_recipe_and_data_without_a_server(tmp_path: Path) -> N
         assert not [word for word in ("Traceback", "the log of its node") if word in got.output]
 
 
+NAMED = """
+import pandas, torch
+from medley.datasets import Dataset
+
+def data(context):
+    X = pandas.DataFrame({"age": [60.0, 70.0, 65.0], "sex": [0.0, 1.0, 1.0]})
+    return Dataset(X, ["home", "dead", "home"])
+"""
+
+
+def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    (recipe := tmp_path / "recipe.toml").write_text(RECIPE)
+    (data := tmp_path / "mydata.py").write_text(NAMED)
+
+    def check() -> tuple[int, str]:
+        words = ["node", "--check", f"--recipe={recipe}", f"--data={data}", "--client=1"]
+        got = CliRunner().invoke(app, words)
+        return got.exit_code, " ".join(got.output.split())
+
+    code, said = check()
+    assert code == 0, said
+    assert "columns: age, sex labels: 'dead', 'home' the server compares" in said
+    recipe.write_text(RECIPE + '[clients]\nfeatures = ["age", "sex"]\nlabels = ["dead", "home"]\n')
+    assert check()[0] == 0
+    data.write_text(NAMED.replace("home", "went home"))
+    assert check() == (2, "Error: client 1 has as label 1 'went home', the recipe's [clients] 'home'")
+    data.write_text(NAMED.replace("pandas.DataFrame(", "pandas.DataFrame(columns=['sex', 'age'], data="))
+    assert check() == (2, "Error: client 1 has as column 0 sex, the recipe's [clients] age")
+    data.write_text(NAMED.replace('"home"])', '"home"]).standardise()'))
+    code, said = check()
+    assert code == 2
+    assert "client 1's rows are standardised by a mean and a deviation of their own" in said
+    shared = "Dataset([[60.0, 0.0], [70.0, 1.0]], [0.0, 1.0], features=['age', 'sex']).standardise()"
+    data.write_text(NAMED.replace('"home"])', f'"home"]).standardise(like={shared})'))
+    code, said = check()
+    assert code == 0, said
+    assert "scaled by the numbers " in said
+
+
 CALL = "subprocess:getoutput"
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,7 +25,7 @@ from medley.flower.agreement import Terms, refuse_kind, refuse_settings, refuse_
 from medley.flower.checked_json import Words
 from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
 from medley.flower.envelope import opened, sealed, sealed_error
-from medley.flower.outliers import unlike
+from medley.flower.outliers import outliers
 from medley.flower.remote import Figures
 from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
@@ -95,6 +95,53 @@ def test_the_kind_that_most_clients_have_is_the_one_that_counts() -> None:
     assert "client 0 has rows" in census.refused[0]
     with pytest.raises(WireError, match="no client can take part"):
         Census.of({0: account(0, rows=-1)}, LIMITS, tolerant=True)
+
+
+def named(features: list[str], labels: list[str], scaling: str = "") -> dict[str, Any]:
+    return {"features": features, "labels": labels, "scaling": scaling}
+
+
+AGREED = named(["age", "sex"], ["'dead'", "'home'"])
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (
+            named(["sex", "age"], AGREED["labels"]),
+            "client 1 has as column 0 sex, client 0 age: give all clients the same",
+        ),
+        (named(["age"], AGREED["labels"]), "client 1 has as column 1 nothing, client 0 sex"),
+        (named([], AGREED["labels"]), "client 1 has columns without names, client 0 the columns age, sex"),
+        (named(AGREED["features"], ["'dead'", "'went home'"]), "client 1 has as label 1 'went home', client 0 'home'"),
+        (named(AGREED["features"], ["'home'"]), "client 1 has as label 0 'home', client 0 'dead'"),
+        (named(AGREED["features"], ["0", "1"]), "client 1 has as label 0 0, client 0 'dead'"),
+        (named(AGREED["features"], []), "client 1 has labels without names, client 0 the labels 'dead', 'home'"),
+        (AGREED | {"scaling": "ab"}, "client 1 has rows scaled by the numbers ab, client 0 rows that are not scaled"),
+    ],
+)
+def test_clients_whose_columns_or_labels_mean_something_else_are_refused(names: dict[str, Any], text: str) -> None:
+    every = {i: account(i, names=names if i == 1 else AGREED) for i in range(3)}
+    with pytest.raises(BadData, match=re.escape(text)):
+        Census.of(every, LIMITS)
+    census = Census.of(every, LIMITS, tolerant=True)
+    assert list(census.refused) == [1]
+    assert census.rows.tolist() == [[20], [0], [20]]
+    stated = replace(LIMITS, features=("age", "sex"), labels=("dead", "home"))
+    alone = {0: account(0, names=names)}
+    if not names["scaling"]:
+        with pytest.raises(BadData, match=r"the recipe's \[clients\]"):
+            Census.of(alone, stated)
+    assert Census.of({0: account(0, names=AGREED)}, stated).rows.tolist() == [[20]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{}, AGREED | {"more": 1}, named(["a", "a"], []), named([1], []), named(["x" * 201], []), named([], ["a"] * 11)],
+)
+def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match=r"client 0's account of its data, its names"):
+        Census.of({0: account(0, names=names)}, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +271,7 @@ def test_a_nodes_owner_serves_the_methods_and_settings_of_a_list() -> None:
 def test_limits_are_a_table_of_the_recipe() -> None:
     assert recipe.loads(RECIPE).limits() == ClientLimits()
     assert recipe.loads(RECIPE + "[clients]\nrows = 7\n").limits().rows == 7
-    with pytest.raises(RecipeError, match=r"clients.*rows=0"):
+    with pytest.raises(RecipeError, match=r"clients.rows = 0 should be a whole number, at least 1"):
         recipe.loads(RECIPE + "[clients]\nrows = 0\n").limits()
 
 
@@ -287,9 +334,9 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
         with pytest.raises(WireError, match=text):
             exchange(0.5, -1e30, 0.1)
     losses = {0: 0.3, 1: 1e300, 2: 0.4}
-    ((liar, error),) = unlike(losses, "loss after round 3")
+    ((liar, error),) = outliers(losses, "loss after round 3")
     assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
-    assert not [*unlike({i: losses[i] for i in (0, 1)}, "loss")]
+    assert not [*outliers({i: losses[i] for i in (0, 1)}, "loss")]
     assert Figures([(None, None), (-1e300, 0.5)], 0.25).largest == 1e300
 
 

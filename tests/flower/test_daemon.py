@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.flower import daemon as resident
-from medley.flower import flwr_api
+from medley.flower import daemon, flwr_api
 from medley.flower.daemon import Resident, data_function
 from medley.flower.errors import NotAdmitted, RunOver, Unreachable
 from medley.flower.fleet import FleetNode, Parcel
@@ -148,7 +147,7 @@ def test_a_message_in_hand_outlives_the_process(tmp_path: Path) -> None:
 
 def test_a_node_whose_process_was_killed_leaves_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its id outlives the process; with a message in hand nothing is lost, and it goes on at once."""
-    monkeypatch.setattr(resident, "ABSENCE", 0.01)
+    monkeypatch.setattr(daemon, "ABSENCE", 0.01)
     whole = Scripted(message(1))
     served(whole, echo, tmp_path)
     assert whole.said == ["activate None", "deactivate", "close"]
@@ -219,7 +218,7 @@ def test_a_full_disk_ends_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 pass
         return echo(m, context)
 
-    monkeypatch.setattr(resident, "replacing", full)
+    monkeypatch.setattr(daemon, "replacing", full)
     fleet = Scripted(*map(message, range(3)))
     served(fleet, app, tmp_path)
     assert [m.has_error() for m in fleet.sent.values()] == [False, True, False]
@@ -297,7 +296,7 @@ def _quiet() -> Iterator[None]:
 
 def test_a_sign_of_life_under_way_ends_before_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is in gRPC while the interpreter ends aborts the process."""
-    monkeypatch.setattr(resident, "HEARTBEAT", 0.03)
+    monkeypatch.setattr(daemon, "HEARTBEAT", 0.03)
     began, ended = threading.Event(), threading.Event()
 
     class Slow(Scripted):

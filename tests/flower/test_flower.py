@@ -19,8 +19,7 @@ import medley as md
 from medley import recipe
 from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
-from medley.flower import client_app, server_app
-from medley.flower import messenger as post
+from medley.flower import client_app, messenger, server_app
 from medley.flower.client import ClientSide, discreet
 from medley.flower.node import CallRequest, Shelf
 from medley.flower.node import client_app as made_up
@@ -141,7 +140,7 @@ def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog:
 
     def moved(row: dict[str, Any]) -> None:
         grid, away = transport.grid, row["round"] in (1, 2)
-        transport.post.timeout = 0.5
+        transport.messenger.timeout = 0.5
         grid.apps[200], grid.ids[200] = grid.apps[103], 3
         grid.silent = {103} if away else ()
         grid.get_node_ids = lambda: [n for n in grid.apps if n != 103 or not away]  # type: ignore[method-assign]
@@ -549,7 +548,7 @@ def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatc
     with pytest.raises(md.BadData, match=r"client 1 has rows of shape .*\[5\].* client 0 .*\[4\]") as e:
         deploy(app, other)
     assert e.value.client == 1
-    monkeypatch.setattr(post, "SOON", 0.5)
+    monkeypatch.setattr(messenger, "SOON", 0.5)
     with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\], and \[2\] are not"):
         deploy(app, clients=2, timeout=3, save=str(tmp_path / "missing"))
     said = [e["message"] for e in events.read(tmp_path / "missing") if e["event"] == "log"]

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.flower import flwr_api
-from medley.flower import messenger as post
+from medley.flower import flwr_api, messenger
 from medley.flower.envelope import opened, sealed
 from medley.flower.flwr_api import Reply
-from medley.flower.messenger import Post
+from medley.flower.messenger import Messenger
 
 pytest.importorskip("flwr")
 
@@ -45,8 +44,8 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     monkeypatch.setattr(flwr_api, "size", lambda content: 1)
     monkeypatch.setattr(flwr_api, "push", lambda grid, kind, content, ttl: {f"m{n - 100}": n for n in content})
     monkeypatch.setattr(flwr_api, "pull", pull)
-    monkeypatch.setattr(post, "LONG", 0.4)
-    p = Post(Grid(), timeout=60)  # type: ignore[arg-type]
+    monkeypatch.setattr(messenger, "LONG", 0.4)
+    p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
     p.nodes, p._usual = {0: 100, 1: 101}, usual
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
@@ -75,8 +74,8 @@ def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_
             return found
 
     grid = Announced([flwr_api.client_app({"query.train": lambda *_: sealed(b"x")})] * 3)
-    monkeypatch.setattr(post, "LONG", 0.1)
-    p = Post(grid, timeout=0.4)
+    monkeypatch.setattr(messenger, "LONG", 0.1)
+    p = Messenger(grid, timeout=0.4)
     p.nodes, begun = {0: 100, 1: 101, 2: 102}, time.monotonic()
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("query.train", {i: {"n": b"1"} for i in range(3)})) == [0]
@@ -88,7 +87,7 @@ def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_
 
 def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
     app = lambda answer: flwr_api.client_app({"query.train": lambda *_: answer})
-    p = Post(Bench([app(b""), app(sealed(b"x"))]), timeout=5)
+    p = Messenger(Bench([app(b""), app(sealed(b"x"))]), timeout=5)
     p.nodes = {0: 100, 1: 101}
     answers = p.send("query.train", {i: {"n": b"1"} for i in range(2)})
     assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}

@@ -87,7 +87,7 @@ def test_a_tuned_method_is_written_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("methods.1.fold.liars=0.5", r"methods.1.fold: TrimmedMean\(liars=0.5\): must be a number in \[0, 0.5\)"),
+        ("methods.1.fold.liars=0.5", r"methods.1.fold.liars = 0.5 should be a number in \[0, 0.5\)"),
         ("methods.1.fold.lairs=0.2", "Did you mean 'liars'"),
         ("methods.1.fold.kind=Kurm", "Did you mean 'Krum'"),
         ("methods.1.fold=0.2", "methods.1.fold = 0.2 should be a table"),

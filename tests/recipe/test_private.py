@@ -82,7 +82,7 @@ def test_a_tuned_method_is_written_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("methods.1.private.clip=0", r"methods.1.private: Private\(clip=0\)"),
+        ("methods.1.private.clip=0", r"methods.1.private.clip = 0 should be a finite number above 0, a table"),
         ("methods.1.private.nose=1", "Did you mean 'noise'"),
         ("methods.1.private=3", "methods.1.private = 3 should be a table"),
         ("methods.1.private.unit=person", "methods.1.private.unit = .*'client' or 'row'"),

@@ -12,6 +12,7 @@ import torch
 import medley as md
 from medley.contract import pytree
 from medley.server.loop import Loop
+from medley.server.options import RunOptions
 from medley.server.run_state import RunState
 from medley.storage import checkpoint, events, spill
 from medley.storage.result import Result
@@ -95,6 +96,17 @@ def test_ctrl_c_in_a_client_undoes_the_round_and_resume_goes_on(
     assert list(r.ledger) == [e for e in whole.ledger if e.round < round]
     assert (tmp_path / checkpoint.FILE).exists()
     same(md.run(Toy(trouble=trouble), federation(), 6, resume=tmp_path), whole)
+
+
+def test_a_run_that_goes_on_and_ends_at_once_has_the_notes_of_its_last_round(tmp_path: Path) -> None:
+    def run(error: BaseException, **given: Any) -> Result:
+        return md.run(Toy(trouble=At(4, 0, 2, error)), federation(), 6, eval_every=6, throw=False, **given)
+
+    want = run(md.Diverged("it grew"))
+    assert [row["round"] for row in want.history] == [0, 3]
+    assert want.history[-1]["drift"] > 0
+    assert run(KeyboardInterrupt(), checkpoint=tmp_path).status.outcome == "interrupted"
+    same(run(md.Diverged("it grew"), resume=tmp_path), want)
 
 
 def test_ctrl_c_in_on_round_keeps_the_round_it_was_told_of(whole: Result, tmp_path: Path):
@@ -357,8 +369,9 @@ class NoFigures:
 def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_path: Path):
     fed = federation()
     sim, x = fed.draw(0), torch.zeros(3, dtype=torch.float64)
-    loop = Loop(Toy(), LocalConnection(host(fed, Toy())), x, (x, x.long()), sim, NoFigures(), 1)
-    loop.checkpoint = tmp_path
+    loop = Loop(
+        Toy(), LocalConnection(host(fed, Toy())), x, (x, x.long()), sim, NoFigures(), RunOptions(1, checkpoint=tmp_path)
+    )
     loop()
     loop.x0 = x.to("meta")
     live = loop.resume(tmp_path)

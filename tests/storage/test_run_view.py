@@ -16,8 +16,7 @@ import medley as md
 from medley.contract.algorithm import Client, on_client
 from medley.contract.errors import WireError
 from medley.contract.messages import Model, Step
-from medley.storage import events
-from medley.storage import run_view as live
+from medley.storage import events, run_view
 from medley.transports import Lossy
 
 
@@ -37,15 +36,15 @@ class Picky(md.FedAvg):
 
 
 def test_a_run_is_seen_while_it_goes_and_at_its_end(tmp_path: Path) -> None:
-    seen: list[live.RunView] = []
+    seen: list[run_view.RunView] = []
     r = federation().run(
-        md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=lambda row: seen.append(live.view(tmp_path))
+        md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=lambda row: seen.append(run_view.view(tmp_path))
     )
     assert [v.state for v in seen] == ["running"] * 4
     assert [v.round for v in seen] == [0, 2, 4, 6]
     assert [len(v.history) for v in seen][1:] == [2, 3, 4]
     assert seen[2].standings == {"alive": 6}
-    v = live.view(tmp_path)
+    v = run_view.view(tmp_path)
     assert (v.state, v.round, v.rounds, v.method) == ("finished", 6, 6, "FedAvg")
     assert (v.bytes_up, v.bytes_down) == (r.ledger.up, r.ledger.down)
     assert v.asked == 36
@@ -76,14 +75,14 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path, name: str, line: str) -> N
         with (tmp_path / "ledger.csv").open("a") as f:
             f.write("1,0,train,0,1,1,1\n")
     with pytest.raises(WireError, match=r"cannot be shown: events.jsonl or ledger.csv there is damaged"):
-        live.view(tmp_path)
+        run_view.view(tmp_path)
 
 
 def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "medley")  # a test before may have asked for a line every round
     policy = md.ReplyPolicy(faulty="drop")
     r = federation().run(Picky(), 20, checkpoint=tmp_path, transport=Lossy(loss=0.2), reply_policy=policy)
-    v, last = live.view(tmp_path), {e.client: e.up for e in r.ledger if e.round == 20}
+    v, last = run_view.view(tmp_path), {e.client: e.up for e in r.ledger if e.round == 20}
     assert v.asked == 120
     assert v.lost == sum(row.get("lost", 0) for row in r.history) > 10
     assert 10 < v.refused <= 20
@@ -99,7 +98,7 @@ def test_a_client_that_is_waited_for_is_late(tmp_path: Path) -> None:
     slow = md.scenarios.Devices(speed=[1000.0] * 3 + [0.5])
     fed = md.Federation(q.problem, clients=q.clients, devices=slow)
     fed.run(md.FedBuff(), 3, checkpoint=tmp_path, reply_policy=md.ReplyPolicy(replies=3))
-    v = live.view(tmp_path)
+    v = run_view.view(tmp_path)
     assert v.clients[3].standing == "late"
     assert v.clients[3].answered is None
     assert v.late >= 1
@@ -115,12 +114,12 @@ md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, checkpoint=s
     source = os.pathsep.join([str(Path(md.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], env={**os.environ, "PYTHONPATH": source})
     assert done.returncode == -9
-    v = live.view(tmp_path / "run")
+    v = run_view.view(tmp_path / "run")
     assert v.state == "stopped"
     assert f"run(resume={str(tmp_path / 'run')!r}) goes on" in v.message
     q = md.problems.quadratics(clients=3, d=4)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, resume=tmp_path / "run")
-    again = live.view(tmp_path / "run")
+    again = run_view.view(tmp_path / "run")
     assert (again.state, again.round, again.asked) == ("finished", 9, 27)
 
 
@@ -130,17 +129,17 @@ def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_s
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
     seen = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in seen))
-    assert f"; run(resume={str(folder)!r}) goes on" in live.view(folder).message
+    assert f"; run(resume={str(folder)!r}) goes on" in run_view.view(folder).message
     (folder / "recipe.toml").touch()
-    assert f"; medley run --resume {folder} goes on" in live.view(folder).message
+    assert f"; medley run --resume {folder} goes on" in run_view.view(folder).message
     (folder / "flower.json").write_text("{}")
-    assert "; medley deploy run --resume " in live.view(folder).message
+    assert "; medley deploy run --resume " in run_view.view(folder).message
     (folder / "run.json").unlink()
     (folder / "events.jsonl").write_text(
         '{"at": 1.0, "event": "log", "level": "info", "message": "waits for clients [1], for 600 s at most"}\n'
     )
     with pytest.raises(WireError, match=r"has not begun: .* waits for clients \[1\]"):
-        live.view(folder)
+        run_view.view(folder)
 
 
 def test_a_failed_run_shows_its_sentence(tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_a_failed_run_shows_its_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(md.BadData):
         federation().run(md.FedAvg(), 3, checkpoint=tmp_path, on_round=boom)
-    v = live.view(tmp_path)
+    v = run_view.view(tmp_path)
     assert (v.state, v.message) == ("failed", "client 2: row 7 is empty")
 
 
@@ -160,9 +159,9 @@ def test_events_neither_disturb_a_run_nor_are_disturbed(tmp_path: Path) -> None:
     assert (tmp_path / "a" / events.FILE).stat().st_mode & 0o777 == 0o600
     with (tmp_path / "a" / events.FILE).open("ab") as f:
         f.write(b'garbage\n[]\n{"at": "x"}\n{"at": 1')
-    assert live.view(tmp_path / "a").state == "finished"
+    assert run_view.view(tmp_path / "a").state == "finished"
     with pytest.raises(WireError, match="there is no run in"):
-        live.view(tmp_path)
+        run_view.view(tmp_path)
 
 
 def test_a_file_of_events_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +169,12 @@ def test_a_file_of_events_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monkey
     federation().run(md.FedAvg(), 100, checkpoint=tmp_path, eval_every=50)
     sizes = [(tmp_path / name).stat().st_size for name in (events.FILE, events.EARLIER)]
     assert max(sizes) < 5000
-    assert live.view(tmp_path).round == 100
+    assert run_view.view(tmp_path).round == 100
 
 
 def test_prometheus_text_has_a_type_and_a_value_for_each_metric(tmp_path: Path) -> None:
     federation().run(md.FedAvg(), 3, checkpoint=tmp_path / 'a"b')
-    text = live.prometheus(live.view(tmp_path / 'a"b'))
+    text = run_view.prometheus(run_view.view(tmp_path / 'a"b'))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert f'medley_round{{run="{json.dumps(str(tmp_path / "a"))[1:-1]}\\"b",method="FedAvg",seed="0"}} 3' in lines
     typed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
-from medley.flower.messenger import Post
+from medley.flower.messenger import Messenger
 from medley.flower.node import CallRequest, answer, client_app
 from medley.flower.transport import Flower, FlowerConnection
 
@@ -79,6 +79,6 @@ class InProcess:
         hello = lambda letter, context: json.dumps({"client": context.node_config["partition-id"]}).encode()
         asked = {f"query.{name}": serve for name in host.algorithm.message_types}
         self.grid = Bench([client_app({"query": hello, **asked}) for _ in range(5)])
-        self.post = Post(self.grid, timeout=5)
-        self.post.gather(5)
-        return Flower(self.post, "run").open(host)
+        self.messenger = Messenger(self.grid, timeout=5)
+        self.messenger.gather(5)
+        return Flower(self.messenger, "run").open(host)

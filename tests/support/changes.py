@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import medley as md
 from medley.contract.types import Vec
-from medley.federation.options import RunOptions
 from medley.federation.run import PreparedRun
+from medley.server.options import RunOptions
 
 STRENGTH = 1.0
 """A global value that `scaled` reads."""

@@ -15,7 +15,7 @@ import rich.table
 import typer
 from rich.text import Text
 
-from .. import datasets, models, problems, recipe, replay, report, robust, scenarios
+from .. import datasets, models, recipe, report
 from ..contract.errors import RecipeError
 from ..contract.needs import Need
 from ..datasets import files
@@ -76,16 +76,16 @@ def list_all(
     """List methods, problems, models and scenarios, each with one sentence."""
     there: dict[str, Mapping[str, Any]] = {
         "methods": recipe.constructors(),
-        "problems": {n: getattr(problems, n) for n in ("LeastSquares", "Logistic", "Network", "Softmax")},
+        "problems": recipe.KINDS["problem"],
         "models": {n: getattr(models, n) for n in models.__all__},
         "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"},
-        "partitions": {n: getattr(scenarios, n) for n in recipe.PARTITIONS},
-        "participations": {n: getattr(scenarios, n) for n in recipe.PARTICIPATIONS},
-        "streams": {n: getattr(scenarios, n) for n in recipe.STREAMS},
-        "memories": {n: getattr(replay, n) for n in recipe.REPLAYS},
-        "folds": {n: getattr(robust, n) for n in recipe.FOLDS},
-        "laws": {n: getattr(scenarios, n) for n in recipe.LAWS},
-        "devices": {n: getattr(scenarios, n) for n in recipe.PRESETS},
+        "partitions": recipe.KINDS["partition"],
+        "participations": recipe.KINDS["participation"],
+        "streams": recipe.KINDS["stream"],
+        "memories": recipe.KINDS["replay"],
+        "folds": recipe.FOLDS,
+        "laws": recipe.LAWS,
+        "devices": recipe.PRESETS,
     }
     if what is not None and what not in there:
         raise RecipeError.unknown(what, there, "medley list")

@@ -16,6 +16,7 @@ from ..contract.errors import BadData, MedleyError, RecipeError
 from ..flower.cleaning import clean as delete_old
 from ..flower.cleaning import seconds
 from ..flower.client import ClientSide, client_app
+from ..flower.client_reports import agreed
 from ..flower.client_rows import report
 from ..flower.daemon import Resident, data_function
 from ..flower.fleet import FleetNode
@@ -118,8 +119,15 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     found = report(lots, client)
     scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
     scenario.problem.ready(found.X.example(), found.y.example(), found.classes, None, "cpu")
+    if said := agreed(found, side.recipe.limits()):
+        raise BadData(said, client=client)
     kind = "regression" if found.classes is None else f"{found.classes} classes"
     typer.echo(f"client {client}: rows of shape {tuple(found.X.shape)}, {kind}; {recipe_file} fits")
+    for what, names in (("columns", found.names.features), ("labels", found.names.labels)):
+        typer.echo(f"{what}: {', '.join(names) if names else 'without names'}")
+    if found.names.scaling:
+        typer.echo(f"scaled by the numbers {found.names.scaling}")
+    typer.echo("the server compares columns, labels and scaling with the other clients' before round 1")
     for k, task in enumerate(found.tasks):
         where = f"task {k}: " if len(found.tasks) > 1 else ""
         typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..contract.errors import RecipeError
 from ..report import watching
-from ..storage import run_view as live
+from ..storage import run_view
 from ..storage.result import RUN
 from .arguments import Debug
 from .console import say, show
@@ -33,7 +33,7 @@ def watch(
         show(f"there is no run in {run} yet; waits for it (Ctrl-C ends this)")
         while not (run / RUN).exists():
             time.sleep(0.3)
-    live.view(run)
+    run_view.view(run)
     try:
         server = watching.server(run, port)
     except OSError as e:
@@ -52,9 +52,9 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""
-    v = live.view(run)
+    v = run_view.view(run)
     if prometheus:
-        typer.echo(live.prometheus(v), nl=False)
+        typer.echo(run_view.prometheus(v), nl=False)
         return
     of = "" if v.rounds is None else f" of {v.rounds}"
     show(f"{v.method}, seed {v.seed}: {v.state}, round {v.round}{of}, {v.rate:.3g} exchanges a minute")

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, overload
 
 from typing_extensions import TypeVar, get_original_bases
 
-from . import settings
 from .client import Client, Nothing
 from .cohort import Cohort
-from .errors import RecipeError, Unsupported
+from .errors import Unsupported
 from .message import Message
 from .needs import Need, needs_of
 from .personal import Patterns
+from .settings import Checked
 from .types import Vec
 
 S = TypeVar("S")
@@ -116,10 +116,11 @@ def _with_card(cls: type) -> str | None:
     return "\n\n".join((*parts, rest))
 
 
-class Algorithm(ABC, Generic[S, M]):
+class Algorithm(Checked, ABC, Generic[S, M]):
     """Base of every method: ``class X(Algorithm[Server, Memory])``, or ``Algorithm[Server]`` if clients keep nothing.
 
-    A subclass is a frozen dataclass of hyper-parameters, declared as in `medley.contract.settings`. The server's state
+    A subclass is a frozen dataclass of hyper-parameters, declared as in `medley.contract.settings`, which are checked
+    when one is made. A method with rules between its settings extends ``__post_init__``. The server's state
     lives in ``Server``, a client's in ``Memory``. Both are dataclasses of tensors, scalars, strings, None, and lists
     and dicts of these. They change by assignment, never in place: a lost reply rolls back to an earlier version,
     which must not have changed.
@@ -138,9 +139,6 @@ class Algorithm(ABC, Generic[S, M]):
     ``instead`` has needs of this method, each with the call that does without it, which the refusal then offers.
     Default: none.
 
-    ``gone`` has the settings that earlier versions took, each with the sentence of the RecipeError that it raises now.
-    Default: none.
-
     Where the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
     Several methods of one paper may share a base: an abstract subclass of this class, in their file.
     """
@@ -150,7 +148,6 @@ class Algorithm(ABC, Generic[S, M]):
     every_round: ClassVar[bool] = False
     sums_as: ClassVar[str] = ""
     instead: ClassVar[Mapping[str, str]] = {}
-    gone: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}
 
@@ -172,17 +169,6 @@ class Algorithm(ABC, Generic[S, M]):
         own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
         cls.message_types = cls.message_types | own
         cls.__doc__ = _with_card(cls)
-
-    def __new__(cls, *args: Any, **settings: Any) -> Any:  # jaxtyping checks no Self
-        """A method to be filled by its ``__init__``. Raises RecipeError for a setting that is `gone`."""
-        del args
-        for key in cls.gone.keys() & settings.keys():
-            raise RecipeError(cls.gone[key], key)
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        """Check the declared settings. A method with rules between its settings extends this."""
-        settings.check(self)
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
     MedleyError
      ├── RecipeError      a setting that makes no sense; names the key and the nearest right one
+     │    └── UnknownSetting  a keyword that a call does not take, for Python a TypeError
      ├── BadData          a client's data cannot be used; names client, row and column
      ├── Unsupported      a method has a need that this run cannot meet
      ├── WireError        a message, checkpoint or run folder is damaged, or differs from its declaration
@@ -45,11 +46,11 @@ class RecipeError(MedleyError, ValueError):
             where: the call or table that has the key
         """
         known = sorted(known)
-        # Recipes are lower case and classes are not: only the letters count.
-        spelt = {name.lower(): name for name in known}
-        near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
-        hint = f" Did you mean {spelt[near[0]]!r}?" if near else ""
-        return cls(f"{where} has no {key!r}.{hint} It knows: {', '.join(known) or 'nothing'}.", key)
+        return cls(f"{where} has no {key!r}.{nearest(key, known)} It knows: {', '.join(known) or 'nothing'}.", key)
+
+
+class UnknownSetting(RecipeError, TypeError):
+    """A keyword that a call does not take."""
 
 
 class BadData(MedleyError, ValueError):
@@ -140,6 +141,14 @@ class Diverged(MedleyError, ArithmeticError):
 
 class Stalled(Diverged):
     """No step makes progress, or there is no minimiser. ``result`` is the result up to then."""
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """ " Did you mean 'mu'?", with the nearest of the known names; empty where none is near."""
+    # Recipes are lower case and classes are not: only the letters count.
+    spelt = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
+    return f" Did you mean {spelt[near[0]]!r}?" if near else ""
 
 
 def with_names(message: str, names: Sequence[str]) -> str:

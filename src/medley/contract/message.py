@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-import types
 import typing
-from collections.abc import Collection
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from torch import Tensor
 
+from .annotation import ValueType, in_words, kinds
 from .errors import MedleyError, WireError
 
 LIMIT = 1 << 32
@@ -72,10 +71,10 @@ class Message:
         Raises MedleyError for a field that is neither a vector [d] nor a number.
         """
         packed: Packed = {}
-        for name, kinds in _declared(cls).items():  # type: ignore[arg-type]
-            if any(kind.axes == ("d",) for kind in kinds):
+        for name, alternatives in _declared(cls).items():  # type: ignore[arg-type]
+            if any(kind.axes == ("d",) for kind in alternatives):
                 packed[name] = like.new_zeros(like.shape)
-            elif any(kind.scalar in (int, float) for kind in kinds):
+            elif any(kind.type in (int, float) for kind in alternatives):
                 packed[name] = 0.0
             else:
                 raise MedleyError(f"{cls.__name__}.{name} is neither a vector [d] nor a number")
@@ -84,8 +83,8 @@ class Message:
     @classmethod
     def has_one_form(cls) -> bool:
         """True where all messages of this class have the same fields and, for one d, the same shapes."""
-        kinds = _declared(cls).values()  # type: ignore[arg-type]
-        return all(len(k) == 1 and not k[0].open and all(a == "d" or a.isdigit() for a in k[0].axes) for k in kinds)
+        forms = [k[0].axes if len(k) == 1 else None for k in _declared(cls).values()]  # type: ignore[arg-type]
+        return all(axes is not None and all(a == "d" or a.isdigit() for a in axes) for axes in forms)
 
     @classmethod
     def check(cls, packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> None:
@@ -110,7 +109,7 @@ class Message:
             if not any(kind.fits(value, lengths) for kind in declared[name]):
                 raise WireError(
                     f"{where}: {cls.__name__}.{name} is {_said(value)}, but is declared as "
-                    f"{' or '.join(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
+                    f"{in_words(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
                 )
             if finite and not is_finite(value):
                 raise WireError(f"{where}: {cls.__name__}.{name} holds numbers that are not finite")
@@ -118,67 +117,17 @@ class Message:
             raise WireError(f"{where}: a {cls.__name__} of {size} bytes came; {LIMIT} is the limit")
 
 
-class FieldType(NamedTuple):
-    """One alternative of a field's annotation: a scalar type, or a tensor with its dtypes and axes.
-
-    Attributes:
-        text: the annotation, for errors
-        scalar: the type of a scalar, or None for a tensor
-        dtypes: names of the dtypes; None for any
-        axes: a name or a length for each axis
-        open: True for any shape
-    """
-
-    text: str
-    scalar: type | None = None
-    dtypes: Collection[str] | None = None
-    axes: tuple[str, ...] = ()
-    open: bool = False
-
-    @classmethod
-    def of(cls, hint: Any) -> FieldType:
-        """Read an annotation without alternatives. Raises MedleyError for a type that messages cannot carry."""
-        if hint in (bool, int, float, type(None)):
-            return cls("None" if hint is type(None) else hint.__name__, hint)
-        if hint is Tensor:
-            return cls("a tensor", open=True)
-        try:
-            axes = hint.dim_str.split()
-        except AttributeError:
-            raise MedleyError(f"a message cannot carry a {hint}: declare tensors, numbers, bools and None") from None
-        dtypes = None if "Shaped" in str(hint) else hint.dtypes
-        # A stack's axis is never on the wire: a message belongs to one client.
-        kept = tuple(axis for axis in axes if not (axis.startswith("*") and axis != "*"))
-        return cls(str(hint).split(".")[-1].strip("'>"), None, dtypes, kept, "..." in axes)
-
-    def fits(self, value: Any, lengths: dict[str, int]) -> bool:
-        """True if ``value`` has this type. Adds the lengths of new axes to ``lengths``."""
-        if self.scalar is not None:
-            # To Python a bool is an int. On the wire it is not, but an int passes as a float.
-            return type(value) is self.scalar or (
-                isinstance(value, self.scalar if self.scalar is not float else int | float)
-                and not isinstance(value, bool)
-            )
-        if not isinstance(value, Tensor) or (
-            self.dtypes is not None and str(value.dtype).removeprefix("torch.") not in self.dtypes
-        ):
-            return False
-        if self.open:
-            return True
-        return len(value.shape) == len(self.axes) and all(
-            size == (int(axis) if axis.isdigit() else lengths.setdefault(axis, size) if axis.isidentifier() else size)
-            for axis, size in zip(self.axes, value.shape, strict=True)
-        )
-
-
 @cache
-def _declared(cls: type[Message]) -> dict[str, tuple[FieldType, ...]]:
+def _declared(cls: type[Message]) -> dict[str, list[ValueType]]:
+    """The types of each field. Raises MedleyError for one that messages cannot carry."""
     hints = typing.get_type_hints(cls)
-    out = {}
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        hint = hints[f.name]
-        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-        out[f.name] = tuple(FieldType.of(h) for h in (typing.get_args(hint) if union else (hint,)))
+    out = {f.name: kinds(hints[f.name], finite=False) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name, alternatives in out.items():
+        if any(kind.words or kind.type not in (Tensor, bool, int, float, type(None)) for kind in alternatives):
+            raise MedleyError(
+                f"{cls.__name__}.{name}: a message cannot carry a {hints[name]}: declare tensors, numbers, bools and "
+                "None"
+            )
     return out
 
 

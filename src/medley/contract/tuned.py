@@ -9,13 +9,14 @@ from typing import Any
 from .algorithm import Algorithm
 from .errors import RecipeError
 from .numbers import real, take
+from .settings import Settings
 
 JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
 """Entries of a record's row that are no settings."""
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Settings):
     """A method with a tuned learning rate.
 
     Attributes:

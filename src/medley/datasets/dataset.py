@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer, take
-from ..contract.settings import checked
+from ..contract.settings import Settings, checked
 from ..numerics.scaling import Scaling
 from ..rows.fields import described, layout, tensors
 from ..storage.html import facts
@@ -46,7 +46,7 @@ ASIDE = {"identity": False}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
+class Dataset(Settings):
     """A data set in memory, not yet divided among clients.
 
     Raises ``BadData``, with the row where there is one, for lengths, labels or numbers that do not fit.
@@ -384,7 +384,7 @@ class Dataset:
         elif like.scaling is None:
             raise RecipeError(f"{self.name}.standardise(like={like!r}): it is not standardised itself", "like")
         else:
-            now = like.scaling
+            now = replace(like.scaling, shared=True)
         return replace(self._mapped(now), scaling=now.after(self.scaling))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:

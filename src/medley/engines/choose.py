@@ -13,7 +13,7 @@ from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
 from .fused.engine import fused
-from .personal import Partly
+from .personal import PersonalDescent
 from .seq import Seq
 from .stacked import Stacked, stacked
 
@@ -48,7 +48,7 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
         inner = Seq() if name == "seq" else fused(problem.joint)
         if inner is None and name == "fused":
             return choose(name, problem.joint, device)  # which says why not
-        return Partly(inner or Seq())
+        return PersonalDescent(inner or Seq())
     if name == "seq":
         return Seq()
     cuda = device.startswith("cuda")

@@ -16,7 +16,7 @@ from .seq import Seq
 
 
 @dataclass(frozen=True)
-class Partly:
+class PersonalDescent:
     """Descents on the shared and the own part together, by ``inner``; on one of them alone by `Seq`."""
 
     inner: Engine

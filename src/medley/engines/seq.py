@@ -13,8 +13,7 @@ from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.pace import Pace
 from ..contract.problem import Objective
 from ..contract.types import Rows, Vec
-from .minibatches import simulated_time
-from .torch_optimizer import OwnOptimizer
+from .torch_optimizer import TorchOptimizer
 
 
 def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
@@ -77,8 +76,8 @@ class Seq:
         w = me.problem.workspace(x) if correct is None else x.clone()
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
-        own = None if isinstance(optimizer, str) else OwnOptimizer(optimizer, me, w)
-        steps = 0
+        own = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
+        c, weight, steps = 0.0, 0.0, 0
         first: Vec | None = None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1

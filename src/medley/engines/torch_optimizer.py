@@ -13,7 +13,7 @@ from ..contract.pace import OptimizerFactory
 from ..contract.types import Vec
 
 
-class OwnOptimizer:
+class TorchOptimizer:
     """One descent's optimizer, on the parameters as the network has them, or on x as a whole.
 
     Args:

@@ -15,7 +15,7 @@ from ..storage import atomic
 from ..storage.as_json import plain
 from .board import Board, kind_of
 from .plan import Method, Runner, seeds_of, split
-from .sweep import Sweep
+from .sweep import Sweep, check_options
 
 PER_METHOD = ("reply_policy", "codec", "device")
 """Options that may be mappings by the name of a method."""
@@ -55,6 +55,7 @@ def compare(
     the same, the error's ``result`` is the board. Raises RecipeError for methods that cannot be told apart, WireError
     for a folder of other settings, Unsupported for a method that needs more than there is.
     """
+    check_options(compare, options)
     if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     given = methods.values() if isinstance(methods, Mapping) else methods

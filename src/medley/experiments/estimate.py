@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 
 from ..federation.evaluation import EVALUATED_AT_ONCE
-from ..federation.options import RunOptions
 from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
+from ..rows.fields import applied, inputs_of
 from ..runtime import memory
+from ..server.options import RunOptions
 from ..storage.spill import BUDGET
 from .plan import Method, split
 from .profile import operations
@@ -113,9 +114,8 @@ def estimates(
 
 def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared:
     """Draw the federation, and evaluate its first model on a part of the rows. Raises what `medley.run` raises."""
-    o = RunOptions.of({"rounds": rounds, **options})
-    assert not isinstance(o.dtype, str)
-    draw = fed.draw(o.seed, o.evaluate_on, o.dtype, o.device, rounds)
+    o = RunOptions(rounds, **options)
+    draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, rounds)
     assert isinstance(draw, Simulation)
     x = draw.problem.initial(torch.Generator().manual_seed(0))
     forward = _forward(draw)

@@ -9,13 +9,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
 from ..contract.numbers import integer, take
-from ..contract.settings import check_flag
+from ..contract.settings import check_flag, refuse_unknown
 from ..runtime.cores import cores
+from ..server.options import RunOptions
 from ..storage import atomic
 from ..storage.identity import identity
 from ..storage.result import Result, Row, Status
@@ -30,8 +32,16 @@ log = logging.getLogger("medley")
 OWN_OPTIONS = ("seed", "throw", "progress", "checkpoint", "resume", "recipe")
 """Options of a run that a sweep sets itself."""
 
+OPTIONS = [name for name in signature(RunOptions).parameters if name not in OWN_OPTIONS]
+"""Options of a run that a sweep hands on."""
+
 IDENTIFIED = ("init", "codec", "metrics")
 """Options of a run that their text in the settings does not tell apart."""
+
+
+def check_options(call: Callable[..., Any], options: Iterable[str]) -> None:
+    """Raise UnknownSetting, with the nearest right one, for a keyword that neither the call nor `medley.run` takes."""
+    refuse_unknown(call, call.__name__, [key for key in options if key not in OWN_OPTIONS], OPTIONS)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,16 @@ from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import MedleyError
 from ..contract.pace import Pace
+from ..contract.personal import PersonalModels
+from ..contract.problem import Problem, State
 from ..contract.task import TaskView
-from ..federation.options import RunOptions
+from ..contract.types import Vec
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed
 from ..runtime.stopwatch import Stopwatch
-from ..storage.result import Result
+from ..server.options import RunOptions
+from ..storage.result import Result, Row
 from ..transports import Local
 from ..transports.local import LocalConnection
 from ..wire.connection import Host

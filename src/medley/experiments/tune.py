@@ -20,7 +20,7 @@ from ..report.numbers import directions, usable
 from ..storage.directions import higher_is_better
 from ..storage.result import Result, Row
 from .plan import Method, Runner, seeds_of, split
-from .sweep import Sweep
+from .sweep import Sweep, check_options
 
 log = logging.getLogger("medley")
 
@@ -72,6 +72,7 @@ def tune(
     Raises RecipeError for an unknown key, an empty grid, ``evaluate_on="test"``, no validation split, and, after the
     first evaluated round, for a metric that is not there; Diverged if all points diverged.
     """
+    check_options(tune, options)
     _check(method, grid, metric, options)
     algorithm, lr = split(method)
     points = points_of(algorithm, grid)

@@ -18,13 +18,11 @@ from ..contract.problem import Family, Problem, State
 from ..contract.types import Data, Vec
 from ..problems.linear import LeastSquares, Linear
 from ..rows.lazy import Lazy, blocks
+from ..server.options import Metric
 from ..storage.result import Row
 from . import fairness
 from .clients import ClientFactory
 from .scenario import Scenario
-
-Metric = Callable[[Tensor, Tensor], float]
-"""(outputs, y) of the test rows -> a figure."""
 
 Held = tuple[Tensor, Tensor]
 """Test or validation rows: X [n, ...] and y [n, ...], as the problem takes them."""

@@ -16,6 +16,7 @@ from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer
 from ..contract.personal import Patterns
 from ..contract.problem import Family
+from ..contract.settings import Settings
 from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
@@ -28,6 +29,7 @@ from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Pa
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
+from ..server.options import HeldOut
 from ..storage.as_json import without_addresses
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
@@ -37,11 +39,11 @@ from .client_data import named_clients, naming, pooled, whole_data
 from .client_labels import recorded_labels
 from .run import check, run
 from .scenario import Scenario, Weighting
-from .simulation import HeldOut, Simulation
+from .simulation import Simulation
 from .tasks import DealtTask
 
 
-class Federation:
+class Federation(Settings):
     """Clients that differ in their data, pace, devices and participation.
 
     Give ``data`` with a ``partition``, or ``clients`` with data of their own.

@@ -8,10 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ..contract.personal import Patterns
+from ..server.options import HeldOut, Metric
 from ..server.protocols import ClientSource, Evaluator
-from .evaluation import Metric
 from .scenario import Scenario
-from .simulation import HeldOut
 
 
 @runtime_checkable

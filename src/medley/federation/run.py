@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
 
 from .. import engines
@@ -22,113 +21,57 @@ from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, S
 from ..contract.needs import Need, needs_of
 from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.problem import Problem, State
+from ..contract.settings import Settings, called_with
 from ..contract.tuned import Tuned
 from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams
-from ..secure import SecureSum
 from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
+from ..server.options import RunOptions
 from ..server.protocols import Evaluator
-from ..server.reply_policy import ReplyPolicy
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
 from ..storage.modules import trained
-from ..storage.result import Result, Row
+from ..storage.result import Result
 from ..storage.spill import Spill
-from ..storage.weights import Start
 from ..transports.auto import Unchosen
-from ..wire.codec import Codec, Plain
-from ..wire.connection import Connection, FaultyTransport, Placed, Transport
-from .checks import check_secure, check_seed, expect
-from .evaluation import Metric
-from .options import RunOptions
+from ..wire.connection import Connection, FaultyTransport, Placed
+from .checks import check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population, SharingPopulation
-from .simulation import HeldOut
 from .start import start
 
 ENDS = {"diverged": Diverged, "stalled": Stalled, "spent": BudgetSpent}
 """The errors of `run` by outcome."""
 
 
-def run(
-    method: Algorithm[Any, Any] | Tuned,
-    fed: Population,
-    rounds: int = 100,
-    *,
-    seed: int = 0,
-    init: Start | None = None,
-    dtype: torch.dtype | str | None = None,
-    device: str | torch.device = "cpu",
-    engine: str = "auto",
-    transport: Transport | None = None,
-    codec: Codec | None = None,
-    reply_policy: ReplyPolicy | None = None,
-    secure: SecureSum | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 10,
-    resume: str | Path | None = None,
-    recipe: str | None = None,
-    eval_every: int = 1,
-    eval_rows: int | None = None,
-    clients_every: int | None = None,
-    client_models: bool | None = None,
-    evaluate_on: HeldOut = "test",
-    target: Mapping[str, float] | None = None,
-    target_over: int = 1,
-    metrics: Mapping[str, Metric] | None = None,
-    on_round: Callable[[Row], object] | None = None,
-    throw: bool = True,
-    progress: bool | None = None,
-    readmit: Sequence[int] = (),
-) -> Result:
-    """Train ``method`` on ``fed``.
+@dataclass(frozen=True, eq=False)
+class Parties(Settings):
+    """Who takes part in a run.
 
-    Args:
+    Attributes:
         method: the method, or one with the learning rate that tuning found
         fed: the federation
-        rounds: the number of rounds; in a stream, of each task
-        seed: the seed of all random draws
-        init: weights and buffers to begin at, in place of the seed's own: a Result, a state_dict, a module, a file of
-            either (safetensors, or torch.save's), the folder of a run, or x₀ [d]
-        dtype: the floating-point type of the model, "float32" or "float64"; the problem's own by default
-        device: the device, or torch's name of it
-        engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
-        transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes where
-            they pay
-        codec: the encoding of messages; see `medley.wire.codecs`
-        reply_policy: the replies that an exchange waits for; all by default
-        secure: secure aggregation, with which the server learns sums of replies only; None, the default, for none
-        checkpoint: a new folder for all that the run leaves; see `medley.storage.run_folder`
-        checkpoint_every: rounds between two checkpoints; there is one at the end and on Ctrl-C, too
-        resume: the folder of a run that was stopped or killed; the run goes on, and goes on writing to it
-        recipe: the TOML source, saved in the run folder
-        eval_every: rounds between two rows of the history
-        eval_rows: the number of training rows that the history's loss is estimated from, about p_i of them client i's;
-            None, the default, measures it on all. The column ``loss_error`` has the standard error
-        clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, where clients
-            have test rows or models of their own
-        client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default where
-            they take at most 256 MiB together
-        evaluate_on: the rows that test figures are of, "test" or "validation"
-        target: the figures that end the run: ``{"accuracy": 0.9}`` at least; losses, gap and grad_norm at most; metrics
-            in their own direction
-        target_over: the number of last evaluations whose mean is held against ``target``. A single evaluation, the
-            default, stops a noisy run at a lucky round
-        metrics: functions of the test rows' (outputs, y), by the name of their column. Less is better for those that
-            `lower_is_better` marks, or whose name says so
-        on_round: a function that is called with every row of the history
-        throw: whether a run that diverges raises Diverged, one that stalls Stalled, and one whose privacy budget is
-            spent BudgetSpent; all carry the result so far
-        progress: whether to show a progress bar; on a terminal by default
-        readmit: with ``resume``, clients that lost their memory: they begin anew, and the method's sums are taken anew
+    """
+
+    method: Annotated[Algorithm[Any, Any] | Tuned, "FedAvg()"]
+    fed: Annotated[Population, "Federation(problem, data=..., partition=...)"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call(RunOptions, Parties):
+    """The arguments of `run`, those of `Parties` first."""
+
+
+@called_with(Call)
+def run(call: Call) -> Result:
+    """Train ``method`` on ``fed``.
 
     Raises RecipeError for options that make no sense, and Unsupported for a method that needs more than there is.
     """
-    given = {name: value for name, value in locals().items() if name not in ("method", "fed")}
-    return PreparedRun.of(method, fed, RunOptions.of(given)).run()
+    return PreparedRun.of(call.method, call.fed, call).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,18 +103,15 @@ class PreparedRun:
         cls, method: Algorithm[Any, Any] | Tuned, fed: Population, options: RunOptions, draw: Draw | None = None
     ) -> PreparedRun:
         """The run of these options, on ``draw`` where it is there already. Raises RecipeError, BadData, Unsupported."""
-        expect(method, Algorithm | Tuned, "run(method)", "FedAvg()", "method", wanted=True)
-        expect(fed, Population, "run(fed)", "Federation(problem, data=..., partition=...)", "fed", wanted=True)
         asked, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
         fed = sharing(fed, asked)
         scenario, o = fed.scenario, options
-        assert not isinstance(o.dtype, str)
         if draw is None:
-            draw = fed.draw(o.seed, o.evaluate_on, o.dtype, o.device, o.rounds)
+            draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, o.rounds)
         problem = draw.problem
         algorithm = asked.suited(problem.gives)
-        policy = o.reply_policy or ReplyPolicy()
-        refuse(algorithm, problem.gives | scenario.gives | policy.gives | {Need.SHARES if o.secure else Need.REPLIES})
+        given = problem.gives | scenario.gives | o.policy.gives
+        refuse(algorithm, given | {Need.SHARES if o.secure else Need.REPLIES})
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(
@@ -181,7 +121,7 @@ class PreparedRun:
                 )
             cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
             check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
-        engine = engines.choose(o.engine, problem, o.device)
+        engine = engines.choose(o.engine, problem, o.device_name)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None)
         return cls(asked, algorithm, lr, fed, o, draw, engine, x0)
@@ -190,7 +130,6 @@ class PreparedRun:
     def settings(self) -> dict[str, Any]:
         """The identity of the run, in plain values: a checkpoint is of the same run where these are the same."""
         o, asked = self.options, self.asked.settings()
-        policy = o.reply_policy or ReplyPolicy()
         faults = faults_of(o)
         return {
             "method": self.algorithm.name,
@@ -201,12 +140,12 @@ class PreparedRun:
             "seed": o.seed,
             "evaluate_on": o.evaluate_on,
             "dtype": str(self.draw.problem.dtype).removeprefix("torch."),
-            "device": o.device,
+            "device": o.device_name,
             "engine": self.engine.name,
-            "codec": repr(o.codec or Plain()),
+            "codec": repr(o.encoding),
             # Another number moves the ends of tasks.
             **({} if self.draw.rounds_per_task is None else {"rounds a task": o.rounds}),
-            **({} if policy.endless else {"reply_policy": repr(policy)}),
+            **({} if o.policy.endless else {"reply_policy": repr(o.policy)}),
             **({"faults": faults} if faults else {}),
             **({"secure": repr(o.secure)} if o.secure else {}),
             **({"metrics": o.directions} if o.metrics else {}),
@@ -225,14 +164,15 @@ class PreparedRun:
         }
         return self.fed.identity() | identity(parts)
 
-    def host(self, codec: Codec, stack_size: int) -> ClientHost:
-        """The host of the clients. Messages go through ``codec``; one call serves at most ``stack_size`` clients."""
+    def host(self, stack_size: int) -> ClientHost:
+        """The host of the clients. One call serves at most ``stack_size`` of them."""
         o, draw = self.options, self.draw
         engine, lr = self.engine, self.lr  # not self: on Ray the function travels, and the transport cannot
         client = lambda i, t: draw.client(i, t, engine, lr)
-        memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device))
+        memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device_name))
         keeps = self.fed.scenario.pace.optimizer_state == "kept"
-        return ClientHost(self.algorithm, draw.problem, client, o.seed, codec, memories, o.device, stack_size, keeps)
+        about = o.seed, o.encoding, memories, o.device_name
+        return ClientHost(self.algorithm, draw.problem, client, *about, stack_size, keeps)
 
     def _evaluator(self) -> Evaluator:
         """The evaluator of the run's figures."""
@@ -251,57 +191,33 @@ class PreparedRun:
         Raises Diverged and Stalled, with the result, unless the options say otherwise.
         """
         o, draw = self.options, self.draw
-        codec = o.codec or Plain()
-        stack_size, evaluator = engines.stack_size(draw.problem.d, o.device), self._evaluator()
-        wanted, policy = dict(o.target or {}), o.reply_policy or ReplyPolicy()
-        total = o.rounds if draw.rounds_per_task is None else o.rounds * draw.task_count
-        folder = o.resume if o.checkpoint is None else o.checkpoint
-        settings, host = self.settings | ({} if folder is None else self.identity()), self.host(codec, stack_size)
+        stack_size = engines.stack_size(draw.problem.d, o.device_name)
+        settings, host = self.settings | ({} if o.folder is None else self.identity()), self.host(stack_size)
         with (
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
-            progress_bar(o.progress, self.algorithm.name, total) as bar,
+            progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
         ):
             check_seed(self.algorithm, o.seed, isinstance(connection, ReachesParties))
-
-            def watch(row: Row) -> None:
-                if bar is not None:
-                    bar.tick(row)
-                if o.on_round is not None:
-                    o.on_round(row)
-
             loop = Loop(
                 self.algorithm,
                 self._carried(connection, bar, host),
                 self.x0,
                 draw.problem.buffers(),
                 draw,
-                evaluator,
-                rounds=total,
-                seed=o.seed,
-                eval_every=o.eval_every,
-                clients_every=o.clients_every,
-                client_models=o.client_models,
-                target=wanted,
-                at_least=o.at_least,
-                target_over=o.target_over,
-                codec=codec,
+                self._evaluator(),
+                o,
                 stack_size=stack_size,
                 device=cache(lambda i: self.fed.scenario.devices.of(o.seed, i)),
-                checkpoint=Path(folder) if folder is not None else None,
-                checkpoint_every=o.checkpoint_every,
-                recipe=o.recipe,
-                on_round=watch,
+                tick=None if bar is None else bar.tick,
                 settings=settings,
-                reply_policy=policy,
-                readmit=tuple(o.readmit),
                 place=lambda: connection.place if isinstance(connection, Placed) else "",
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
-        result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device)
-        result.model = _loaded(draw.problem, result.x, result.buffers, o.device)
-        if folder is not None:
-            result.save_structure(folder)
-            save_models(Path(folder), result.personal)
+        result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device_name)
+        result.model = _loaded(draw.problem, result.x, result.buffers, o.device_name)
+        if o.folder is not None:
+            result.save_structure(o.folder)
+            save_models(o.folder, result.personal)
         if o.throw and (kind := ENDS.get(result.status.outcome)):
             raise kind(result.status.message, result)
         return result
@@ -318,8 +234,8 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     draws: dict[tuple[str, object], Draw] = {}
     for name, method in methods.items():
         try:
-            o = RunOptions.of(options[name])
-            key = o.device, method.method.shares() if isinstance(method, Tuned) else method.shares()
+            o = RunOptions(**options[name])
+            key = o.device_name, method.method.shares() if isinstance(method, Tuned) else method.shares()
             prepared = PreparedRun.of(method, fed, o, draws.get(key))
             draws[key] = prepared.draw
             prepared.algorithm.start(prepared.x0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,14 @@ from ..contract.types import Vec
 from ..datasets import Dataset
 from ..runtime.recent import Recent
 from ..scenarios.participation import sampling_of
+from ..server.options import HeldOut, Metric
 from ..storage.result import Row
 from .clients import ClientFactory
-from .evaluation import EvaluationData, Held, Metric, RowEvaluator
+from .evaluation import EvaluationData, Held, RowEvaluator
 from .row_sample import RowSample
 from .rows import Layout, held_out, laid_out
 from .scenario import Scenario
 from .tasks import DealtTask, TaskPlan
-
-HeldOut = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,6 +78,14 @@ class Words:
             self.refuse(key, f"text of at most {longest} characters")
         return value
 
+    def texts(self, key: str, most: int, longest: int = 200) -> list[str]:
+        """A list of at most ``most`` different texts, each of at most ``longest`` characters that can be printed."""
+        values = self.entries(key, 0, most)
+        fit = all(isinstance(v, str) and len(v) <= longest and v.isprintable() for v in values)
+        if not fit or len(set(values)) < len(values):
+            self.refuse(key, f"a list of different texts of at most {longest} characters")
+        return values
+
     def entries(self, key: str, low: int, high: int) -> list[Any]:
         """A list of ``low`` to ``high`` entries."""
         value = self.said.get(key)

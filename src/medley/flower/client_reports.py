@@ -1,12 +1,15 @@
-"""The server's knowledge of clients' data: numbers, shapes and labels; rows never leave a client."""
+"""The server's knowledge of clients' data: numbers, shapes, labels and names; rows never leave a client."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, WireError
+from ..datasets import Dataset
 from ..recipe.limits import ClientLimits
 from .checked_json import Words
 
@@ -52,6 +56,55 @@ class RowKind(NamedTuple):
 
     def __str__(self) -> str:
         return f"of shape and type {[*self]}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The meaning of a client's columns, labels and numbers.
+
+    Attributes:
+        features: the names of the columns, in their order; empty where they have none
+        labels: the names of the classes, in their order, as Python writes them; empty where they have none
+        scaling: a digest of the mean and the deviation that all clients' rows are scaled by; empty without
+    """
+
+    features: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    scaling: str = ""
+
+    @classmethod
+    def of(cls, d: Dataset) -> Names:
+        """The names of a data set."""
+        scaling = "" if d.scaling is None else json.dumps(d.scaling.plain())
+        digest = blake2b(scaling.encode(), digest_size=8).hexdigest() if scaling else ""
+        return cls([*d.features], [repr(v) for v in d.labels], digest)
+
+    @classmethod
+    def read(cls, words: Words, classes: int | None, limits: ClientLimits) -> Names:
+        """The names in an account. Raises WireError for those outside of the limits."""
+        words.only("features", "labels", "scaling")
+        features, labels = words.texts("features", limits.row), words.texts("labels", classes or 0)
+        return cls(features, labels, words.text("scaling"))
+
+    def differs(self, other: Names) -> tuple[str, str] | None:
+        """The first thing in which two clients differ, in the words of each; None where they agree."""
+        for what, mine, theirs in (("column", self.features, other.features), ("label", self.labels, other.labels)):
+            if bool(mine) != bool(theirs):
+                a, b = (
+                    f"the {what}s {', '.join(names)[:200]}" if names else f"{what}s without names"
+                    for names in (mine, theirs)
+                )
+                return a, b
+            for k, (a, b) in enumerate(zip_longest(mine, theirs, fillvalue="nothing")):
+                if a != b:
+                    return f"as {what} {k} {a}", b
+        if self.scaling != other.scaling:
+            a, b = (
+                f"rows scaled by the numbers {s}" if s else "rows that are not scaled"
+                for s in (self.scaling, other.scaling)
+            )
+            return a, b
+        return None
 
 
 @dataclass(frozen=True)
@@ -95,6 +148,7 @@ class ClientReport:
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
         X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights
+        names: the meaning of its columns, labels and numbers
     """
 
     client: int
@@ -103,17 +157,19 @@ class ClientReport:
     X: RowKind
     y: RowKind
     weights: RowKind | None
+    names: Names = field(default_factory=Names)
 
     def plain(self) -> dict[str, Any]:
         """Plain values, for `read`."""
-        return asdict(self) | {"X": [*self.X], "y": [*self.y], "weights": self.weights and [*self.weights]}
+        kinds = {"X": [*self.X], "y": [*self.y], "weights": self.weights and [*self.weights]}
+        return asdict(self) | kinds
 
     @classmethod
     def read(cls, account: Mapping[str, Any], limits: ClientLimits | None = None) -> ClientReport:
         """Inverse of `plain`. Raises WireError, naming client and field, for values outside of the limits."""
         limits = limits or ClientLimits()
         words = Words(f"client {account.get('client')}'s account of its data", dict(account))
-        words.only("client", "classes", "tasks", "X", "y", "weights")
+        words.only("client", "classes", "tasks", "X", "y", "weights", "names")
         client = words.whole("client", 0, 1 << 30)
         classes = None if words.said["classes"] is None else words.whole("classes", 1, limits.classes)
         X, y = (RowKind.read(words, key, limits) for key in "Xy")
@@ -122,7 +178,8 @@ class ClientReport:
             TaskReport.read(Words(f"{words.who}, task {k}", task), classes, weights is not None, limits)
             for k, task in enumerate(words.entries("tasks", 1, limits.tasks))
         ]
-        return cls(client, classes, tasks, X, y, weights)
+        names = Names.read(Words(f"{words.who}, its names", words.said["names"]), classes, limits)
+        return cls(client, classes, tasks, X, y, weights, names)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -134,6 +191,18 @@ class ClientReport:
             ("labels", "in classes" if self.classes is not None else "without classes"),
             ("tasks", f"{len(self.tasks)} in number"),
         )
+
+    def differs(self, other: ClientReport) -> str:
+        """The sentence on the first thing in which this client differs from another one; empty where they agree."""
+        for (what, mine), (_, theirs) in zip(self.kind, other.kind, strict=True):
+            if mine != theirs:
+                return f"client {self.client} has {what} {mine}, client {other.client} {theirs}"
+        if said := self.names.differs(other.names):
+            return (
+                f"client {self.client} has {said[0]}, client {other.client} {said[1]}: give all clients the same, or "
+                "state them once, for all, in the recipe's [clients] features = [...], labels = [...]"
+            )
+        return ""
 
     def emptied(self, client: int) -> ClientReport:
         """The report of a client without rows, of the same kind."""
@@ -209,15 +278,16 @@ class Census:
             raise WireError(f"no client can take part: {'; '.join(refused.values())}")
         first = _usual(read.values()) if tolerant else next(iter(read.values()))
         for i, r in read.items():
-            for (what, mine), (_, other) in zip(r.kind, first.kind, strict=True):
-                if mine != other:
-                    refused.setdefault(i, f"client {i} has {what} {mine}, client {first.client} {other}")
+            if said := r.differs(first) or agreed(r, limits or ClientLimits()):
+                refused.setdefault(i, said)
             if i in refused and not tolerant:
                 raise BadData(refused[i], client=i)
         for why in refused.values():
             log.warning("the run goes on without a client: %s", why)
         reports = [read[i] if i in read and i not in refused else first.emptied(i) for i in accounts]
         classes = None if first.classes is None else max(r.classes or 0 for i, r in read.items() if i not in refused)
+        if len(counts := {r.classes for i, r in read.items() if i not in refused}) > 1:
+            log.warning("clients have labels of %s classes: the model gets %s", sorted(map(str, counts)), classes)
         labels = [
             sorted({k for task in tasks for k in task.labels})
             for tasks in zip(*(r.tasks for r in reports), strict=True)
@@ -252,11 +322,21 @@ class Census:
         return [[[task.rows for task in r.tasks], *r.X.shape] for r in self.reports]
 
 
+def agreed(r: ClientReport, limits: ClientLimits) -> str:
+    """The sentence on where a client differs from what the recipe states for all; empty where it does not."""
+    wanted = Names(
+        [*limits.features] or r.names.features, [*map(repr, limits.labels)] or r.names.labels, r.names.scaling
+    )
+    said = r.names.differs(wanted)
+    return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}" if said else ""
+
+
 def _usual(reports: Iterable[ClientReport]) -> ClientReport:
-    """The first report of the kind that most clients have."""
+    """The first report of the kind, and with the names, that most clients have."""
     each = list(reports)
-    kind, _ = Counter(r.kind for r in each).most_common(1)[0]
-    return next(r for r in each if r.kind == kind)
+    kinds = [(r.kind, repr(r.names)) for r in each]
+    kind, _ = Counter(kinds).most_common(1)[0]
+    return each[kinds.index(kind)]
 
 
 def _shown(kind: RowKind | None) -> str:

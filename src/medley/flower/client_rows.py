@@ -23,7 +23,7 @@ from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
 from ..recipe import Recipe
 from ..rows.fields import Fields
-from .client_reports import ClientReport, Known, RowKind, TaskReport
+from .client_reports import ClientReport, Known, Names, RowKind, TaskReport
 
 Own = Dataset | Sequence[Dataset]
 """A client's own data: in a stream a data set for every task."""
@@ -39,6 +39,7 @@ class Lot:
         X_test, y_test: test rows, or None
         classes: the number of classes, None for regression
         labels: the labels that belong to the task
+        names: the meaning of columns, labels and numbers
     """
 
     X: Tensor
@@ -48,6 +49,7 @@ class Lot:
     y_test: Tensor | None
     classes: int | None
     labels: tuple[int, ...]
+    names: Names
 
     @classmethod
     def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
@@ -68,7 +70,7 @@ class Lot:
             )
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
-        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels))
+        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d))
 
 
 def share(r: Recipe, i: int) -> list[Lot]:
@@ -91,8 +93,8 @@ def share(r: Recipe, i: int) -> list[Lot]:
 def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     """A client's own data, task by task. A task of Split has the labels that occur in it, another task has all.
 
-    Raises BadData where it is no `Own`, or none that fits the recipe's stream, and where rows have weights in some
-    tasks only.
+    Raises BadData where it is no `Own`, or none that fits the recipe's stream, where rows have weights in some tasks
+    only, where the tasks' columns or labels have different names, and where rows are scaled by numbers of their own.
     """
     stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
@@ -100,6 +102,16 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
         raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it is to return {want}", client=i)
     if len({d.weights is None for d in tasks}) == 2:
         raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
+    for k, d in enumerate(tasks):
+        if d.scaling is not None and not d.scaling.shared:
+            raise BadData(
+                f"client {i}'s rows are standardised by a mean and a deviation of their own, which the other clients "
+                "do not have: leave standardise() out of data(), or take numbers that all share, "
+                "standardise(like=...)",
+                client=i,
+            )
+        if said := Names.of(tasks[0]).differs(Names.of(d)):
+            raise BadData(f"client {i}'s task 0 has {said[0]}, and its task {k} {said[1]}: all must agree", client=i)
     few = stream is not None and str(stream.get("kind")).lower() == "split"
     out = []
     for d in tasks:
@@ -122,7 +134,7 @@ def report(lots: Sequence[Lot], client: int) -> ClientReport:
         for lot in lots
     ]
     weights = None if d.weights is None else RowKind.of(d.weights)
-    return ClientReport(client, d.classes, tasks, RowKind.of(d.X), RowKind.of(d.y), weights)
+    return ClientReport(client, d.classes, tasks, RowKind.of(d.X), RowKind.of(d.y), weights, d.names)
 
 
 class OwnRows:

@@ -46,7 +46,7 @@ CLOSED = (
 """The error in the place of answers of a client that left a run that it may not leave."""
 
 
-class Post:
+class Messenger:
     """Sends letters to clients by id, and waits at most ``timeout`` seconds for their answers.
 
     A client that is late, or whose node is down, has not answered. A client whose app crashes is asked again, and has

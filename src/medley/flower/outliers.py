@@ -14,7 +14,7 @@ FEWEST = 3
 """Clients at least: of two nobody knows which one is right."""
 
 
-def unlike(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireError]]:
+def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireError]]:
     """Clients whose number is absurd, and the errors that say so.
 
     Args:

@@ -18,19 +18,18 @@ from ..contract.personal import PersonalModels
 from ..contract.problem import Problem, State
 from ..contract.task import TaskView
 from ..contract.types import Vec
-from ..federation.evaluation import Metric
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
-from ..federation.simulation import HeldOut
 from ..federation.tasks import TaskPlan
 from ..scenarios.participation import sampling_of
+from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
 from ..storage.result import Row
 from .checked_json import Words
 from .client_reports import Census
 from .envelope import opened
-from .messenger import Post
-from .outliers import unlike
+from .messenger import Messenger
+from .outliers import outliers
 from .roster import Roster
 
 log = logging.getLogger("medley")
@@ -46,7 +45,7 @@ class RemoteFederation:
     Attributes:
         scenario: the recipe's problem, pace, participation, devices, weights, stream and replay
         census: the clients' reports of their data
-        post: the way to the clients
+        messenger: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
@@ -54,7 +53,7 @@ class RemoteFederation:
 
     scenario: Scenario
     census: Census
-    post: Post
+    messenger: Messenger
     tolerant: bool = False
     roster: Roster | None = None
     lossless: bool = False
@@ -322,7 +321,7 @@ class RemoteEvaluator:
         asked = {"x": x, "buffers": buffers, "round": round, "tests": tests, "loss": loss}
         common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})
         there = [i for i in self.draw.members(round) if i not in census.refused]
-        answers = fed.post.send("evaluate", {i: {"common": common} for i in there})
+        answers = fed.messenger.send("evaluate", {i: {"common": common} for i in there})
         if not answers:
             raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
         self.evaluations += 1
@@ -335,7 +334,7 @@ class RemoteEvaluator:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
-        for i, error in [*unlike({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+        for i, error in [*outliers({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
             if not fed.tolerant:
                 raise error
             failed[i] = error

@@ -13,7 +13,7 @@ from ..contract.errors import BadData, MedleyError, WireError
 from ..recipe.limits import ClientLimits
 from ..storage.atomic import replacing
 from .client_reports import Census, ClientReport
-from .messenger import Post
+from .messenger import Messenger
 
 log = logging.getLogger("medley")
 
@@ -43,7 +43,7 @@ class Roster:
 
     Attributes:
         folder: the run's folder
-        post: the way to the clients
+        messenger: the way to the clients
         census: the reports of all that are members or were
         admitted: checks a new client's account
         limits: the largest values that a client may report
@@ -53,7 +53,7 @@ class Roster:
     """
 
     folder: Path
-    post: Post
+    messenger: Messenger
     census: Census
     admitted: Admitted
     limits: ClientLimits
@@ -70,19 +70,19 @@ class Roster:
     def _settle(self, round: int, clients: int) -> None:
         """Decide who joins and who leaves in a round, and record it."""
         now, self.seen = set(self.at(self.seen, clients)), round
-        left = sorted(self.post.leaving & now)
+        left = sorted(self.messenger.leaving & now)
         if left and not now - set(left):
             raise MedleyError(f"round {round}: the last members, {left}, leave; nobody is left to train")
         joined = dict[int, Account]()
-        for i, account in self.post.newcomers(clients, now, JOINING).items():
+        for i, account in self.messenger.newcomers(clients, now, JOINING).items():
             try:
                 account = self.admitted(i, dict(account))
                 self.census = _with(self.census, ClientReport.read(account, self.limits))
                 joined[i] = account
             except MedleyError as e:
-                self.post.forget([i])
+                self.messenger.forget([i])
                 log.warning("client %d cannot join: %s", i, e)
-        self.post.forget(left)
+        self.messenger.forget(left)
         if joined or left:
             self.changes[round] = joined, left
         self.save()
@@ -95,7 +95,12 @@ class Roster:
             tmp.touch(mode=0o600)
             tmp.write_text(
                 json.dumps(
-                    {"founders": founders, "changes": plain, "leaving": sorted(self.post.leaving), "seen": self.seen}
+                    {
+                        "founders": founders,
+                        "changes": plain,
+                        "leaving": sorted(self.messenger.leaving),
+                        "seen": self.seen,
+                    }
                 ),
                 encoding="utf-8",
             )
@@ -104,7 +109,7 @@ class Roster:
     def of(
         cls,
         folder: Path,
-        post: Post,
+        messenger: Messenger,
         there: Mapping[int, Account],
         clients: int,
         limits: ClientLimits,
@@ -114,7 +119,7 @@ class Roster:
 
         Args:
             folder: the run's folder
-            post: the way to the clients
+            messenger: the way to the clients
             there: accounts of the clients that are there
             clients: the number of clients that there may be
             limits, admitted: see the attributes
@@ -123,9 +128,9 @@ class Roster:
         """
         kept = recorded(folder)
         founders, changes = ({i: a for i, a in there.items() if "refused" not in a}, {}) if kept is None else kept[:2]
-        post.leaving |= set() if kept is None else kept.leaving
+        messenger.leaving |= set() if kept is None else kept.leaving
         census = Census.of({i: founders.get(i, absent(i)) for i in range(clients)}, limits)
-        self = cls(folder, post, census, admitted, limits, founders, changes, 1 if kept is None else kept.seen)
+        self = cls(folder, messenger, census, admitted, limits, founders, changes, 1 if kept is None else kept.seen)
         known = dict(founders)
         for joined, _ in changes.values():
             known |= joined
@@ -134,9 +139,9 @@ class Roster:
         for i in there.keys() & set(self.at(self.seen, clients)):
             if dict(there[i]) != dict(known[i]):
                 raise BadData(f"client {i}'s data is not what it was when it joined this run", client=i)
-        for i in post.nodes.keys() - set(self.at(self.seen, clients)):
-            del post.nodes[i]  # it joins with the next round
-        post.note = self.save
+        for i in messenger.nodes.keys() - set(self.at(self.seen, clients)):
+            del messenger.nodes[i]  # it joins with the next round
+        messenger.note = self.save
         self.save()
         return self
 
@@ -187,11 +192,10 @@ def members(founders: Mapping[int, Account], changes: Changes, round: int) -> tu
 
 
 def _with(census: Census, report: ClientReport) -> Census:
-    """The census with a client that joins. Raises WireError where its rows are of another kind, or labels are new."""
+    """The census with a client that joins. Raises WireError where its rows or their names differ, or labels are new."""
     first = next(r for i, r in enumerate(census.reports) if i not in census.refused)
-    for (what, mine), (_, other) in zip(report.kind, first.kind, strict=True):
-        if mine != other:
-            raise WireError(f"client {report.client} has {what} {mine}, and the run's clients have {other}")
+    if said := report.differs(first):
+        raise WireError(said)
     known = census.known
     strange = {
         k for task, labels in zip(report.tasks, known.labels, strict=True) for k in task.labels if k not in labels

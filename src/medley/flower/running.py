@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
-from ..storage import events
-from ..storage import run_view as live
+from ..storage import events, run_view
 from ..storage.result import Status
 from ..storage.run_folder import holds_run
 
@@ -135,11 +134,11 @@ class Deployment:
         """
         shown, asked, pid = 0, time.monotonic(), None
         while True:
-            gone = pid is not None and not live.alive(pid)
+            gone = pid is not None and not run_view.alive(pid)
             fresh = [e for e in events.read(save) if e["at"] >= began]
             for e in fresh[shown:]:
                 if e.get("event") not in ("exchange", "app", "members", "end"):
-                    self.say(live.line(e))
+                    self.say(run_view.line(e))
                 if e.get("event") == "app":
                     pid = e.get("pid")
                 if e.get("event") == "end":
@@ -162,7 +161,7 @@ class Deployment:
     def _stop(self, save: Path, number: str, began: float) -> None:
         """End a server app that is still there, and take its messages off the SuperLink."""
         for e in events.read(save):
-            if e.get("event") == "app" and e["at"] >= began and live.alive(pid := e.get("pid", 0)):
+            if e.get("event") == "app" and e["at"] >= began and run_view.alive(pid := e.get("pid", 0)):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

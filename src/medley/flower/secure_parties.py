@@ -32,7 +32,7 @@ from .checked_json import Words, printable
 from .costs import work_and_engines
 from .envelope import opened
 from .flwr_api import Letter
-from .messenger import Post
+from .messenger import Messenger
 from .signatures import SIZE
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
@@ -73,7 +73,7 @@ class RemoteParties:
 
     Attributes:
         host: checks replies
-        post: the way to the clients
+        messenger: the way to the clients
         run: the name under which clients keep their memories
         exchange: the request
         ring: the form of the vectors
@@ -85,7 +85,7 @@ class RemoteParties:
     """
 
     host: Host
-    post: Post
+    messenger: Messenger
     run: str
     exchange: Exchange
     ring: Ring
@@ -203,7 +203,7 @@ class RemoteParties:
         self, step: str, letters: Mapping[int, Letter], read: Callable[[int, bytes, int], T]
     ) -> Iterator[tuple[int, T]]:
         """The clients' answers to a step, ascending; a client that is late is absent, and so is a failed one."""
-        answers = self.post.send(f"query.{step}", {i: {"about": self._about, **own} for i, own in letters.items()})
+        answers = self.messenger.send(f"query.{step}", {i: {"about": self._about, **own} for i, own in letters.items()})
         for i, (raw, size) in sorted(answers.items()):
             try:
                 found = read(i, opened(raw, f"client {i}"), size)

@@ -29,7 +29,7 @@ from .agreement import Terms
 from .checked_json import Words
 from .cleaning import private
 from .client_reports import Census
-from .messenger import Post
+from .messenger import Messenger
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
 from .settings import Method, clients_of, is_row_private, method_and_lr, settled
@@ -105,7 +105,7 @@ def _run(
         with replacing(folder / "recipe.toml") as tmp:
             tmp.write_text(r.dumps(), encoding="utf-8")
         # Every round: clients can go back to the end of the round before, and no further.
-        connection = Flower(fed.post, name, asdict(fed.census.known), terms)
+        connection = Flower(fed.messenger, name, asdict(fed.census.known), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
             said = str(context.run_config.get("readmit", "")).replace(",", " ").split()
@@ -152,7 +152,7 @@ def _gathered(
     """
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
-    post = Post(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
+    messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
         _refuse_open(method_and_lr(ours)[0], options)
@@ -161,17 +161,17 @@ def _gathered(
     letter = {"run": json.dumps(terms.plain()).encode()}
     kept = recorded(folder) if start else None
     wanted = None if not start else min(start, n) if kept is None else kept.members
-    accounts = post.gather(n, letter, tolerant, tell, wanted)
+    accounts = messenger.gather(n, letter, tolerant, tell, wanted)
     agreed = {i: _agreed(i, account, terms, tolerant) for i, account in accounts.items()}
     roster = None
     if start:
-        post.open, admitted = True, lambda i, account: _agreed(i, account, terms, False)
-        roster = Roster.of(folder, post, agreed, n, r.limits(), admitted)
+        messenger.open, admitted = True, lambda i, account: _agreed(i, account, terms, False)
+        roster = Roster.of(folder, messenger, agreed, n, r.limits(), admitted)
         agreed = {i: roster.founders.get(i, absent(i)) for i in range(n)}
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    return RemoteFederation(scenario, census, post, tolerant, roster, is_row_private(ours)), ours, r
+    return RemoteFederation(scenario, census, messenger, tolerant, roster, is_row_private(ours)), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:

@@ -27,8 +27,8 @@ from ..wire.fold import Fold, Receipt
 from .checked_json import Words, printable
 from .costs import work_and_engines
 from .envelope import opened
-from .messenger import Post
-from .outliers import unlike
+from .messenger import Messenger
+from .outliers import outliers
 from .secure_parties import RemoteParties
 
 
@@ -37,13 +37,13 @@ class Flower:
     """Clients on SuperNodes, as a transport.
 
     Attributes:
-        post: the way to them
+        messenger: the way to them
         run: the name of the run, under which clients keep their memories; the same when it is resumed
         known: further plain values that travel with every request
         terms: the digest of the run's `Terms`, for the names of secure sums
     """
 
-    post: Post
+    messenger: Messenger
     run: str
     known: Any = None
     terms: str = ""
@@ -90,7 +90,7 @@ class FlowerConnection:
         """Send a request to its clients, and yield their replies block by block; a client that is late is absent."""
         common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
         letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
-        answers = self.flower.post.send(f"query.{exchange.method}", letters)
+        answers = self.flower.messenger.send(f"query.{exchange.method}", letters)
         read, failed = self._read_all(exchange, answers)
         for block, ids in enumerate(exchange.blocks):
             reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
@@ -103,9 +103,9 @@ class FlowerConnection:
         """The clients of one exchange, as parties of a secure sum; nothing is sent yet."""
         weights, p = dict(ring.weights), {i: exchange.p[i] for i in ring.weights}
         shared = {"common": exchange.common, "buffers": None, "weights": weights, "clip": exchange.clip, "p": p}
-        own, post, run = partial(self._own, replace(exchange, p={})), self.flower.post, self.flower.run
+        own, messenger, run = partial(self._own, replace(exchange, p={})), self.flower.messenger, self.flower.run
         agreed = [self.flower.terms, self.flower.known]
-        return RemoteParties(self.host, post, run, exchange, ring, pytree.to_bytes(shared), own, agreed)
+        return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own, agreed)
 
     def _read_all(
         self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
@@ -134,7 +134,7 @@ class FlowerConnection:
                 fail(i, WireError(f"{_who(exchange, i)}: {name!r} is {form}, and {dict(usual)[name]} in most others'"))
         largest = {i: largest_of(answer.packed) for i, answer in read.items()}
         what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
-        for i, error in [*unlike(largest, what)]:
+        for i, error in [*outliers(largest, what)]:
             fail(i, error)
         return read, failed
 

@@ -17,10 +17,12 @@ class Scaling:
     Attributes:
         mean: Mean of each feature [1, features], or of each channel of images [1, channels, 1, 1], float64.
         deviation: Standard deviation, of the same shape; 1 where a feature is constant.
+        shared: Whether they are given numbers, and not those of the rows that are scaled; default False.
     """
 
     mean: Tensor
     deviation: Tensor
+    shared: bool = False
 
     @classmethod
     def of(cls, X: Tensor) -> Scaling:
@@ -43,7 +45,8 @@ class Scaling:
         """The scaling that does ``first``, where there is one, and then this."""
         if first is None:
             return self
-        return Scaling(first.mean + first.deviation * self.mean, first.deviation * self.deviation)
+        mean, deviation = first.mean + first.deviation * self.mean, first.deviation * self.deviation
+        return Scaling(mean, deviation, self.shared and first.shared)
 
     def same(self, other: Scaling | None) -> bool:
         """Whether another one has the same numbers."""
@@ -56,7 +59,8 @@ class Scaling:
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Scaling:
         """Inverse of `plain`. Raises KeyError, TypeError or ValueError for another table."""
-        return cls(*(torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation")))
+        mean, deviation = (torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation"))
+        return cls(mean, deviation)
 
 
 def blocks(X: Tensor) -> Sequence[Tensor]:

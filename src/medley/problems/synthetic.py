@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..contract.settings import Settings
 from ..contract.types import Vec
 from ..runtime import streams
 from .linear import LeastSquares, Linear, Logistic
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Settings):
     """A federation with a known optimum of f = Σ p_i f_i.
 
     Attributes:

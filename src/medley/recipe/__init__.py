@@ -10,11 +10,8 @@ from .recipe import load as load
 from .recipe import loads as loads
 from .recipe import tuned as tuned
 from .schema import FOLDS as FOLDS
+from .schema import KINDS as KINDS
 from .schema import LAWS as LAWS
-from .schema import PARTICIPATIONS as PARTICIPATIONS
-from .schema import PARTITIONS as PARTITIONS
 from .schema import PRESETS as PRESETS
-from .schema import REPLAYS as REPLAYS
-from .schema import STREAMS as STREAMS
 from .schema import constructors as constructors
 from .schema import methods as methods

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import scenarios, transports
+from .. import transports
 from ..contract.errors import RecipeError
 from . import toml
-from .schema import LAWS, fits, hints, in_words, model_functions, named
+from .schema import LAWS, fits, hints, model_functions, said
 from .user_code import found, is_own
 
 
@@ -29,8 +29,8 @@ class Builder:
 
     def wrong(self, path: str, value: Any, wants: str) -> RecipeError:
         """The error for a value that should be ``wants``."""
-        said = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
-        return RecipeError(f"{self.source}: {path} = {said} should be {wants}", path.rsplit(".", 1)[-1])
+        shown = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
+        return RecipeError(f"{self.source}: {path} = {shown} should be {wants}", path.rsplit(".", 1)[-1])
 
     def known(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
         """Check that ``table`` has no key that is not in ``keys``; messages offer those of ``also`` too."""
@@ -62,7 +62,7 @@ class Builder:
     def typed(self, path: str, value: Any, hint: Any) -> Any:
         """``value``, if it has the type ``hint``."""
         if not fits(value, hint):
-            raise self.wrong(path, value, in_words(hint))
+            raise self.wrong(path, value, said(hint))
         return value
 
     def pick(self, path: str, value: Any, choice: Mapping[str, Any]) -> Any:
@@ -137,7 +137,7 @@ class Builder:
     def nested(self, path: str, value: Any, choice: Mapping[str, Any] | None = None) -> Any:
         """The object that a table with a kind names, by default a law, schedule or model; any other value as it is."""
         if isinstance(value, dict) and "kind" in value:
-            return self.kind(path, value, choice or {**named(scenarios, LAWS), **model_functions()}, inner=choice)
+            return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
         return value
 
 

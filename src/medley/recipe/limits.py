@@ -10,7 +10,7 @@ from ..contract.settings import Checked, at_least, positive
 
 @dataclass(frozen=True)
 class ClientLimits(Checked):
-    """The largest values that a client on another machine may report of its data.
+    """What a client on another machine may report of its data: the largest values, and the names that all agree on.
 
     A client's share p_i follows from its own account, so a limit near the true value is the bound on its influence. The
     defaults keep out values that no data has.
@@ -21,6 +21,8 @@ class ClientLimits(Checked):
         classes: the number of classes; default 100,000
         row: numbers in one row; default 10⁷
         tasks: the number of tasks; default 10,000
+        features: the names of the columns, in their order; by default those of the other clients
+        labels: the names of the classes, in their order; by default those of the other clients
     """
 
     rows: Annotated[int, at_least(1)] = 10**9
@@ -28,3 +30,5 @@ class ClientLimits(Checked):
     classes: Annotated[int, at_least(1)] = 100_000
     row: Annotated[int, at_least(1)] = 10**7
     tasks: Annotated[int, at_least(1)] = 10_000
+    features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()

@@ -13,38 +13,29 @@ from typing import Any, cast
 
 import torch
 
-from .. import problems, replay, scenarios, transports
 from ..contract.algorithm import Algorithm
 from ..contract.errors import RecipeError
+from ..contract.settings import describe
 from ..contract.tuned import Tuned
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
-from ..federation.run import run as run_once
 from ..federation.scenario import Scenario
-from ..secure import SecureSum
-from ..server.reply_policy import ReplyPolicy
+from ..server.options import RunOptions
 from ..storage.atomic import made, replacing
-from ..wire import codecs
 from . import rows, toml
 from .build import Builder, by_id
 from .limits import ClientLimits
 from .schema import (
-    CODECS,
+    CALLS,
     COUNTS,
-    PARTICIPATIONS,
-    PARTITIONS,
+    KINDS,
     PRESETS,
-    PROBLEMS,
-    REPLAYS,
     RUN,
     SIMULATED,
-    STREAMS,
     TABLES,
     constructors,
-    hints,
     methods,
     model_functions,
-    named,
 )  # fmt: skip
 from .user_code import is_own
 from .wrapping import WRAPPING, wrapped, written
@@ -98,9 +89,7 @@ class Recipe:
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
         problem = self._problem()
-        partition = self._build.kind(
-            "partition", self._build.beside(self._table("partition")), named(scenarios, PARTITIONS)
-        )
+        partition = self._build.kind("partition", self._build.beside(self._table("partition")), KINDS["partition"])
         rest = self._rest()
         data, validation = rows.read(self._build, self._table("data"))
         family = self._family(problem, tuple(data.X.shape[1:]), data.classes, data.name)
@@ -158,7 +147,7 @@ class Recipe:
 
     def limits(self) -> ClientLimits:
         """The table [clients]: limits on the accounts of clients on other machines."""
-        return cast(ClientLimits, self._build.call("clients", ClientLimits, self._table("clients")))
+        return cast(ClientLimits, self._build.call("clients", CALLS["clients"], self._table("clients")))
 
     @property
     def rounds(self) -> int:
@@ -182,7 +171,7 @@ class Recipe:
         [secure], [faults]."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._build.options(run, RUN, COUNTS)
-        declared = hints(run_once)
+        declared = {setting.name: setting.hint for setting in describe(RunOptions)}
         if isinstance(run.get("metrics"), dict):
             run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
         for key, value in run.items():
@@ -193,15 +182,10 @@ class Recipe:
         if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise RecipeError.unknown(dtype, ("float32", "float64"), f"{self.source}: run.dtype")
         if "codec" in self.tables:
-            run["codec"] = self._build.kind(
-                "codec", self._table("codec"), named(codecs, CODECS), inner=named(codecs, CODECS)
-            )
-        if "reply_policy" in self.tables:
-            run["reply_policy"] = self._build.call("reply_policy", ReplyPolicy, self._table("reply_policy"))
-        if "secure" in self.tables:
-            run["secure"] = self._build.call("secure", SecureSum, self._table("secure"))
-        if "faults" in self.tables:
-            run["transport"] = self._build.call("faults", transports.Lossy, self._table("faults"))
+            run["codec"] = self._build.kind("codec", self._table("codec"), KINDS["codec"], inner=KINDS["codec"])
+        for table, key in (("reply_policy", "reply_policy"), ("secure", "secure"), ("faults", "transport")):
+            if table in self.tables:
+                run[key] = self._build.call(table, CALLS[table], self._table(table))
         return run
 
     def check_clients(self, n: int) -> None:
@@ -264,8 +248,7 @@ class Recipe:
             k: self._build.own(f"problem.{k}", v) if k in ("loss", "transform") else v
             for k, v in self._table("problem").items()
         }
-        kinds = named(problems, PROBLEMS)
-        family = self._build.pick("problem.kind", table.pop("kind", None), kinds)
+        family = self._build.pick("problem.kind", table.pop("kind", None), KINDS["problem"])
         own = inspect.signature(family).parameters
         if "module" not in own:
             self._build.known("problem", table, own, also=("kind",))
@@ -297,14 +280,14 @@ class Recipe:
     def _rest(self) -> dict[str, Any]:
         """The arguments of `Federation` beside problem, data and partition."""
         out: dict[str, Any] = {"pace": self._pace(), "participation": self._participation(), "devices": self._devices()}
-        for key, choice in (("stream", named(scenarios, STREAMS)), ("replay", named(replay, REPLAYS))):
+        for key in ("stream", "replay"):
             if table := self._table(key):
-                out[key] = self._build.kind(key, table, choice)
+                out[key] = self._build.kind(key, table, KINDS[key])
         if "membership" in self.tables:
             table = {k: by_id(v) for k, v in self._table("membership").items()}
-            out["membership"] = self._build.call("membership", scenarios.Membership, table)
+            out["membership"] = self._build.call("membership", CALLS["membership"], table)
         if "attack" in self.tables:
-            out["attack"] = self._build.call("attack", scenarios.Attack, self._table("attack"))
+            out["attack"] = self._build.call("attack", CALLS["attack"], self._table("attack"))
         rest = self._table("federation")
         self._build.known("federation", rest, ("weights", "classes", "f_star"))
         return out | rest
@@ -316,7 +299,7 @@ class Recipe:
             table["optimizer"] = self._optimizer(whole["optimizer"])
         if table.get("batch") == "full":
             table["batch"] = None
-        return self._build.call("pace", scenarios.Pace, table)
+        return self._build.call("pace", CALLS["pace"], table)
 
     def _optimizer(self, value: Any) -> Any:
         """A name, or a factory: "torch.optim:AdamW", or a table with such a kind and its settings."""
@@ -332,15 +315,15 @@ class Recipe:
     def _devices(self) -> Any:
         table = {k: self._build.nested(f"devices.{k}", v) for k, v in self._table("devices").items()}
         if "preset" in table:
-            preset = self._build.pick("devices.preset", table.pop("preset"), named(scenarios, PRESETS))
+            preset = self._build.pick("devices.preset", table.pop("preset"), PRESETS)
             self._build.known("devices", table, ())
             return preset()
-        return self._build.call("devices", scenarios.Devices, table)
+        return self._build.call("devices", CALLS["devices"], table)
 
     def _participation(self) -> Any:
         value = self.tables.get("participation")
         if isinstance(value, dict):
-            return self._build.kind("participation", value, named(scenarios, PARTICIPATIONS), default="Fraction")
+            return self._build.kind("participation", value, KINDS["participation"], default="Fraction")
         return self._build.typed("participation", value, float | None)
 
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:

@@ -1,32 +1,118 @@
-"""The tables and keys of a recipe, the names that each of them takes, and the types of their values."""
+"""The tables and keys of a recipe, the names that each of them takes, and the types of their values.
+
+Names follow from the classes: a partition is what has the members of `medley.scenarios.Partition`, and so on.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pkgutil
-import types
 import typing
-from collections import abc
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from os import PathLike
+from typing import Any, Protocol
 
-from .. import algorithms, datasets, models
+from typing_extensions import get_protocol_members
+
+from .. import algorithms, datasets, models, problems, replay, robust, scenarios
 from ..contract.algorithm import Algorithm
-from ..contract.settings import Bounds
+from ..contract.annotation import ValueType, in_words, kinds
+from ..contract.problem import Family
+from ..contract.settings import describe
+from ..contract.task import ReplayPolicy
 from ..experiments.compare import presets
+from ..secure import SecureSum
+from ..server.options import RunOptions
+from ..server.reply_policy import ReplyPolicy
+from ..transports import Lossy
+from ..wire import codecs
+from ..wire.codec import Codec
+from .limits import ClientLimits
 
-TABLES = (
-    "name", "problem", "data", "partition", "pace", "participation", "membership", "devices", "stream", "replay",
-    "attack", "federation", "run", "codec", "reply_policy", "secure", "faults", "methods", "tune", "clients",
-)  # fmt: skip
+TOML = (bool, int, float, str, Sequence, Mapping)
+"""Types that a file can write."""
+
+
+class Schedule(Protocol):
+    """A function of the round that has settings."""
+
+    def __call__(self, round: int) -> float:
+        """The factor of a round."""
+        ...
+
+
+def having(module: Any, protocol: Any) -> dict[str, Any]:
+    """The classes of a module that have the members of a protocol, with the same arguments, by name."""
+
+    def takes(cls: Any, name: str) -> list[str]:
+        return [*inspect.signature(getattr(cls, name)).parameters]
+
+    members, found = get_protocol_members(protocol), {}
+    functions = [name for name in members if inspect.isfunction(getattr(protocol, name))]
+    for name, thing in sorted(vars(module).items()):
+        mine = inspect.isclass(thing) and thing.__module__.startswith(module.__name__)
+        if not mine or getattr(thing, "_is_protocol", False):
+            continue
+        if members <= {*dir(thing), *getattr(thing, "__dataclass_fields__", ())} and all(
+            takes(thing, name) == takes(protocol, name) for name in functions
+        ):
+            found[name] = thing
+    return found
+
+
+LAWS = having(scenarios, scenarios.Law) | having(scenarios, Schedule)
+
+FOLDS = {
+    name: f
+    for name, f in sorted(vars(robust).items())
+    if inspect.isclass(f) and issubclass(f, robust.Fold) and not inspect.isabstract(f)
+}
+
+PRESETS = {
+    name: f
+    for name, f in sorted(vars(scenarios).items())
+    if inspect.isfunction(f) and f.__annotations__.get("return") == "Devices"
+}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "problem": having(problems, Family),
+    "partition": having(scenarios, scenarios.Partition),
+    "participation": having(scenarios, scenarios.Participation),
+    "stream": having(scenarios, scenarios.Stream),
+    "replay": having(replay, ReplayPolicy),
+    "codec": having(codecs, Codec),
+}
+"""Tables with a key `kind`, and what it names."""
+
+CALLS: dict[str, Any] = {
+    "pace": scenarios.Pace,
+    "devices": scenarios.Devices,
+    "membership": scenarios.Membership,
+    "attack": scenarios.Attack,
+    "reply_policy": ReplyPolicy,
+    "secure": SecureSum,
+    "faults": Lossy,
+    "clients": ClientLimits,
+}
+"""Tables that are the arguments of one class."""
+
+TABLES = ("name", "data", "federation", "run", "methods", "tune", *KINDS, *CALLS)
 
 COUNTS = ("rounds", "seed", "seeds")
 
-RUN = (
-    "dtype", "device", "engine", "eval_every", "eval_rows", "evaluate_on", "target", "target_over", "metrics",
-    "clients_every", "checkpoint_every", "init",
-)  # fmt: skip
+
+def is_written(kind: ValueType) -> bool:
+    """Whether a file can write such a value itself."""
+    return issubclass(kind.type, TOML)
+
+
+RUN = [
+    f.name
+    for f, setting in zip((f for f in fields(RunOptions) if f.init), describe(RunOptions), strict=True)
+    if f.name not in COUNTS and f.metadata.get("recipe", True) and any(is_written(kind) for kind in setting.kinds)
+]
 """Options of a run that a file can set."""
 
 SIMULATED = {
@@ -41,35 +127,6 @@ STEPS: dict[str, Any] = {
     "validation": float,
 }  # fmt: skip
 """Keys of [data] that change a data set once it is read, in this order, with their types."""
-
-PROBLEMS = ("LeastSquares", "Logistic", "Network", "Softmax")
-
-CODECS = ("Cast", "Delta", "Quantise", "TopK", "TwoWay")
-
-LAWS = (
-    "Bandwidth", "Choice", "Constant", "Integers", "LogUniform", "Normal", "Rayleigh", "Uniform", "cosine",
-    "step_decay",
-)  # fmt: skip
-
-PARTITIONS = ("ByKey", "Dirichlet", "IID", "Labels", "Quantity", "Saved", "Shards")
-
-STREAMS = ("Permuted", "Rotated", "Split", "TimeOrder")
-
-REPLAYS = ("Reservoir", "Ring")
-
-PARTICIPATIONS = ("Availability", "Bernoulli", "Cyclic", "Everyone", "Fixed", "Fraction")
-
-FOLDS = (
-    "CentredClipping", "FLTrust", "GeometricMedian", "Krum", "Median", "Mixed", "MultiKrum", "TrimmedMean",
-)  # fmt: skip
-
-PRESETS = ("factory", "hospitals", "phones")
-
-WORDS: dict[Any, str] = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table",
-    abc.Mapping: "a table", list: "a list", tuple: "a list", abc.Sequence: "a list",
-}  # fmt: skip
-"""Types in the words of TOML."""
 
 
 def methods() -> dict[str, type[Algorithm[Any, Any]]]:
@@ -96,19 +153,14 @@ def constructors() -> dict[str, Callable[..., Algorithm[Any, Any]]]:
     return dict(sorted(made.items(), key=lambda item: item[0].lower()))
 
 
-def named(module: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The attributes of ``module`` with these names."""
-    return {name: getattr(module, name) for name in names}
-
-
 def model_functions() -> dict[str, Any]:
     """Every function of `medley.models`, by name."""
-    return named(models, models.__all__)
+    return {name: getattr(models, name) for name in models.__all__}
 
 
 def readers() -> dict[str, Any]:
     """Every function of `medley.datasets` that reads or makes a data set, by name."""
-    return {name: f for name, f in named(datasets, datasets.__all__).items() if inspect.isfunction(f)}
+    return {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
 
 
 def hints(f: Callable[..., Any]) -> dict[str, Any]:
@@ -117,44 +169,12 @@ def hints(f: Callable[..., Any]) -> dict[str, Any]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """True if a value of TOML, or an object built from one, has the type of the annotation.
-
-    The class itself checks declared bounds, since its message names them. Annotations that no TOML value has take every
-    object and no TOML value.
-    """
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return fits(value, args[0])
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, a) for a in args)
-    if origin is Literal:
-        return value in args
-    if hint is None or hint is type(None):
-        return value is None
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    if hint in (bool, str):
-        return isinstance(value, hint)
-    kind = origin or hint
-    if kind in (tuple, list, abc.Sequence):
-        inner = args[0] if args else Any
-        return isinstance(value, list | tuple) and all(fits(v, inner) for v in value)
-    if kind in (dict, abc.Mapping):
-        return isinstance(value, dict)
-    return not isinstance(value, bool | int | float | str | list | dict) or hint is Any
+    """True if a value of TOML, or an object built from one, has the type of the annotation."""
+    return any(kind.fits(value, {}) for kind in kinds(hint))
 
 
-def in_words(hint: Any) -> str:
-    """An annotation in words, with its declared bounds: "a number above 0 or 'auto'"."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        words = in_words(args[0])
-        for bounds in (b for b in args[1:] if isinstance(b, Bounds)):
-            words = bounds.of(words)
-        return words
-    if origin in (typing.Union, types.UnionType):
-        args = tuple(a for a in args if a is not type(None))
-        return " or ".join(dict.fromkeys(in_words(a) for a in args if a is not int or float not in args))
-    if origin is Literal:
-        return " or ".join(repr(a) for a in args)
-    return WORDS.get(origin or hint, "a table with a kind")
+def said(hint: Any) -> str:
+    """An annotation in the words of TOML: "a finite number above 0, or 'auto'"."""
+    there = [kind for kind in kinds(hint) if kind.type is not type(None) and not issubclass(kind.type, PathLike)]
+    texts = [kind.text if kind.type is object or is_written(kind) else "a table with a kind" for kind in there]
+    return in_words(text.replace("True or False", "true or false") for text in texts)

@@ -12,7 +12,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
 from .build import Builder
-from .schema import FOLDS, methods, named
+from .schema import FOLDS, methods
 
 WRAPPING = ("private", "fold")
 """Keys of a method's table that wrap it, the innermost first."""
@@ -31,12 +31,12 @@ def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorit
     """
     if "private" in table:
         how = build.typed(f"{path}.private", table["private"], dict)
-        inner = named(privacy, ("Banded", "Quantile"))
+        inner = {"Banded": privacy.Banded, "Quantile": privacy.Quantile}
         its = {k: build.nested(f"{path}.private.{k}", v, inner) for k, v in how.items()}
         method = cast("Algorithm[Any, Any]", build.call(f"{path}.private", privacy.Private, {**its, "method": method}))
     if "fold" in table:
-        how, folds = build.typed(f"{path}.fold", table["fold"], dict), named(robust, FOLDS)
-        fold = build.kind(f"{path}.fold", how, folds, inner=folds)
+        how = build.typed(f"{path}.fold", table["fold"], dict)
+        fold = build.kind(f"{path}.fold", how, FOLDS, inner=FOLDS)
         method = cast("Algorithm[Any, Any]", build.call(path, robust.Robust, {"method": method, "fold": fold}))
     return method
 

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..contract.settings import Settings
 from .ring import check_sizes
 
 
 @dataclass(frozen=True)
-class Reservoir:
+class Reservoir(Settings):
     """A uniform sample of the rows of all tasks so far (algorithm R; Vitter, "Random Sampling with a Reservoir", 1985).
 
     Raises RecipeError for sizes below 1.

@@ -9,10 +9,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..contract.errors import RecipeError
+from ..contract.settings import Settings
 
 
 @dataclass(frozen=True)
-class Ring:
+class Ring(Settings):
     """The latest rows of each class of every task, as equally as they last.
 
     The counts of two classes of a task differ by at most 1. Of a class with fewer rows than its share all are kept,

@@ -18,7 +18,7 @@ LONGEST = 60
 """Signs of the values of a setting that are still shown."""
 
 
-def unlike(results: Sequence[Result]) -> str:
+def differing(results: Sequence[Result]) -> str:
     """A sentence on federations and numbers of rounds that differ between runs; empty where they do not.
 
     Data that differ between seeds only are the luck of a split. Rounds count for runs that made all theirs: a target,

@@ -11,7 +11,7 @@ import scipy
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
-from .conditions import unlike
+from .conditions import differing
 from .numbers import (
     MethodSummary,
     Stat,
@@ -199,7 +199,7 @@ def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> st
     """The caption of a table: a target that no run reached, the meaning of ± and of brackets, the numbers of seeds and
     test rows, the accuracy that these tell, and conditions that differ between the runs. ``heads`` are the columns that
     are shown, default all."""
-    parts = _unreached(results), _spread(results), _brackets(results, heads), known_to(results), unlike(results)
+    parts = _unreached(results), _spread(results), _brackets(results, heads), known_to(results), differing(results)
     return " ".join(filter(None, parts))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError
-from ..storage import run_view as live
+from ..storage import run_view
 from .figures import DARK, LIGHT
 
 POLICY = (
@@ -65,7 +65,7 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
 
 def _view(folder: Path) -> tuple[int, str, str]:
     try:
-        said = live.view(folder).plain()
+        said = run_view.view(folder).plain()
     except MedleyError as e:
         return 503, "application/json", json.dumps({"error": str(e)})
     said["history"] = [

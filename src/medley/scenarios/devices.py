@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract.errors import RecipeError
+from ..contract.settings import Settings
 from ..runtime.clock import Device
 from ..runtime.streams import rng
 from .laws import LogUniform, Spread, check_lengths, is_law, is_number, of_client, plain
@@ -14,7 +15,7 @@ _FIELDS = ("speed", "down", "up", "latency")
 
 
 @dataclass(frozen=True)
-class Devices:
+class Devices(Settings):
     """The machines of a federation: each field one number for all, a list with one entry a client, or a law.
 
     A law is drawn from once a client. Raises RecipeError, naming key and client, for a value that is not finite and

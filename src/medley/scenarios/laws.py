@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 
 from ..contract.errors import RecipeError
+from ..contract.settings import Settings
 
 Number = float | int
 
@@ -94,7 +95,7 @@ def _ordered(law: object, low: Number, high: Number) -> None:
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Settings):
     """Always ``v``."""
 
     v: Number
@@ -108,7 +109,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Settings):
     """The uniform law on [``low``, ``high``]."""
 
     low: Number
@@ -123,7 +124,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Settings):
     """The log-uniform law on [``low``, ``high``], 0 < low: the logarithm is uniform."""
 
     low: Number
@@ -141,7 +142,7 @@ class LogUniform:
 
 
 @dataclass(frozen=True)
-class Integers:
+class Integers(Settings):
     """The uniform law on the whole numbers ``low``, ..., ``high``, both included."""
 
     low: int
@@ -160,7 +161,7 @@ class Integers:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Settings):
     """One of ``values`` [k], with probabilities ``p`` [k]; by default all are equally likely."""
 
     values: Sequence[Number]
@@ -188,7 +189,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Normal:
+class Normal(Settings):
     """A normal law, conditioned on [low, high] where these are given.
 
     It is drawn by inversion in the log domain: one number of the stream is used whatever the bounds are, and intervals

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ..contract.errors import RecipeError
+from ..contract.settings import Settings
 
 
 @runtime_checkable
@@ -24,7 +25,7 @@ class Members(Protocol):
 
 
 @dataclass(frozen=True)
-class Membership:
+class Membership(Settings):
     """Clients that join and leave at given rounds. The others are members from the first round to the last.
 
     p_i is a share among the members of a round, Σ p_i = 1. A client that joins has the memory of a new one. One that

@@ -11,7 +11,7 @@ import torch
 
 from ..contract import pace as contract
 from ..contract.errors import RecipeError
-from ..contract.settings import check_flags
+from ..contract.settings import Settings, check_flags
 from ..runtime.streams import rng
 from .laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
 
@@ -24,7 +24,7 @@ EachOrNone = Each | Sequence[Number | None] | Callable[[int], Number | None] | N
 
 
 @dataclass(frozen=True)
-class step_decay:
+class step_decay(Settings):
     """A schedule: ``factor`` ** ⌊(round − 1) / ``every``⌋, so 1 for the first ``every`` rounds."""
 
     every: int
@@ -42,7 +42,7 @@ class step_decay:
 
 
 @dataclass(frozen=True)
-class cosine:
+class cosine(Settings):
     """A schedule: ½(1 + cos(π (round − 1) / ``rounds``)), from 1 in round 1 towards 0.
 
     Later rounds keep the factor of round ``rounds``, so it is never 0 (Loshchilov and Hutter, SGDR, ICLR 2017, without
@@ -64,7 +64,7 @@ _SPREAD = ("lr", "epochs", "steps", "batch", "pairs")
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pace(Settings):
     """Each client's local training budget in each round.
 
     The first four settings and ``pairs`` may differ over clients. Each is one number for all, a list with one entry a

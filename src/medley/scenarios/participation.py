@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64, Real
 
 from ..contract.errors import RecipeError
 from ..contract.sampling import Sampling
-from ..contract.settings import Checked, at_least, check_flags
+from ..contract.settings import Checked, Settings, at_least, check_flags
 from ..runtime.streams import rng
 from .laws import Number, is_number
 
@@ -64,7 +64,7 @@ def _cohort_size(fraction: Number, n: int) -> int:
 
 
 @dataclass(frozen=True)
-class Everyone:
+class Everyone(Settings):
     """Every client, every round."""
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
@@ -77,7 +77,7 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class Fraction:
+class Fraction(Settings):
     """max(1, round(fraction * n)) of n clients, drawn without replacement.
 
     Draws are uniform, which suits a mean of replies weighted by size. With ``weighted``, one client after the other is
@@ -110,7 +110,7 @@ class Fraction:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Settings):
     """Each client takes part with probability ``p``, independently of the others; a cohort may be empty."""
 
     p: Number
@@ -146,7 +146,7 @@ class Cyclic(Checked):
 
 
 @dataclass(frozen=True)
-class Availability:
+class Availability(Settings):
     """Periodic availability: each client is awake for a share of every period, with a phase of its own.
 
     Phases are uniform, drawn once a run. The cohort is max(1, round(fraction * n)) of the clients awake, or all of them
@@ -182,7 +182,7 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Settings):
     """Given cohorts, lists of ids: ``cohorts[0]`` in round 1 and so on, and from the start again after the last."""
 
     cohorts: Sequence[Sequence[int]]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..contract.errors import BadData, RecipeError, WireError
+from ..contract.settings import Settings
 from .dealing import Column, Parts, Rows
 
 _FORMAT = "medley-partition-1"
@@ -66,7 +67,7 @@ def load(path: str | Path) -> Parts:
 
 
 @dataclass(frozen=True)
-class Saved:
+class Saved(Settings):
     """The partition in a file that `save` wrote, the same for every seed. Rows that are not in it are left out."""
 
     path: str | Path

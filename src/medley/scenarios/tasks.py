@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
-from ..contract.settings import check_flags
+from ..contract.settings import Settings, check_flags
 from ..contract.task import Mode
 from ..runtime import streams
 from .laws import Number, is_number
@@ -75,7 +75,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Settings):
     """Classes come in groups: a task has all rows of some classes, and no other task has any of them.
 
     Raises RecipeError for classes that come twice or not at all, for more tasks than classes, and, in mode "task", for
@@ -143,7 +143,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Permuted:
+class Permuted(Settings):
     """Every task has all rows, with their features in an order of its own; task 0 has them as they are.
 
     Each task is a copy of the data set in memory. ``tasks`` is their number, 5 by default; ``own_order`` is as in
@@ -165,7 +165,7 @@ class Permuted:
 
 
 @dataclass(frozen=True)
-class Rotated:
+class Rotated(Settings):
     """Every task has all images, rotated by equal steps: task 0 by 0, the last task by ``degrees``.
 
     Each task is a copy of the data set in memory. Raises RecipeError for rows that are no images [channels, h, w].
@@ -195,7 +195,7 @@ class Rotated:
 
 
 @dataclass(frozen=True)
-class TimeOrder:
+class TimeOrder(Settings):
     """Data that drifts: rows ordered by a feature, or as they stand, are cut into tasks of equal size.
 
     Test rows are cut at the training rows' borders of that feature or, as they stand, into pieces of equal size. Raises
@@ -245,7 +245,7 @@ class TimeOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class Tasks(Settings):
     """A user's own tasks, in place of ``data=``.
 
     Labels are whole numbers. Raises BadData, naming the task, for rows that do not fit together; for test rows of a

@@ -18,7 +18,7 @@ from ..contract.errors import MedleyError
 from ..contract.message import Message, Packed, nbytes
 from ..contract.sampling import Local, Sampling
 from ..contract.task import Lies, Task
-from ..runtime import stopwatch, streams
+from ..runtime import streams
 from ..runtime.clock import Device
 from ..runtime.handed import handed
 from ..storage.events import ExchangeEvent
@@ -108,17 +108,8 @@ class LiveCohort:
         name, types = checked(method, common, each, ids)
         if strangers := sorted(set(ids) - self.p.keys()):
             raise MedleyError(f"ask({name}): clients {strangers} are no members of round {self.round}")
-        self._unread, read = name, False
-
-        def send(weights: Mapping[int, float] | None, clip: Clip | None) -> ExchangeEnd:
-            nonlocal read
-            if read:
-                raise MedleyError(f"ask({name}): its replies have been read already")
-            self._unread, read = None, True
-            with stopwatch.doing("exchanges"):
-                return self._exchange(name, ids, common, each, (weights, clip), late)
-
-        return LiveReplies(self, send, types.up)
+        self._unread = name
+        return LiveReplies(self, name, partial(self._exchange, name, ids, common, each, late), types.up)
 
     def settle(self) -> None:
         """Raise MedleyError if an `ask` was never read."""
@@ -133,11 +124,12 @@ class LiveCohort:
         ids: tuple[int, ...],
         common: Message,
         each: Mapping[int, Message] | None,
-        how: tuple[Mapping[int, float] | None, Clip | None],
         late: OnLate,
+        weights: Mapping[int, float] | None,
+        clip: Clip | None,
     ) -> ExchangeEnd:
         """One exchange: encode the request, deliver it, wait for replies, and book them."""
-        books = self.bookkeeping
+        self._unread, books = None, self.bookkeeping
         busy = books.at_work
         books.late = {i: w for i, w in books.late.items() if i in busy}
         asked = tuple(i for i in ids if i not in busy)
@@ -151,10 +143,10 @@ class LiveCohort:
             own,
             {i: books.acked[i] for i in asked if i in books.acked},
             {i: self.p[i] for i in asked},
-            None if self.lies else how[0],
+            None if self.lies else weights,
             books.buffers,
             self.reply_policy.faulty == "drop",
-            None if self.lies else how[1],
+            None if self.lies else clip,
         )
         self._exchanges += 1
         every = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
@@ -170,11 +162,12 @@ class LiveCohort:
 
         if self.lies is not None:
             there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
-            outcome.fold.refold(replace(exchange, weights=how[0], clip=how[1]), there)
+            outcome.fold.refold(replace(exchange, weights=weights, clip=clip), there)
         came = outcome.fold.ids
         books.ledger.add(outcome.entries)
         books.acked.update({i: outcome.tags[i] for i in came})
         books.seconds += outcome.seconds
+        books.engines |= outcome.engines
         if outcome.fold.buffers is not None and books.buffers is not None:
             change, integers = outcome.fold.buffers
             books.buffers = books.buffers[0] + change / sum(self.p[i] for i in came), integers

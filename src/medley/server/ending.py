@@ -1,21 +1,13 @@
-"""Runs of finite numbers that are lost all the same: the loss ran away, or the accuracy fell back."""
+"""How a run ends: at its target, after its last round, or lost since the loss ran away or the accuracy fell back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn
 
-import torch
-
-from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort
-from ..contract.errors import Diverged, MedleyError, Stalled
-from ..contract.message import is_finite
+from ..contract.errors import Diverged, Stalled
 from ..contract.personal import PartlyShared
 from ..contract.problem import Problem
-from ..contract.types import Vec
-from ..runtime import deferred
 from ..storage.result import Row, Status
 
 LAST = 3
@@ -41,58 +33,6 @@ better than chance by LOST of what it lacked."""
 LEARNT, LOST = 0.2, 0.05
 """A run has learnt where it gained LEARNT of the accuracy that it lacked at its start, and has lost all where no more
 than LOST of that gain is left."""
-
-
-def check_model(name: str, x: Vec, d: int, round: int) -> None:
-    """Raise Diverged for a model that is not finite; on an accelerator within `deferred.gathered`, at its end.
-
-    Args:
-        name: of the method
-        x: the model [d]
-        d: the number of parameters
-        round: the number of the round
-
-    Raises MedleyError for a model that is no tensor [d].
-    """
-    if not isinstance(x, torch.Tensor) or x.shape != (d,):
-        found = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
-        raise MedleyError(
-            f"{name}'s model after round {round} is {found}, and has to be a tensor [{d}]: look at what start() and "
-            "round() put into s.x, and what model(s) returns"
-        )
-
-    def fail(_: int) -> NoReturn:
-        raise Diverged(f"{name}'s model is not finite after round {round}: the run diverges", unexplained=True)
-
-    if (checks := deferred.gathering(x)) is not None:
-        checks.put(~x.isfinite().all(), fail)
-    elif not is_finite(x):
-        fail(0)
-
-
-def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
-    """The server's state before round 1.
-
-    Raises MedleyError where ``start`` returns nothing, changes x [d] in place, or makes a model of another shape.
-    """
-    version, s = x._version, algorithm.start(x)
-    if x._version != version:
-        raise MedleyError(f"{algorithm.name}.start() changed x in place: write v = torch.zeros_like(x)")
-    if s is None:
-        raise MedleyError(f"{algorithm.name}.start() returns nothing: end it with return Server(x)")
-    check_model(algorithm.name, algorithm.model(s), len(x), 0)
-    return s
-
-
-def one_round(algorithm: Algorithm[Any, Any], s: Any, clients: Cohort) -> None:
-    """``algorithm.round(s, clients)``. Raises MedleyError where it returns something: nothing would become of it."""
-    method: Any = algorithm
-    made = method.round(s, clients)
-    if made is not None:
-        raise MedleyError(
-            f"{algorithm.name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state "
-            "that it is given, s.x = s.x + ..."
-        )
 
 
 def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[str], str] = str) -> Status:

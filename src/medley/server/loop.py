@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,15 @@ from ..storage.events import Events, ExchangeEvent
 from ..storage.result import Result, Row, Status, history_of, shown
 from ..storage.run_folder import RunFolder
 from ..storage.spill import LazyMapping
-from ..wire.codec import Codec, Plain
 from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .ending import check_loss, check_model, judged, judged_by, one_round, reached, started
+from .ending import check_loss, judged, judged_by, reached
 from .members import known, regrouped
+from .options import RunOptions
 from .protocols import ClientSource, Evaluator
-from .reply_policy import ReplyPolicy
+from .round import check_model, refuse_return, started
 from .run_state import RunState
 
 log = logging.getLogger("medley")
@@ -51,25 +52,11 @@ class Loop:
         buffers: its buffers, None where there are none
         clients: tasks, cohorts and shares
         evaluator: the measures of a history row
-        rounds: the number of rounds, those of all tasks together
-        seed: the run's seed
-        eval_every: rounds between two rows of the history
-        clients_every: rounds between two tables of the clients' figures; None makes one at the end, where clients have
-            test rows or models of their own
-        client_models: whether the result keeps the clients' own models, see `medley.server.clientwise`
-        target: the figures that end the run, checked at evaluated rounds
-        at_least: the figures of ``target`` that are to be at least so large; others at most
-        target_over: the number of last evaluations whose mean is held against ``target``
-        codec: the encoding of requests
+        options: the settings of the run; ``rounds`` are those of one task
         stack_size: clients in one call; their replies are summed before they travel
         device: a client's device by its id, for the virtual clock
-        checkpoint: the run's folder, see `medley.storage.run_folder`; None keeps nothing
-        recipe: the TOML source, saved in the run folder
-        checkpoint_every: rounds between two checkpoints
-        on_round: a function that is called with every row
+        tick: a function that is called with every row, before the user's own
         settings: the identity of the run, in plain values
-        reply_policy: the replies that an exchange waits for
-        readmit: clients that lost their memory and begin anew in the next round
         place: gives the place of the clients' work at the end, for the record; empty text for none
     """
 
@@ -79,32 +66,25 @@ class Loop:
     buffers: State | None
     clients: ClientSource
     evaluator: Evaluator
-    rounds: int
-    seed: int = 0
-    eval_every: int = 1
-    clients_every: int | None = None
-    client_models: bool | None = None
-    target: Mapping[str, float] = field(default_factory=dict)
-    at_least: frozenset[str] = frozenset({"accuracy"})
-    target_over: int = 1
-    codec: Codec = field(default_factory=Plain)
+    options: RunOptions
     stack_size: int = 8
     device: Callable[[int], Device] = lambda i: Device()
-    checkpoint: Path | None = None
-    recipe: str | None = None
-    checkpoint_every: int = 10
-    on_round: Callable[[Row], object] = lambda row: None
+    tick: Callable[[Row], object] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    reply_policy: ReplyPolicy = field(default_factory=ReplyPolicy)
-    readmit: tuple[int, ...] = ()
     place: Callable[[], str] = str
-    _events: Events | None = None
-    _seen: list[ExchangeEvent] = field(default_factory=list)
+    rounds: int = field(init=False)
+    """The number of rounds, those of all tasks together."""
     clientwise: Clientwise = field(init=False)
+    _readmit: tuple[int, ...] = field(init=False)
+    """Clients that lost their memory and begin anew in the next round."""
+    _events: Events | None = field(init=False, default=None)
+    _seen: list[ExchangeEvent] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        o = self.options
+        self.rounds, self._readmit = o.rounds * self.clients.task_count, tuple(o.readmit)
         self.clientwise = Clientwise(
-            self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, self.client_models
+            self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, o.client_models
         )
 
     @property
@@ -112,7 +92,7 @@ class Loop:
         """The method that this one is, where it is made for late replies and the run waits for all; else empty."""
         asked = (len(self.clients.cohort(t)) for t in range(1, self.rounds + 1))
         name = self.algorithm.waits_as
-        return name if name and self.reply_policy.waits(asked) else ""
+        return name if name and self.options.policy.waits(asked) else ""
 
     def start(self) -> RunState:
         """The run before its first round. Warns if the method is made for late replies and this run has none."""
@@ -137,8 +117,7 @@ class Loop:
                 "that it was started with, or more",
                 "rounds",
             )
-        to = lambda t: t.to(self.x0.device)
-        kept = pytree.map_tensors(kept, to)
+        kept = pytree.map_tensors(kept, to := lambda t: t.to(self.x0.device))
         bookkeeping = Bookkeeping(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
         bookkeeping.engines = frozenset(kept["engines"])
         bookkeeping.notes = kept["notes"]
@@ -160,16 +139,16 @@ class Loop:
         """
         if resume is not None and not run_folder.holds_run(resume):
             raise run_folder.no_run(resume)
-        if self.checkpoint is None:
+        if self.options.folder is None:
             return self._run(self.start() if resume is None else self.resume(resume), None)
-        with contextlib.closing(RunFolder(self.checkpoint)) as folder:
+        with contextlib.closing(RunFolder(self.options.folder)) as folder:
             state = self.start() if resume is None else self.resume(resume)
-            anew = resume is None or resume.resolve() != self.checkpoint.resolve()
-            folder.begin(self._open(state).grown, self.settings, state.round, anew, self.recipe)
-            with contextlib.closing(Events(self.checkpoint)) as self._events:
+            anew = resume is None or resume.resolve() != self.options.folder.resolve()
+            folder.begin(self._open(state).grown, self.settings, state.round, anew, self.options.recipe)
+            with contextlib.closing(Events(self.options.folder)) as self._events:
                 result = self._watched(state, folder)
             try:
-                result.write(self.checkpoint)
+                result.write(self.options.folder)
             except MedleyError as e:
                 e.result = result
                 raise
@@ -178,9 +157,9 @@ class Loop:
     def _watched(self, state: RunState, folder: RunFolder) -> Result:
         """`_run`, with its start and its end among the events of its folder."""
         assert self._events is not None
-        about = {"method": self.algorithm.name, "seed": self.seed, "pid": os.getpid()}
-        n = len(self.clients.view(max(state.round, 1)).p)
-        self._events.add("start", **about, round=state.round, of=self.rounds, clients=n, every=self.checkpoint_every)
+        about = {"method": self.algorithm.name, "seed": self.options.seed, "pid": os.getpid()}
+        n, every = len(self.clients.view(max(state.round, 1)).p), self.options.checkpoint_every
+        self._events.add("start", **about, round=state.round, of=self.rounds, clients=n, every=every)
         try:
             result = self._run(state, folder)
         except Exception as e:
@@ -192,7 +171,8 @@ class Loop:
 
     def _run(self, state: RunState, folder: RunFolder | None) -> Result:
         """The loop. ``state`` is replaced when a round is whole, so that every exit leaves the last whole round."""
-        goal = self.target, self.at_least, self.target_over
+        o = self.options
+        goal = o.target or {}, o.at_least, o.target_over
         saved, began = -1, time.perf_counter() - state.wall
         try:
             try:
@@ -200,7 +180,7 @@ class Loop:
                     self._evaluate_x0(state)
                 while state.round < self.rounds and not reached(state.history, *goal):
                     state = self._next(state, began)
-                    if folder and state.round % self.checkpoint_every == 0:
+                    if folder and state.round % self.options.checkpoint_every == 0:
                         self._save(state, folder)
                         saved = state.round
                     elif folder:
@@ -236,12 +216,12 @@ class Loop:
         after.round += 1
         with deferred.gathered():
             self._round(after)
-        self.readmit = ()
+        self._readmit = ()
         after.wall = time.perf_counter() - began
         if self._evaluated(after.round):
             self._evaluate(after)
             after.bookkeeping.notes = {}
-        if self.clients_every is not None and after.round % self.clients_every == 0:
+        if self.options.clients_every is not None and after.round % self.options.clients_every == 0:
             self._by_client(after)
         return after
 
@@ -254,7 +234,7 @@ class Loop:
             state.history = [*state.history[:-1], {**state.history[-1], **summary(rows)}]
 
     def _evaluated(self, round: int) -> bool:
-        return round % self.eval_every == 0 or round == self.rounds
+        return round % self.options.eval_every == 0 or round == self.rounds
 
     def _round(self, state: RunState) -> None:
         """One round of the method, and the end of the task where it is its last."""
@@ -267,25 +247,24 @@ class Loop:
             t,
             self.connection,
             b,
-            self.codec,
+            self.options.encoding,
             self.stack_size,
             self.device,
             view.task,
-            self.seed,
-            self.reply_policy,
+            self.options.seed,
+            self.options.policy,
             self._observe,
             view.sampling,
             view.local,
             view.lies,
         )
-        if self.readmit or before != view.p.keys():
-            cohort = regrouped(self.algorithm, state, (cohort, view), before, self.readmit, self._events)
+        if self._readmit or before != view.p.keys():
+            cohort = regrouped(self.algorithm, state, (cohort, view), before, self._readmit, self._events)
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):
-                one_round(self.algorithm, state.s, cohort)
+                refuse_return(self.algorithm.name, self.algorithm.round(state.s, cohort))
             cohort.settle()
-        length = self.clients.rounds_per_task
-        ends = length is not None and t % length == 0
+        ends = t % (self.clients.rounds_per_task or math.inf) == 0
         if ends:
             cohort = replace(cohort, ids=view.present)
             self.algorithm.end_task(state.s, cohort)
@@ -297,7 +276,7 @@ class Loop:
 
     def _evaluate_x0(self, state: RunState) -> None:
         row = self._evaluate(state)
-        if lacking := self.target.keys() - row.keys():
+        if lacking := (self.options.target or {}).keys() - row.keys():
             raise RecipeError.unknown(min(lacking), row, "run(target=...): this run's history")
         self._tell(row)
 
@@ -332,8 +311,7 @@ class Loop:
         seen, self._seen = self._seen, []
         counts = {name: sum(map(len, (getattr(e, name) for e in seen))) for name in ("lost", "late", "refused")}
         asked, took = sum(e.asked for e in seen), sum(e.took for e in seen)
-        evaluated = self._evaluated(state.round)
-        row = state.history[-1] if evaluated else {}
+        row = state.history[-1] if (evaluated := self._evaluated(state.round)) else {}
         shown = {k: row[k] for k in ("loss", "test_loss", "accuracy", "gap", "evaluated") if k in row}
         if self._events is not None:
             self._events.add("round", round=state.round, asked=asked, **counts, took=round(took, 3), figures=shown)
@@ -345,23 +323,25 @@ class Loop:
         answers = f"{asked - lost - late} of {asked} answers, {lost} lost, {late} late"
         log.info(
             "%s, seed %d, round %d of %d: %s; not evaluated; %.3g s",
-            *(self.algorithm.name, self.seed, state.round, self.rounds, answers, state.wall),
-            extra={"row": {"method": self.algorithm.name, "seed": self.seed, **figures}},
+            *(self.algorithm.name, self.options.seed, state.round, self.rounds, answers, state.wall),
+            extra={"row": {"method": self.algorithm.name, "seed": self.options.seed, **figures}},
         )
 
     def _tell(self, row: Row) -> None:
         """Log a row, and hand it to ``on_round``."""
-        name, seed = self.algorithm.name, self.seed
+        name, seed = self.algorithm.name, self.options.seed
         figures = ", ".join(shown(row, k, 6) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
         traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
         said = {"row": {"method": name, "seed": seed, **row}}
         log.info(
             "%s, seed %d, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
         )
-        self.on_round(dict(row))
+        for told in (self.tick, self.options.on_round):
+            if told is not None:
+                told(dict(row))
 
     def _open(self, state: RunState) -> RunState:
-        return state.open_ended(self.rounds, self.eval_every)
+        return state.open_ended(self.rounds, self.options.eval_every)
 
     def _save(self, state: RunState, folder: RunFolder) -> None:
         held = self._open(state).state(self.connection.save)
@@ -369,7 +349,7 @@ class Loop:
             folder.save(held, self._open(state).grown, self.settings)
 
     def _interrupted(self, state: RunState) -> Status:
-        where = f"; resume={str(self.checkpoint)!r} goes on from there" if self.checkpoint is not None else ""
+        where = f"; resume={str(self.options.folder)!r} goes on from there" if self.options.folder is not None else ""
         return Status("interrupted", f"stopped by Ctrl-C after round {state.round} of {self.rounds}{where}")
 
     def _result(self, state: RunState, status: Status) -> Result:
@@ -379,13 +359,13 @@ class Loop:
             # The model may be finite and its loss not: then the last row is an earlier one.
             with contextlib.suppress(lesser):
                 self._evaluate(state)
-        if self.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:
+        if self.options.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:
             with contextlib.suppress(lesser):
                 state.clients = self.clientwise.last(state)
         engines, waits = state.bookkeeping.engines, self._waits_as
         return Result(
             self.algorithm.name,
-            self.seed,
+            self.options.seed,
             self.algorithm.model(state.s).detach().cpu().clone(),
             state.history,
             state.summary() | summary([row for row in state.clients if row["round"] == state.round]),

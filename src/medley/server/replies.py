@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from ..contract.cohort import BoundedSum, Cohort
-from ..contract.errors import TooFewReplies
+from ..contract.errors import MedleyError, TooFewReplies
 from ..contract.message import Message, Packed
+from ..runtime import stopwatch
 from ..wire.clip import Clip
 from ..wire.fold import Fold
 from .waiting import ExchangeEnd
@@ -15,7 +16,7 @@ from .waiting import ExchangeEnd
 U = TypeVar("U", bound=Message)
 
 Send = Callable[[Mapping[int, float] | None, Clip | None], ExchangeEnd]
-"""Carries out an exchange, with the weights of its sum, or None for replies one by one, and a bound on each reply."""
+"""Carries out an exchange once, with the weights of its sum, or None for replies one by one, and a bound on each."""
 
 
 class LiveReplies(Generic[U]):
@@ -25,8 +26,9 @@ class LiveReplies(Generic[U]):
     All three are empty, or 0, until the replies are read.
     """
 
-    def __init__(self, cohort: Cohort, send: Send, up: type[U]) -> None:
-        self._cohort, self._send, self._up = cohort, send, up
+    def __init__(self, cohort: Cohort, method: str, send: Send, up: type[U]) -> None:
+        self._cohort, self._method, self._up = cohort, method, up
+        self._send: Send | None = send
         self.ids: tuple[int, ...] = ()
         self.share = 0.0
         self.asked: dict[int, int] = {}
@@ -38,7 +40,7 @@ class LiveReplies(Generic[U]):
 
     def mean(self) -> U:
         """Every field's mean over the replies, weighted by p_i. Raises TooFewReplies if there is none."""
-        total = self._total(self._cohort.p)
+        total = self._total(self._read(self._cohort.p))
         return self._make({k: None if v is None else v / self.share for k, v in total.items()})
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
@@ -46,7 +48,7 @@ class LiveReplies(Generic[U]):
 
         Raises TooFewReplies if there is no reply.
         """
-        return self._make(self._total(self._cohort.p if weights is None else weights))
+        return self._make(self._total(self._read(self._cohort.p if weights is None else weights)))
 
     def each(self) -> dict[int, U]:
         """The replies by client id, ascending; possibly none."""
@@ -58,8 +60,7 @@ class LiveReplies(Generic[U]):
         got = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales, noise))
         return BoundedSum(got.total, got.within, len(got.ids))
 
-    def _total(self, weights: Mapping[int, float]) -> Packed:
-        got = self._read(weights)
+    def _total(self, got: Fold) -> Packed:
         if got.total is None:
             raise TooFewReplies(
                 f"nobody of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check that "
@@ -68,7 +69,11 @@ class LiveReplies(Generic[U]):
         return got.total
 
     def _read(self, weights: Mapping[int, float] | None, clip: Clip | None = None) -> Fold:
-        outcome = self._send(weights, clip)
+        if self._send is None:
+            raise MedleyError(f"ask({self._method}): its replies have been read already")
+        send, self._send = self._send, None
+        with stopwatch.doing("exchanges"):
+            outcome = send(weights, clip)
         self.ids = outcome.fold.ids
         self.asked = {i: outcome.tags[i][0] for i in self.ids}
         self.share = sum(self._cohort.p[i] for i in self.ids)

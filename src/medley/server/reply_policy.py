@@ -10,11 +10,12 @@ from typing import Any, Literal
 from ..contract.errors import RecipeError
 from ..contract.needs import Need
 from ..contract.numbers import integer, real, take
+from ..contract.settings import Settings
 from ..numerics.shares import least_of
 
 
 @dataclass(frozen=True)
-class ReplyPolicy:
+class ReplyPolicy(Settings):
     """The rules of an exchange. By default the server waits for all replies, and a failing client ends the run.
 
     Attributes:

@@ -85,7 +85,7 @@ class RunState:
             "acked": b.acked,
             "buffers": b.buffers,
             "late": b.late,
-            "notes": b.counts,
+            "notes": b.notes,
             "earlier": sorted(b.earlier),
             "last": "" if self.last is None else history_text([self.last]),
         }

@@ -38,6 +38,7 @@ class ExchangeEnd(NamedTuple):
         tags: the request that each reply answers, by client; may name clients that did not reply
         entries: its deliveries, for the ledger
         failed: errors by client, of those that failed
+        engines: names of the engines that ran local descents
     """
 
     fold: Fold
@@ -45,6 +46,7 @@ class ExchangeEnd(NamedTuple):
     tags: Mapping[int, Tag]
     entries: list[Entry]
     failed: Mapping[int, str] = MappingProxyType({})
+    engines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Delivery:
         exchange: the request
         down: its payload bytes, by client asked, ascending
         connection: carries it
-        bookkeeping: the server's; this class adds the engines that ran
+        bookkeeping: the server's
         device: id -> the client's device
     """
 
@@ -64,12 +66,6 @@ class Delivery:
     connection: Connection
     bookkeeping: Bookkeeping
     device: Callable[[int], Device]
-
-    def send(self, exchange: Exchange) -> Iterator[Fold]:
-        """Send this request, or a part of it. Yields blocks as they come back."""
-        for fold in self.connection.exchange(exchange):
-            self.bookkeeping.engines |= frozenset(fold.engines)
-            yield fold
 
     def seconds(self, receipt: Receipt) -> float:
         """Time from the request to this client's reply."""
@@ -109,7 +105,7 @@ def in_order(folds: Iterator[Fold], count: int) -> Iterator[Fold]:
 def wait_for_all(delivery: Delivery) -> ExchangeEnd:
     """Wait for every reply; the slowest client sets the duration."""
     exchange = delivery.exchange
-    fold = merged(in_order(delivery.send(exchange), len(exchange.blocks)))
+    fold = merged(in_order(delivery.connection.exchange(exchange), len(exchange.blocks)))
     receipts = {r.client: r for r in fold.receipts}
     return ExchangeEnd(
         fold,
@@ -120,6 +116,7 @@ def wait_for_all(delivery: Delivery) -> ExchangeEnd:
             *(Entry(*exchange.tag, p.name, p.client, p.down, p.up) for p in fold.phases),
         ],
         fold.failed,
+        frozenset(fold.engines),
     )
 
 
@@ -189,7 +186,8 @@ def wait_by_policy(
     entries += [delivery.entry(i, there.get(i)) for i in sorted(asking.came | there)]
     fold = fold_in_time(exchange, there, ids, stack_size)
     tags = {i: w.tag for i, w in there.items()}
-    return ExchangeEnd(fold, end - books.seconds, tags, sorted(entries, key=lambda e: e.client), asking.failed)
+    entries.sort(key=lambda e: e.client)
+    return ExchangeEnd(fold, end - books.seconds, tags, entries, asking.failed, asking.engines)
 
 
 @dataclass
@@ -202,6 +200,7 @@ class Asking:
         came: replies by client, with their times of arrival
         unanswered: a client for each of its requests that got no reply
         failed: errors by client, of those that failed
+        engines: names of the engines that ran local descents
     """
 
     sent: float
@@ -209,6 +208,7 @@ class Asking:
     came: dict[int, Arrival] = field(default_factory=dict)
     unanswered: tuple[int, ...] = ()
     failed: dict[int, str] = field(default_factory=dict)
+    engines: frozenset[str] = frozenset()
 
 
 def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
@@ -220,7 +220,8 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
             asking.sent = now + attempt * policy.deadline
         elif attempt:  # the silence of the others is noticed when the last reply is in
             asking.sent = max([now, *(w.at for w in asking.came.values())])
-        for fold in delivery.send(apart(exchange, asking.missing)):
+        for fold in delivery.connection.exchange(apart(exchange, asking.missing)):
+            asking.engines |= frozenset(fold.engines)
             asking.failed |= fold.failed
             for r in fold.receipts:
                 at, packed = asking.sent + delivery.seconds(r), fold.replies[r.client]

@@ -1,7 +1,7 @@
 """Events of a run as it goes: a line of JSON for each exchange, round, warning, start and end, with its time.
 
-They are for the operator's view, `medley.storage.run_view`, and no result depends on them: a file that cannot be written is
-left alone. Events of a round that was undone stay.
+They are for the operator's view, `medley.storage.run_view`, and no result depends on them: a file that cannot be
+written is left alone. Events of a round that was undone stay.
 """
 
 from __future__ import annotations

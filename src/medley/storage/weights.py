@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..contract.errors import MedleyError, RecipeError
 from .result import Result
 
-Start = Result | nn.Module | Mapping[str, Tensor] | Tensor | np.ndarray | str | Path
+Start = Result | nn.Module | Mapping[str, Tensor] | Tensor | np.ndarray | Sequence[float] | str | Path
 """Weights to begin at: a result, a module, a state dict, a vector [d], a file, or the folder of a run."""
 
 Weights = Tensor | dict[str, Tensor]

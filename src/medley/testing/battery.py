@@ -11,8 +11,7 @@ from ..contract.algorithm import Algorithm
 from ..secure.settings import installed
 from ..transports import Processes
 from ..wire.connection import Transport
-from . import bits, messages
-from . import contract_checks as conduct
+from . import bits, contract_checks, messages
 from .method_runs import Subject
 
 FIRST = "a round"
@@ -56,23 +55,23 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
         }
     else:
         tests = {
-            FIRST: conduct.one_round,
-            "frozen": conduct.frozen,
+            FIRST: contract_checks.one_round,
+            "frozen": contract_checks.frozen,
             "card": messages.costs,
             "same again": bits.same_again,
             "scrambled": partial(bits.scrambled, transport=Processes(2), alone=ALONE),
             "one worker": partial(bits.elsewhere, transport=Processes(1), where="one worker"),
             "stacks": bits.stacks,
             "resume": bits.resume,
-            "server by assignment": conduct.server_by_assignment,
-            "small steps": conduct.small_steps,
-            "relabelled": conduct.relabelled,
-            "partial": conduct.partial,
-            "members": conduct.members,
-            "secure sums": conduct.secure_sums,
+            "server by assignment": contract_checks.server_by_assignment,
+            "small steps": contract_checks.small_steps,
+            "relabelled": contract_checks.relabelled,
+            "partial": contract_checks.partial,
+            "members": contract_checks.members,
+            "secure sums": contract_checks.secure_sums,
             "lost reply": messages.lost_reply,
-            "nobody": conduct.nobody,
-            "one client": conduct.one_client,
+            "nobody": contract_checks.nobody,
+            "one client": contract_checks.one_client,
             "narrow codec": messages.narrow_codec,
         }
         if not installed():

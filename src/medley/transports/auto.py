@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..contract.settings import Settings
 from ..runtime.cores import cores, one_thread
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange
@@ -33,7 +34,7 @@ LONG = 20.0
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Settings):
     """Worker processes where they pay.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..contract.settings import Settings
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold
@@ -12,7 +13,7 @@ from .memories import MemoriesHere
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Settings):
     """One process, no copies."""
 
     def open(self, host: Host) -> LocalConnection:

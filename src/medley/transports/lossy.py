@@ -17,7 +17,7 @@ from torch import Tensor
 from ..contract.errors import ClientFailed, RecipeError, WireError
 from ..contract.message import Packed
 from ..contract.numbers import real, take
-from ..contract.settings import check_flags
+from ..contract.settings import Settings, check_flags
 from ..runtime import streams
 from ..runtime.handed import handed
 from ..wire.connection import Host, Transport
@@ -30,7 +30,7 @@ FATES = ("loss", "hang", "crash", "late", "truncate", "corrupt", "nan", "shape",
 
 
 @dataclass(frozen=True)
-class Lossy:
+class Lossy(Settings):
     """``inner`` with faults. A fault's value is the share of requests that it befalls; a request has one fault at most.
 
     Attributes:

@@ -26,6 +26,7 @@ from torch import Tensor
 from ..contract import pytree
 from ..contract.errors import MedleyError, RecipeError
 from ..contract.numbers import integer, take
+from ..contract.settings import Settings
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange
@@ -46,7 +47,7 @@ MOST = 1024
 
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(Settings):
     """Forked processes with one thread each; ``workers`` is their number, by default 2.
 
     A run has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``). Raises

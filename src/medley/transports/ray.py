@@ -21,6 +21,7 @@ import torch
 
 from ..contract import pytree
 from ..contract.errors import MedleyError, RecipeError
+from ..contract.settings import Settings
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
@@ -30,7 +31,7 @@ from .memories import MemoriesHere
 
 
 @dataclass(frozen=True)
-class Ray:
+class Ray(Settings):
     """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU, or with a share of a GPU too.
 
     Attributes:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..contract.message import Packed
+from ..contract.settings import Settings
 
 Kept = Mapping[str, Tensor]
 """The state of a codec for one client and one method: tensors by field."""
@@ -61,7 +62,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Settings):
     """The identity: messages travel as they are."""
 
     both_ways: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract.errors import RecipeError
 from ..contract.message import Packed
 from ..contract.numbers import integer, real, take
-from ..contract.settings import check_flags
+from ..contract.settings import Settings, check_flags
 from ..numerics.shares import least_of
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
 
@@ -20,7 +20,7 @@ __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(Settings):
     """Floating-point tensors travel in a narrower type, requests and replies alike.
 
     Attributes:
@@ -52,7 +52,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Quantise:
+class Quantise(Settings):
     """Float tensors of replies travel as small integers, one byte an entry, with one float32 scale a row.
 
     Attributes:
@@ -112,7 +112,7 @@ class Quantise:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Settings):
     """Only the largest entries of the replies' float tensors travel, each with its index.
 
     Attributes:
@@ -170,7 +170,7 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class Delta:
+class Delta(Settings):
     """Replies travel as differences to the last decoded reply of the same client and field.
 
     Attributes:
@@ -209,7 +209,7 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class TwoWay:
+class TwoWay(Settings):
     """One codec for replies and another one for requests: 8 bits up and 16 down by default.
 
     Attributes:

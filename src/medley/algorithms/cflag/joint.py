@@ -63,7 +63,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from ...contract import settings
 from ...contract.algorithm import Algorithm, on_client
 from ...contract.client import Client
 from ...contract.cohort import Cohort
@@ -93,6 +92,7 @@ class Joint(Algorithm[Server, Memory]):
     """
 
     needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
+    call = "CFLAG.joint"
 
     correct: bool | Literal["full", "head"] = True
     clip: Annotated[float, positive] | None = 0.25
@@ -100,7 +100,7 @@ class Joint(Algorithm[Server, Memory]):
 
     def __post_init__(self) -> None:
         """Beside the declared settings: the last layer's correction has no table of gradients."""
-        settings.check(self, self.name)
+        super().__post_init__()
         if self.form == "iag" and self.correct == "head":
             raise RecipeError(
                 f"{self.name}(form='iag', correct='head'): it takes mini-batches; leave form= out", "correct"
@@ -112,7 +112,7 @@ class Joint(Algorithm[Server, Memory]):
     @property
     def name(self) -> str:
         """Its constructor's name."""
-        return "CFLAG.joint"
+        return self.call
 
     def suited(self, gives: frozenset[str]) -> Joint:
         """The table where the problem is convex and all layers are corrected."""

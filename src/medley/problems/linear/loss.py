@@ -9,9 +9,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from ...contract.settings import Settings
+
 
 @dataclass(frozen=True)
-class LinearLoss(ABC):
+class LinearLoss(Settings, ABC):
     """l(z, y) and the ridge. Outputs z are [n], or [n, C] with one column a class.
 
     Attributes:

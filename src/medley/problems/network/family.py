@@ -17,6 +17,7 @@ from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
 from ...contract.personal import Patterns
 from ...contract.problem import Problem
+from ...contract.settings import Settings
 from ...contract.types import Data
 from ...numerics.initial_weights import redrawn
 from ...rows.fields import Fields, described
@@ -62,7 +63,7 @@ def _one_tensor(out: object) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Network(Settings):
     """Any nn.Module, trained on a loss of its outputs.
 
     Attributes:

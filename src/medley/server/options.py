@@ -1,0 +1,242 @@
+"""The settings of a run: names, types, values, defaults and meanings, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..contract.annotation import kinds
+from ..contract.errors import RecipeError
+from ..contract.numbers import integer, take
+from ..contract.settings import Checked, at_least, describe
+from ..secure import SecureSum
+from ..storage.directions import direction, higher_is_better
+from ..storage.result import Row
+from ..storage.weights import Start, Weights, weights_of
+from ..wire.codec import Codec, Plain
+from ..wire.connection import Transport
+from .reply_policy import ReplyPolicy
+
+HeldOut = Literal["test", "validation"]
+"""Rows that test figures are of."""
+
+Metric = Callable[[Tensor, Tensor], float]
+"""A figure of the test rows' outputs and targets."""
+
+(FINITE,) = kinds(float)
+
+COLUMNS = {"round", "exchanges", "seconds", "wall", "bytes_down", "bytes_up", "loss", "gap", "grad_norm"}
+COLUMNS |= {"loss_error", "test_loss", "accuracy", "attack_success", "task", "client", "rows", "test_rows"}
+COLUMNS |= {f"client_{m}_{of}" for m in ("accuracy", "test_loss") for of in ("mean", "worst", "spread")}
+PERSONAL = {"personal_loss", "personal_test_loss", "personal_accuracy"}
+PERSONAL |= {"personal_accuracy_mean", "personal_accuracy_worst"}
+COLUMNS |= PERSONAL | {"took_part"} | {f"server_{name}" for name in ("loss", "test_loss", "accuracy")}
+COLUMNS |= {
+    "client_accuracy_mean_estimate",
+    "client_accuracy_worst_estimate",
+    "lost",
+    "late",
+    "evaluations",
+    "evaluated",
+}
+"""Columns of the history beside metrics and a method's notes."""
+
+GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
+"""Columns that a target may name, beside metrics."""
+
+
+HERE = {"recipe": False}
+"""The metadata of a setting that belongs to one call, and to no recipe."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunOptions(Checked):
+    """The settings of a run. The arguments of `medley.run`, its documentation and the keys of [run] follow from them.
+
+    Attributes:
+        rounds: the number of rounds; in a stream, of each task
+        seed: the seed of all random draws
+        init: weights and buffers to begin at, in place of the seed's own: a Result, a state_dict, a module, a file of
+            either (safetensors, or torch.save's), the folder of a run, or x₀ [d]
+        dtype: the floating-point type of the model, "float32" or "float64"; the problem's own by default
+        device: the device, or torch's name of it
+        engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
+        transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes where
+            they pay
+        codec: the encoding of messages; see `medley.wire.codecs`
+        reply_policy: the replies that an exchange waits for; all by default
+        secure: secure aggregation, with which the server learns sums of replies only; None, the default, for none
+        checkpoint: a new folder for all that the run leaves; see `medley.storage.run_folder`
+        checkpoint_every: rounds between two checkpoints; there is one at the end and on Ctrl-C, too
+        resume: the folder of a run that was stopped or killed; the run goes on, and goes on writing to it
+        recipe: the TOML source, saved in the run folder
+        eval_every: rounds between two rows of the history
+        eval_rows: the number of training rows that the history's loss is estimated from, about p_i of them client i's;
+            None, the default, measures it on all. The column ``loss_error`` has the standard error
+        clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, where clients
+            have test rows or models of their own
+        client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default where
+            they take at most 256 MiB together
+        evaluate_on: the rows that test figures are of, "test" or "validation"
+        target: the figures that end the run: ``{"accuracy": 0.9}`` at least; losses, gap and grad_norm at most; metrics
+            in their own direction
+        target_over: the number of last evaluations whose mean is held against ``target``. A single evaluation, the
+            default, stops a noisy run at a lucky round
+        metrics: functions of the test rows' (outputs, y), by the name of their column. Less is better for those that
+            `lower_is_better` marks, or whose name says so
+        on_round: a function that is called with every row of the history
+        throw: whether a run that diverges raises Diverged, one that stalls Stalled, and one whose privacy budget is
+            spent BudgetSpent; all carry the result so far
+        progress: whether to show a progress bar; on a terminal by default
+        readmit: with ``resume``, clients that lost their memory: they begin anew, and the method's sums are taken anew
+
+    Raises RecipeError for settings that make no sense.
+    """
+
+    call: ClassVar[str] = "run"
+
+    rounds: Annotated[int, at_least(0)] = 100
+    _: KW_ONLY
+    seed: int = 0
+    init: Start | None = None
+    dtype: torch.dtype | str | None = None
+    device: str | torch.device = "cpu"
+    engine: Annotated[str, "'auto'"] = "auto"
+    transport: Annotated[Transport, "transports.Local()"] | None = None
+    codec: Annotated[Codec, "wire.codecs.Cast('float16')"] | None = None
+    reply_policy: Annotated[ReplyPolicy, "ReplyPolicy(deadline=60)"] | None = None
+    secure: Annotated[SecureSum, "SecureSum(bound=10)"] | None = None
+    checkpoint: Annotated[str, "'runs/a'"] | Path | None = field(default=None, metadata=HERE)
+    checkpoint_every: Annotated[int, at_least(1)] = 10
+    resume: Annotated[str, "'runs/a'"] | Path | None = field(default=None, metadata=HERE)
+    recipe: str | None = field(default=None, metadata=HERE)
+    eval_every: Annotated[int, at_least(1)] = 1
+    eval_rows: Annotated[int, at_least(1)] | None = None
+    clients_every: Annotated[int, at_least(1)] | None = None
+    client_models: bool | None = field(default=None, metadata=HERE)
+    evaluate_on: HeldOut = "test"
+    target: Annotated[Mapping[str, float], "{'accuracy': 0.9}"] | None = None
+    target_over: Annotated[int, at_least(1)] = 1
+    metrics: Annotated[Mapping[str, Metric], "{'top3': function}"] | None = None
+    on_round: Callable[[Row], object] | None = None
+    throw: bool = field(default=True, metadata=HERE)
+    progress: bool | None = field(default=None, metadata=HERE)
+    readmit: Annotated[Sequence[int], "[3], ids of clients"] = field(default=(), metadata=HERE)
+    weights: Weights | None = field(init=False, default=None)
+    """The tensors of ``init``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", weights_of(self.init))
+        settings = describe(type(self))  # type: ignore[arg-type]
+        take(self, integer, *(s.name for s in settings if any(kind.type is int for kind in s.kinds)))
+        super().__post_init__()
+        functions: dict[str, object] = {"on_round": self.on_round or print, **(self.metrics or {})}
+        for name, f in functions.items():
+            if not callable(f) or isinstance(f, type):
+                raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
+        if self.readmit and self.resume is None:
+            raise RecipeError("run(readmit=...): belongs to resume=, the folder of the run that goes on", "readmit")
+        self._check_figures()
+        self._check_torch()
+
+    def _check_figures(self) -> None:
+        for name, goal in (self.target or {}).items():
+            if not FINITE.fits(goal, {}):
+                raise RecipeError(f"run(target={{{name!r}: {goal!r}}}): must be {FINITE.text}", "target")
+            if "accuracy" in name and not 0 <= goal <= 1:
+                raise RecipeError(
+                    f"run(target={{{name!r}: {goal!r}}}): accuracies are 0 to 1; write 0.9 for 90 %", "target"
+                )
+            if name not in (known := (*GOALS, *(self.metrics or {}))):
+                raise RecipeError.unknown(name, known, "run(target=...)")
+        if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
+            raise RecipeError(
+                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no "
+                "end of a search for the optimum; leave one of them out",
+                "eval_rows",
+            )
+        if taken := COLUMNS & (self.metrics or {}).keys():
+            raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
+
+    def _check_torch(self) -> None:
+        found = self.float_type
+        if found in (torch.float16, torch.bfloat16):
+            kind = str(found).removeprefix("torch.")
+            raise RecipeError(
+                f"run(dtype={self.dtype!r}): choose float32 or float64. The model itself would be {kind}, whose "
+                "rounding loses small steps, and a step on the CPU takes twice as long as in float32; "
+                f"codec=wire.codecs.Cast({kind!r}) halves the bytes on the wire",
+                "dtype",
+            )
+        if self.dtype is not None and found not in (torch.float32, torch.float64):
+            raise RecipeError(f"run(dtype={self.dtype!r}): choose float32 or float64", "dtype")
+        try:
+            torch.zeros(1, device=self.device_name).item()  # the device "meta" has no values
+        except Exception:  # of several kinds: no such word, torch built without it, no such hardware
+            raise RecipeError(
+                f"run(device={self.device!r}): torch finds no such device here; leave device= out, or take 'cpu'",
+                "device",
+            ) from None
+
+    @property
+    def float_type(self) -> torch.dtype | None:
+        """The floating-point type of the model; None for the problem's own."""
+        return getattr(torch, self.dtype, None) if isinstance(self.dtype, str) else self.dtype
+
+    @property
+    def device_name(self) -> str:
+        """Torch's name of the device."""
+        return str(self.device)
+
+    @property
+    def encoding(self) -> Codec:
+        """The encoding of messages."""
+        return self.codec or Plain()
+
+    @property
+    def policy(self) -> ReplyPolicy:
+        """The replies that an exchange waits for."""
+        return self.reply_policy or ReplyPolicy()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run; None keeps nothing."""
+        folder = self.resume if self.checkpoint is None else self.checkpoint
+        return None if folder is None else Path(folder)
+
+    @property
+    def directions(self) -> dict[str, str]:
+        """The direction of each metric by name, "higher" or "lower"."""
+        return {name: direction(name, f) for name, f in (self.metrics or {}).items()}
+
+    @property
+    def at_least(self) -> frozenset[str]:
+        """The figures of the target that are to be at least so large."""
+        return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
+
+    def check_measurable(self, tested: bool, f_star: float | None, stream: bool) -> None:
+        """Raise RecipeError for targets and metrics that the federation cannot measure.
+
+        Args:
+            tested: whether there are test rows
+            f_star: the optimal loss, None where it is not known
+            stream: whether data comes in tasks
+        """
+        target = self.target or {}
+        if stream and target:
+            raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")
+        if "gap" in target and f_star is None:
+            raise RecipeError(
+                "run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target"
+            )
+        on_test = {"accuracy", "test_loss", *(c for c in target if c.startswith("client_"))}
+        if not tested and (self.metrics or target.keys() & on_test):
+            key = "metrics" if self.metrics else "target"
+            raise RecipeError(
+                f"run({key}=...): there is no test set to measure that on; give Federation(test=(X, y))", key
+            )
