@@ -16,7 +16,6 @@ from medley import recipe
 from medley.cli import app
 from medley.flower import client_app, messenger, roster, server_app
 from medley.flower import deploy as deploy_files
-from medley.flower import messenger as post
 from medley.flower.roster import recorded
 from medley.flower.running import Deployment
 from medley.storage import events

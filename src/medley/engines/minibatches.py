@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract.client import Client, Descent
-from ..contract.types import Num, Vec
+from ..contract.pace import Pace
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, in_memory
 from ..rows.sparse import Sparse

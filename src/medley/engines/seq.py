@@ -13,6 +13,7 @@ from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.pace import Pace
 from ..contract.problem import Objective
 from ..contract.types import Rows, Vec
+from .minibatches import simulated_time
 from .torch_optimizer import TorchOptimizer
 
 
@@ -77,7 +78,7 @@ class Seq:
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         own = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
-        c, weight, steps = 0.0, 0.0, 0
+        steps = 0
         first: Vec | None = None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1

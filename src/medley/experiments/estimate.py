@@ -18,7 +18,6 @@ from ..federation.run import sharing
 from ..federation.simulation import Simulation
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
-from ..rows.fields import applied, inputs_of
 from ..runtime import memory
 from ..server.options import RunOptions
 from ..storage.spill import BUDGET

@@ -14,16 +14,13 @@ from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import MedleyError
 from ..contract.pace import Pace
-from ..contract.personal import PersonalModels
-from ..contract.problem import Problem, State
 from ..contract.task import TaskView
-from ..contract.types import Vec
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed
 from ..runtime.stopwatch import Stopwatch
 from ..server.options import RunOptions
-from ..storage.result import Result, Row
+from ..storage.result import Result
 from ..transports import Local
 from ..transports.local import LocalConnection
 from ..wire.connection import Host
