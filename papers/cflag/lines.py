@@ -1,9 +1,8 @@
-"""Finished runs on disk, a line of JSON for each, and processes that make the runs that are missing."""
+"""Finished runs on disk, a line of JSON for each (../packed.py), and processes that make the missing ones."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import multiprocessing
 import os
@@ -11,21 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import torch
 
-Line = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[1]))
+from packed import Line, append, read, used
 
 HERE = Path(__file__).parent / "results"
-
-
-def read(path: Path) -> list[Line]:
-    """The lines of a file; a last one that a killed process left unfinished is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def fill(path: Path, keys: Sequence[Line], make: Callable[[Line], Line], jobs: int) -> list[Line]:
@@ -39,18 +30,15 @@ def fill(path: Path, keys: Sequence[Line], make: Callable[[Line], Line], jobs: i
         make: a key -> its line; it runs in another process where there are several jobs
         jobs: number of processes
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        text = path.read_text(encoding="utf-8")
-        held.truncate(len(text[: text.rfind("\n") + 1].encode()))
-        lines = read(path)
-        missing = [key for key in keys if find(lines, key) is None]
-        for line in made(missing, make, jobs):
-            lines.append(line)
-            held.write(json.dumps(line) + "\n")
-            held.flush()
-            print(path.stem, line["method"], line["point"], line["seed"], line["status"], flush=True)
+    lines = read(path)
+    if any(find(lines, key) is None for key in keys):
+        with used(path.parent), path.open("a+", encoding="utf-8") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            lines = read(path)
+            for line in made([key for key in keys if find(lines, key) is None], make, jobs):
+                lines.append(line)
+                append(path, line)
+                print(path.stem, line["method"], line["point"], line["seed"], line["status"], flush=True)
     return [line for key in keys if (line := find(lines, key)) is not None]
 
 

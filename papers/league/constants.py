@@ -7,7 +7,6 @@ python papers/league/constants.py page    # the figures of docs/decisions/fednor
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import numpy as np
 from entrants import Entrant
 from ranking import holm, paired
 from registry import FEDERATIONS, Entry
-from results import HERE, Line, read
+from results import HERE, Line, append, read, used
 from run import SEEDS, once
 from scipy import stats
 
@@ -99,10 +98,10 @@ def run() -> None:
     os.nice(10)
     done = {tuple(x["key"]) for x in read(OUT)}
     cells = [(name, k, seed, group) for names, k, group in PLAN for seed in SEEDS for name in names]
-    for key in [(*cell, x, v) for *cell, group in cells for x, vs in ({"": (0,)} | group).items() for v in vs]:
-        if (*key[:4], str(key[4])) not in done:
-            with OUT.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(one(*key)) + "\n")
+    with used(OUT.parent):
+        for key in [(*cell, x, v) for *cell, group in cells for x, vs in ({"": (0,)} | group).items() for v in vs]:
+            if (*key[:4], str(key[4])) not in done:
+                append(OUT, one(*key))
 
 
 def error(line: Line) -> float:

@@ -1,9 +1,9 @@
-"""Finished runs on disk: a file for each method and federation, a line of JSON for each run."""
+"""Finished runs on disk: a file for each method and federation, a line of JSON for each run; see ../packed.py."""
 
 from __future__ import annotations
 
 import fcntl
-import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +11,10 @@ from typing import Any
 
 from federations import FEDERATIONS
 
-Line = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[1]))
+from packed import Line, append, files, read, used
+
+__all__ = ["HERE", "Cell", "Line", "all_lines", "append", "file_of", "locked", "read", "used"]
 
 HERE = Path(__file__).parent / "results"
 
@@ -19,14 +22,6 @@ HERE = Path(__file__).parent / "results"
 def file_of(folder: Path, federation: str, label: str) -> Path:
     """The file of a method's runs on a federation."""
     return folder / FEDERATIONS[federation].group / federation / f"{label}.jsonl"
-
-
-def read(path: Path) -> list[Line]:
-    """The lines of a file; a last one that a killed process left unfinished is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 class Cell:
@@ -38,9 +33,7 @@ class Cell:
     def add(self, line: Line) -> None:
         """Append a run; it is on disk when this returns."""
         self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as f:
-            f.write(json.dumps(line) + "\n")
-            f.flush()
+        append(self.path, line)
 
     def find(self, **key: Any) -> Line | None:
         """The first line with these values."""
@@ -57,16 +50,13 @@ def locked(path: Path) -> Iterator[Cell | None]:
         except BlockingIOError:
             yield None
             return
-        text = path.read_text(encoding="utf-8")
-        if not text.endswith("\n"):
-            held.truncate(len(text[: text.rfind("\n") + 1].encode()))
         yield Cell(path)
 
 
 def all_lines(folder: Path, group: str) -> dict[str, dict[str, list[Line]]]:
     """The lines of every federation of a group and every method, by name."""
     return {
-        name: {p.stem: read(p) for p in sorted((folder / group / name).glob("*.jsonl")) if read(p)}
+        name: {p.stem: read(p) for p in files(folder / group / name)}
         for name, entry in FEDERATIONS.items()
         if entry.group == group
     }

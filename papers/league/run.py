@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from entrants import ENTRANTS, Entrant, Point, at_edge, search
 from federations import FEDERATIONS, Entry
-from results import HERE, Cell, Line, file_of, locked
+from results import HERE, Cell, Line, file_of, locked, read, used
 
 import medley as md
 from medley.storage.identity import PREFIX
@@ -158,13 +158,16 @@ def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, orphan: bool) -> 
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
     for name, label, entrant in cells:
-        with locked(file_of(out, name, label)) as cell:
+        path, digest = file_of(out, name, label), identity(name, entrant)
+        if (known := read(path)) and known[0]["identity"] != digest:
+            raise SystemExit(
+                f"{path} has runs of other settings: move it away (`packed.py unfold` makes files of the table), or "
+                "give --label or --out"
+            )
+        if sum(x["kind"] == "final" for x in known) == len(SEEDS):
+            continue
+        with locked(path) as cell:
             if cell is None:
-                continue
-            digest = identity(name, entrant)
-            if cell.lines and cell.lines[0]["identity"] != digest:
-                raise SystemExit(f"{cell.path} has runs of other settings: move it away, or give --label or --out")
-            if sum(x["kind"] == "final" for x in cell.lines) == len(SEEDS):
                 continue
             began, before = time.process_time(), len(cell.lines)
             fill(name, entrant, cell, digest)
@@ -235,21 +238,27 @@ def main() -> int:
     wanted = given.federations.split(",") if given.federations else names
     cells = [(name, label, entrant) for name in wanted for label, entrant in entrants.items()]
     try:
-        if given.jobs == 1:
-            work(cells, given.out, orphan=False)
-            return 0
-        processes = [
-            multiprocessing.get_context("fork").Process(target=work, args=(cells, given.out, True), daemon=True)
-            for _ in range(given.jobs)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        return max(process.exitcode or 0 for process in processes)
+        with used(given.out):
+            return filled(cells, given.out, given.jobs)
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
+
+
+def filled(cells: Sequence[tuple[str, str, Entrant]], out: Path, jobs: int) -> int:
+    """Fill all cells in so many processes. Returns the exit code."""
+    if jobs == 1:
+        work(cells, out, orphan=False)
+        return 0
+    processes = [
+        multiprocessing.get_context("fork").Process(target=work, args=(cells, out, True), daemon=True)
+        for _ in range(jobs)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return max(process.exitcode or 0 for process in processes)
 
 
 if __name__ == "__main__":

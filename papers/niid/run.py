@@ -29,6 +29,9 @@ from medley.algorithms.scaffold import Memory, Server
 from medley.contract.algorithm import Algorithm
 from medley.datasets import augment
 
+sys.path.append(str(Path(__file__).parents[1]))
+import packed
+
 HERE = Path(__file__).parent / "results"
 Work = tuple[Path, Path, str, str, int, int | None, str]
 """Folders of results and checkpoints, cell, method, seed, rounds or None for the cell's own, device."""
@@ -154,7 +157,8 @@ def fill(work: Work) -> str:
 
     def add(row: Any) -> None:
         known[int(row["round"])] = float(row["accuracy"])
-        path.write_text("".join(json.dumps([r, a]) + "\n" for r, a in sorted(known.items())), encoding="utf-8")
+        lines = [json.dumps({"round": r, "accuracy": a}) + "\n" for r, a in sorted(known.items())]
+        path.write_text("".join(lines), encoding="utf-8")
 
     where: dict[str, Any] = {"resume": folder} if folder.exists() else {"checkpoint": folder}
     result = md.run(
@@ -177,8 +181,7 @@ def fill(work: Work) -> str:
 
 def curve(path: Path) -> dict[int, float]:
     """Accuracy by round."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return {r: a for r, a in map(json.loads, text[: text.rfind("\n") + 1].splitlines())}
+    return {line["round"]: line["accuracy"] for line in packed.read(path)}
 
 
 def table(out: Path) -> str:
@@ -189,7 +192,8 @@ def table(out: Path) -> str:
     for name, cell in CELLS.items():
         published = dict(zip(METHODS, cell.published, strict=False))
         for method in METHODS:
-            for path in sorted(out.glob(file_of(out, name, method, 0).name.replace("_0.", "_*."))):
+            stem = file_of(out, name, method, 0).stem[:-1]
+            for path in (p for p in packed.files(out) if p.stem.removeprefix(stem).isdigit()):
                 found = curve(path)
                 figures = [f"{100 * found[r]:.1f}" if r in found else "" for r in shown]
                 told = [name, method, published.get(method, ""), path.stem.rsplit("_", 1)[1]]
@@ -223,7 +227,6 @@ def main() -> int:
     if unknown:
         print(f"Error: unknown: {', '.join(unknown)}", file=sys.stderr)
         return 2
-    given.out.mkdir(parents=True, exist_ok=True)
     given.kept.mkdir(parents=True, exist_ok=True)
     methods, seeds = given.methods.split(";"), [int(s) for s in given.seeds.split(",")]
     work = [
@@ -233,7 +236,8 @@ def main() -> int:
         for s in seeds
     ]
     try:
-        runs(work, given.jobs)
+        with packed.used(given.out):
+            runs(work, given.jobs)
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
         return 130

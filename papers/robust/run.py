@@ -22,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
+import lying
+
 import medley as md
-from medley.report import lying
 from medley.runtime import streams
 from medley.scenarios import Attack, Dirichlet, Pace
 from medley.storage.atomic import replacing

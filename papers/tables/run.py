@@ -29,12 +29,13 @@ from filelock import FileLock, Timeout
 import medley as md
 from experiments import BEYOND, EXPERIMENTS, KNOBS, LRS, SEEDS, TUNING_SEED
 
+sys.path.append(str(Path(__file__).parents[1]))
+import packed
+from packed import Line
+
 HERE = Path(__file__).parent / "results"
 TAIL, EVERY = 3, 5
 """A run's accuracy is the mean of its last three evaluations, one in five rounds; with tasks it is the last."""
-
-Line = dict[str, Any]
-
 
 Settings = dict[str, float]
 
@@ -81,9 +82,7 @@ def merit(line: Line) -> float:
 
 def read(path: Path) -> list[Line]:
     """Finished runs, each once; a line that a killed process left unfinished is left out."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    return list({(x["kind"], *point(x), x["seed"]): x for x in lines}.values())
+    return list({(x["kind"], *point(x), x["seed"]): x for x in packed.read(path)}.values())
 
 
 def point(line: Line) -> tuple[float, str]:
@@ -97,9 +96,7 @@ def fill(work: tuple[Path, str, str]) -> str:
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
     path = file_of(out, name, method)
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines, made = read(path), 0
-    path.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
 
     def line(lr: float, settings: Settings, seed: int, on: str) -> Line:
         nonlocal made
@@ -112,8 +109,7 @@ def fill(work: tuple[Path, str, str]) -> str:
                 raise KeyboardInterrupt
             found, made = once(name, method, lr, settings, seed, on), made + 1
             lines.append(found)
-            with path.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(found) + "\n")
+            packed.append(path, found)
         return found
 
     best = tuned(lambda lr: merit(line(lr, {}, TUNING_SEED, "validation")))

@@ -37,7 +37,8 @@ def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
     def curve(out: Path, rounds: int) -> list[list[float]]:
         out.mkdir(exist_ok=True)
         niid.fill((out, tmp_path / f"kept-{out.name}", "fashion-2", "SCAFFOLD", 1, rounds, "cpu"))
-        return [json.loads(line) for line in niid.file_of(out, "fashion-2", "SCAFFOLD", 1).read_text().splitlines()]
+        rows = map(json.loads, niid.file_of(out, "fashion-2", "SCAFFOLD", 1).read_text().splitlines())
+        return [[row["round"], row["accuracy"]] for row in rows]
 
     assert [r for r, _ in curve(tmp_path / "a", 2)] == [0, 1, 2]
     assert curve(tmp_path / "a", 4) == curve(tmp_path / "b", 4)

@@ -40,26 +40,19 @@ def make_report(
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
     report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
-    if report.lying.several(results):
-        show(Text(report.lying.table(report.lying.points(results))))
-    else:
-        show(Board(results, base))
+    show(Board(results, base))
     show(f"saved in {output}")
 
 
 def _loaded(folders: Iterable[Path]) -> list[Result]:
-    """All runs below the folders.
-
-    Raises RecipeError, naming both places, for two of one method and seed, which under several shares of liars are a
-    curve.
-    """
+    """All runs below the folders. Raises RecipeError, naming both places, for two of one method and seed."""
     found = [
         (path.parent, r)
         for folder in folders
         for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True)
     ]
     results, places = [r for _, r in found], dict[tuple[str, int], Path]()
-    for here, r in () if report.lying.several(results) else found:
+    for here, r in found:
         if (other := places.setdefault((r.method, r.seed), here)) is not here:
             raise RecipeError(
                 f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them apart, or from "

@@ -123,14 +123,7 @@ class ClientHost:
         return fold, pending
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
-        """Raise WireError unless client i's reply is of the type that its method declares.
-
-        Args:
-            exchange: the request
-            i: the client
-            packed: its reply, decoded
-            finite: False leaves out the search for NaN and infinities; default True
-        """
+        """Raise WireError unless client i's reply is of the type that its method declares; see `Host.check`."""
         where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.message_types[exchange.method].up.check(packed, self.problem.d, where, finite)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract.client import Client, Descent
-from ..contract.types import Num, Vec
+from ..contract.pace import Pace
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, in_memory
 from ..rows.sparse import Sparse
@@ -152,36 +152,29 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
 
 
 def simulated_times(schedules: Sequence[Schedule], how: Descent) -> list[float]:
-    """T = lr·S of each client, with S = `total_weight` of its steps: lr·‖a‖₁ in FedNova's terms.
-
-    A pull by a vector mu leaves S as without pull. Adam has no such weights: S is the number of steps.
-    """
-    k, sgd = len(schedules), how.optimizer == "sgd"
-    mu: Num | Vec = how.pull[0] if how.pull is not None and sgd else 0.0
+    """The `simulated_time` of each client. A pull by a vector mu leaves it as without pull."""
+    k, mu = len(schedules), how.pull[0] if how.pull is not None else 0.0
     if not isinstance(mu, Tensor):
         pulls = [float(mu)] * k
     else:
         pulls = mu[:, 0].tolist() if mu.shape == (k, 1) and k > 1 else [0.0] * k
-    paces = [s.me.pace for s in schedules]
-    return [
-        p.lr * total_weight(s.steps, p.lr * m, p.momentum if sgd else 0.0)
-        for s, p, m in zip(schedules, paces, pulls, strict=True)
-    ]
+    return [simulated_time(s.me.pace, s.steps, m, how) for s, m in zip(schedules, pulls, strict=True)]
 
 
-def total_weight(steps: int, lr_mu: float, momentum: float = 0.0) -> float:
-    """S after these steps of c ← ρc + 1, S ← (1 − lr·mu)S + c, from c = S = 0; ρ is the momentum.
+def simulated_time(pace: Pace, steps: int, mu: float, how: Descent) -> float:
+    """T = lr·S after these steps of c ← ρc + 1, S ← (1 − lr·mu)S + c, from c = S = 0; ρ is the pace's momentum.
 
-    It is the displacement, divided by −lr, under a gradient that is constantly 1. Source: FedNova's ‖a‖₁, for momentum
-    and proximal steps.
+    S is the displacement, divided by −lr, under a gradient that is constantly 1: FedNova's ‖a‖₁ with momentum and
+    proximal steps. Adam has no such weights, nor has a factory's optimizer: S is the number of steps.
     """
-    if not lr_mu and not momentum:
-        return float(steps)
-    total = c = 0.0
+    rho, pull = (pace.momentum, pace.lr * mu) if how.optimizer == "sgd" else (0.0, 0.0)
+    if not rho and not pull:
+        return pace.lr * steps
+    c = S = 0.0
     for _ in range(steps):
-        c = momentum * c + 1
-        total = (1 - lr_mu) * total + c
-    return total
+        c = rho * c + 1
+        S = (1 - pull) * S + c
+    return pace.lr * S
 
 
 def _equal_batches(group: Group) -> tuple[Tensor, None]:

@@ -9,9 +9,9 @@ import torch
 
 from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.errors import MedleyError
-from ..contract.pace import Pace
-from ..contract.types import Num, Vec
+from ..contract.types import Vec
 from ..problems.network.shared import PartObjective, of_part
+from .minibatches import simulated_time
 from .seq import Seq
 
 
@@ -47,7 +47,11 @@ class PersonalDescent:
         own.x = (start + update.step)[d:]
         me.optimizer_state = joint.optimizer_state
         mu = 0.0 if how.pull is None else how.pull[0]
-        T = update.T if not isinstance(mu, float | int) or not mu else _time(me.pace, update.steps, mu, how)
+        T = (
+            update.T
+            if not isinstance(mu, float | int) or not mu
+            else simulated_time(me.pace, int(update.steps), mu, how)
+        )
         return replace(update, step=update.step[:d], T=T)
 
     def _part(self, me: Client[Any], view: PartObjective, x: Vec, how: Descent) -> LocalUpdate:
@@ -71,14 +75,3 @@ def _joint(how: Descent, view: PartObjective, d: int) -> Descent:
         loss=of_part(how.loss, view.part),
         correct=None if correct is None else lambda w, u, rows: torch.cat([correct(w[:d], u[:d], rows), u[d:]]),
     )
-
-
-def _time(pace: Pace, steps: Num, mu: float, how: Descent) -> float:
-    """The simulated time of a descent under a pull, see `LocalUpdate`; the engine saw a vector mu."""
-    rho = pace.momentum if how.optimizer == "sgd" else 0.0
-    mu = mu if how.optimizer == "sgd" else 0.0
-    c = S = 0.0
-    for _ in range(int(steps)):
-        c = rho * c + 1
-        S = (1 - pace.lr * mu) * S + c
-    return pace.lr * S

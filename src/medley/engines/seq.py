@@ -13,6 +13,7 @@ from ..contract.client import Client, Descent, Engine, LocalUpdate
 from ..contract.pace import Pace
 from ..contract.problem import Objective
 from ..contract.types import Rows, Vec
+from .minibatches import simulated_time
 from .torch_optimizer import TorchOptimizer
 
 
@@ -63,22 +64,21 @@ class Seq:
 
             m ← ρ m + scale·g + shift,    w ← w − lr·(m + mu·(w − anchor)),
 
-        and Adam's gradient is scale·g + shift + mu·(w − anchor). T = lr·S with FedNova's recursion c ← ρc + 1,
-        S ← (1 − lr·mu)S + c, so that T = lr·‖a‖₁. A vector mu leaves S as without pull. Adam has no such weights:
-        T = lr·steps; so it is for a factory's optimizer, which gets the same gradient as Adam.
+        and Adam's gradient is scale·g + shift + mu·(w − anchor), which a factory's optimizer gets too. T is the
+        `simulated_time`; a vector mu leaves it as without pull.
         """
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
         scale, pull, shift, loss, correct, optimizer, *_ = how
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
-        mu = pull[0] if pull is not None and isinstance(pull[0], float | int) and optimizer == "sgd" else 0.0
+        mu = pull[0] if pull is not None and isinstance(pull[0], float | int) else 0.0
         # A correction may ask the problem for gradients elsewhere, which pass through its workspace.
         w = me.problem.workspace(x) if correct is None else x.clone()
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         own = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
-        c, weight, steps = 0.0, 0.0, 0
+        steps = 0
         first: Vec | None = None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
@@ -91,7 +91,6 @@ class Seq:
                 u = u.add_(shift)
             if own is not None:
                 own.step(u if pull is None else u + pull[0] * (w - pull[1]))
-                weight += 1
                 continue
             if optimizer == "adam":
                 if pull is not None:
@@ -100,7 +99,6 @@ class Seq:
                 m = m * b1 + u * (1 - b1)
                 v = v * b2 + u * u * (1 - b2)
                 w.addcdiv_(m, (v / (1 - b2**steps)).sqrt_().add_(self.eps), value=-lr / (1 - b1**steps))
-                weight += 1
                 continue
             if rho:
                 # The shift runs through the buffer with the gradient, so that a shift of −∇f stands still.
@@ -111,11 +109,9 @@ class Seq:
             w.add_(u, alpha=-lr)
             if how.first and steps == 1:
                 first = u * -lr
-            c = rho * c + 1
-            weight = (1 - lr * mu) * weight + c
         if own is not None and pace.optimizer_state == "kept":
             me.optimizer_state = own.state()
-        return LocalUpdate(w - x, lr * weight, steps, self.name, first)
+        return LocalUpdate(w - x, simulated_time(pace, steps, mu, how), steps, self.name, first)
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """(objective, its rows, the same rows by the client's own numbers) for every step of this round.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ..runtime.terminals import draws_bars, in_notebook
+from ..runtime.terminals import bar, draws_bars
 from ..storage.result import Row
 
 
@@ -38,17 +38,7 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if self.shown:
-            from rich import console  # only for a terminal
-            from rich import progress as bars
-
-            columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn())
-            times = (bars.TextColumn("{task.fields[now]}"), bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
-            self._bar = bars.Progress(
-                *columns,
-                *times,
-                console=console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None),
-                transient=True,
-            )
+            self._bar = bar("TaskProgressColumn", "{task.fields[now]}")
             self._drawn.enter_context(self._bar)
             self._task = self._bar.add_task(f"{self.call} 0/{self.runs}", total=self.runs * self.rounds, now="")
         return self

@@ -5,14 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..contract.errors import MedleyError
 from ..federation.evaluation import EVALUATED_AT_ONCE
 from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
@@ -20,11 +18,11 @@ from ..federation.run import sharing
 from ..federation.simulation import Simulation
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
-from ..rows.fields import applied, inputs_of
 from ..runtime import memory
 from ..server.options import RunOptions
 from ..storage.spill import BUDGET
 from .plan import Method, split
+from .profile import operations
 from .trial import ROUNDS, Small, Trial, TrialRound, local, tried
 
 CHEAP = 1.5
@@ -79,16 +77,9 @@ class Estimate:
         return self.seeds * (self.rounds * self.seconds + self.evaluations * self.evaluation)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """The part of an estimate that is the same for all methods.
-
-    Attributes:
-        draw: the federation as the seed drew it
-        options: of the run
-        forward: operations of one row's forward pass
-        evaluation: seconds of one evaluation
-        peak: bytes held so far at most
+class Shared(NamedTuple):
+    """The part of an estimate that is the same for all methods: the federation as the seed drew it, the run's options,
+    operations of one row's forward pass, seconds of one evaluation, and the most bytes held so far.
     """
 
     draw: Simulation
@@ -192,27 +183,15 @@ def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float, float, f
     return clients, steps, rows, own
 
 
-def _seconds(rounds: list[TrialRound]) -> Any:
+def _seconds(rounds: list[TrialRound]) -> Callable[[float, float, float, float], float]:
     """(clients, local steps, rows in them, own rows) -> seconds of a round, from a trial's last two rounds."""
     large, small = rounds[-2:]
     each = len(small.sizes)
-    descent = _fit("local steps", (large, large.steps), (small, small.steps))
-    beside = _fit("clients beside their steps", (large, each), (small, each))
+    a, c = _fit("local steps", (large, large.steps), (small, small.steps))
+    b, e = _fit("clients beside their steps", (large, each), (small, each))
     mine = ("local steps", "clients beside their steps", "evaluation")
-    rest = small.wall - sum(small.parts.get(part, 0.0) for part in mine)
-    return partial(_sum, descent, beside, max(0.0, rest) / max(1, each))
-
-
-def _sum(
-    descent: tuple[float, float],
-    beside: tuple[float, float],
-    rest: float,
-    clients: float,
-    steps: float,
-    rows: float,
-    own: float,
-) -> float:
-    return clients * (beside[0] + rest) + steps * descent[0] + rows * descent[1] + own * beside[1]
+    rest = max(0.0, small.wall - sum(small.parts.get(part, 0.0) for part in mine)) / max(1, each)
+    return lambda clients, steps, rows, own: clients * (b + rest) + steps * a + rows * c + own * e
 
 
 def _fit(part: str, large: tuple[TrialRound, int], small: tuple[TrialRound, int]) -> tuple[float, float]:
@@ -264,18 +243,5 @@ def _forward(draw: Simulation) -> float:
     problem = problem.joint if isinstance(problem, SharedNetwork) else problem
     if not isinstance(problem, NetworkProblem):
         return 2.0 * draw.problem.d
-    from torch.utils.flop_counter import FlopCounterMode  # loaded for a plan only
-
-    # oneDNN's recurrent layers are one operation that torch does not count.
-    backend: Any = torch.backends.mkldnn
-    onednn = backend.enabled
-    backend.enabled = False  # not flags(): it warns of another setting
     problem.mode(False)  # BatchNorm cannot train on one row
-    try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            applied(problem.module, inputs_of(draw.clients.rows.X[:1]))
-        return float(counter.get_total_flops())
-    except (RuntimeError, MedleyError):
-        return 0.0
-    finally:
-        backend.enabled = onednn
+    return operations(problem.module, draw.clients.rows.X[:1])

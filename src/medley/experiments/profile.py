@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..contract.algorithm import Algorithm
+from ..contract.errors import MedleyError
 from ..contract.tuned import Tuned
+from ..contract.types import Data
 from ..engines.fused.products import linear
 from ..federation.federation import Federation
 from ..federation.run import run
@@ -108,24 +111,32 @@ def profiled(
         result = run(method, fed, rounds, **options)
     seconds = dict(watch.seconds)
     seconds["beside all this"] = time.perf_counter() - began - sum(seconds.values())
-    # A gradient is a forward pass and two products of its size on the way back.
-    flops = 3 * watch.rows * _forward(fed, result)
+    forward = 2.0 * result.x.numel()
+    if result.model is not None:
+        X = fed.data.X[:1]
+        forward = operations(result.model.to("cpu"), X.to(result.x.dtype) if X.is_floating_point() else X)
+    flops = 3 * watch.rows * forward  # a gradient is a forward pass and two products of its size on the way back
     return result, Profile(
         seconds, int(result.history[-1]["round"]), flops, watch.summed, Limits.measure(result.x.dtype)
     )
 
 
-def _forward(fed: Federation, result: Result) -> float:
-    """Operations of one row's forward pass."""
-    if result.model is None:
-        return 2.0 * result.x.numel()
-    from torch.utils.flop_counter import FlopCounterMode  # loaded for a profile only
+def operations(module: nn.Module, rows: Data) -> float:
+    """Operations of a forward pass of these rows, in the module's present mode; 0 where torch cannot count them."""
+    from torch.utils.flop_counter import FlopCounterMode  # loaded for a profile or a plan only
 
-    X = fed.data.X[:1]
-    X = X.to(result.x.dtype) if X.is_floating_point() else X
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        applied(result.model.to("cpu"), inputs_of(X))
-    return float(counter.get_total_flops())
+    # oneDNN's recurrent layers are one operation that torch does not count.
+    backend: Any = torch.backends.mkldnn
+    onednn = backend.enabled
+    backend.enabled = False  # not flags(): it warns of another setting
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            applied(module, inputs_of(rows))
+        return float(counter.get_total_flops())
+    except (RuntimeError, MedleyError):
+        return 0.0
+    finally:
+        backend.enabled = onednn
 
 
 def _best(f: Callable[[], object]) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +14,13 @@ from ..contract import pytree
 from ..contract.client import Client, Engine
 from ..contract.errors import MedleyError
 from ..contract.pace import Pace
-from ..contract.personal import PersonalModels
-from ..contract.problem import Problem, State
 from ..contract.task import TaskView
-from ..contract.types import Vec
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
+from ..runtime.handed import handed
 from ..runtime.stopwatch import Stopwatch
 from ..server.options import RunOptions
-from ..storage.result import Result, Row
+from ..storage.result import Result
 from ..transports import Local
 from ..transports.local import LocalConnection
 from ..wire.connection import Host
@@ -52,27 +51,14 @@ def local(pace: Pace, n: int) -> tuple[int, int]:
     return pace.epochs * -(-a_pass // batch), pace.epochs * a_pass
 
 
-@dataclass(frozen=True, eq=False)
-class Unmeasured:
-    """An evaluator that measures nothing, at no cost."""
-
-    own_tests: bool = False
-
-    def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
-        """No figures."""
-        return {}
-
-    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
-        """No figures."""
-        return []
-
-    def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
-        """No figures."""
-        return []
-
-    def remedy(self, advice: str) -> str:
-        """``advice``."""
-        return advice
+UNMEASURED = SimpleNamespace(
+    own_tests=False,
+    evaluate=lambda *_: {},
+    by_client=lambda *_: [],
+    accuracies=lambda *_: [],
+    remedy=lambda advice: advice,
+)
+"""An evaluator that measures nothing, at no cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +73,7 @@ class Small:
     draw: Simulation
     cut: bool = True
     tested: bool = False
-
-    @property
-    def problem(self) -> Problem:
-        """The problem of the draw."""
-        return self.draw.problem
+    (problem,) = handed("draw", "problem")
 
     @property
     def rounds_per_task(self) -> int | None:
@@ -154,34 +136,13 @@ class Small:
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
         return replace(me, problem=objective, pace=replace(me.pace, epochs=1, steps=None))
 
-    def evaluator(self, *_: object) -> Unmeasured:
+    def evaluator(self, *_: object) -> Any:
         """An evaluator that measures nothing."""
-        return Unmeasured()
+        return UNMEASURED
 
 
-@dataclass(frozen=True)
-class KeptHost:
-    """The transport in this process. It keeps the hosts that it has opened."""
-
-    hosts: list[Any] = field(default_factory=list)
-
-    def open(self, host: Host) -> LocalConnection:
-        """Begin a run with the clients of ``host``."""
-        self.hosts.append(host)
-        return Local().open(host)
-
-
-@dataclass(frozen=True)
-class TrialRound:
-    """One round of a trial.
-
-    Attributes:
-        parts: seconds by part, see `medley.experiments.profile.PARTS`
-        wall: seconds in all
-        sizes: rows of each client of the cohort
-        steps: local steps of the cohort
-        down, up: bytes of its messages
-    """
+class TrialRound(NamedTuple):
+    """One round of a trial: seconds by `profile.PARTS` and in all, the cohort's rows, steps, bytes."""
 
     parts: dict[str, float]
     wall: float
@@ -191,24 +152,28 @@ class TrialRound:
     up: int
 
 
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """The rounds of a trial run, and the run.
-
-    Attributes:
-        rounds: what each round took, in order
-        result: of the run
-        memory: bytes of a client's newest memory, a mean
-    """
+class Trial(NamedTuple):
+    """The rounds of a trial run in order, its result, and bytes of a client's newest memory, a mean."""
 
     rounds: list[TrialRound]
     result: Result
     memory: float
 
 
+class Kept:
+    """The transport in this process. It keeps the host that it has opened."""
+
+    host: Any = None
+
+    def open(self, host: Host) -> LocalConnection:
+        """Begin a run with the clients of ``host``."""
+        self.host = host
+        return Local().open(host)
+
+
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
-    transport, rows = KeptHost(), list[tuple[float, dict[str, float]]]()
+    transport, rows = Kept(), list[tuple[float, dict[str, float]]]()
     with Stopwatch() as watch:
         mine = replace(
             options,
@@ -240,14 +205,6 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         )
         for t, (before, after) in enumerate(pairwise(rows), 1)
     ]
-    return Trial(out, result, _memory(transport.hosts[-1:]))
-
-
-def _memory(hosts: list[Any]) -> float:
-    """Mean bytes of the newest memories that hosts keep of a client."""
-    sizes = [_bytes(versions[-1:]) for host in hosts for versions in host.memories.versions.values()]
-    return float(np.mean(sizes)) if sizes else 0.0
-
-
-def _bytes(versions: list[tuple[Any, Any]]) -> int:
-    return sum(t.numel() * t.element_size() for _, memory in versions for _, t in pytree.tensors(memory))
+    kept = [memory for versions in transport.host.memories.versions.values() for _, memory in versions[-1:]]
+    held = sum(t.numel() * t.element_size() for _, t in pytree.tensors(kept))
+    return Trial(out, result, held / max(1, len(kept)))

@@ -48,15 +48,7 @@ class ClientFactory:
         return self.problem if allowed is None else self.problem.restricted(allowed)
 
     def client(self, i: int, round: int, engine: Engine, lr: float, shares: Mapping[int, float]) -> Client[Any]:
-        """Client i in this round, without its memory.
-
-        Args:
-            i: the client's id
-            round: the number of the round, from 1
-            engine: the engine that runs its local descents
-            lr: the factor on its learning rate
-            shares: p_i by id; only p_i of this client is read
-        """
+        """Client i in this round, see `ClientSource.client`; of the ``shares`` p_i by id only its own is read."""
         s = self.plan.step(round)
         problem = self.problem_of(s)
         first, _ = self.rows.layout.span(s, i)

@@ -141,11 +141,7 @@ class RowEvaluator:
         test_loss, accuracy, metrics: of its model on its own test rows, where it has some
         server_loss, server_test_loss, ...: the same of the server's model, where clients use models of their own
 
-        Args:
-            x: the server's model [d]
-            buffers: its buffers, None where there are none
-            round: the number of the round
-            models: gives the models that clients use; None where all use x
+        See `Evaluator.by_client` for the arguments.
         """
         s = self.clients.plan.step(round)
         data, problem = self.at(round), self._problem(buffers, s)

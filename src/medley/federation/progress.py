@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from ..runtime.terminals import draws_bars, in_notebook
+from ..runtime.handed import handed
+from ..runtime.terminals import bar, draws_bars
 from ..storage.result import Row
 from ..wire.connection import Connection
-from ..wire.exchange import Exchange, Tag
+from ..wire.exchange import Exchange
 from ..wire.fold import Fold
 
 
@@ -17,18 +17,7 @@ class ProgressBar:
     """A progress bar with the latest loss and accuracy, and the number of answers within a round."""
 
     def __init__(self, name: str, rounds: int) -> None:
-        from rich import console  # only for a terminal
-        from rich import progress as bars
-
-        live, now = bars.TextColumn("{task.fields[live]}"), bars.TextColumn("{task.fields[now]}")
-        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(), live, now)
-        clocks = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
-        self.shown = bars.Progress(
-            *columns,
-            *clocks,
-            console=console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None),
-            transient=True,
-        )
+        self.shown = bar("MofNCompleteColumn", "{task.fields[live]}", "{task.fields[now]}")
         self.task = self.shown.add_task(name, total=rounds, now="", live="")
 
     def tick(self, row: Row) -> None:
@@ -45,6 +34,8 @@ class ProgressBar:
 class Watched:
     """A connection that shows the progress of exchanges on a bar."""
 
+    save, load, close = handed("connection", "save", "load", "close")
+
     def __init__(self, connection: Connection, bar: ProgressBar) -> None:
         self.connection, self.bar = connection, bar
 
@@ -55,18 +46,6 @@ class Watched:
             count += len(reply.receipts)
             self.bar.answered(exchange, count)
             yield reply
-
-    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
-        """See `Connection.save`."""
-        return self.connection.save(acked)
-
-    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """See `Connection.load`."""
-        self.connection.load(memories, acked)
-
-    def close(self) -> None:
-        """See `Connection.close`."""
-        self.connection.close()
 
 
 @contextlib.contextmanager
@@ -81,6 +60,6 @@ def progress_bar(progress: bool | None, name: str, rounds: int) -> Iterator[Prog
     if not draws_bars(progress):
         yield None
         return
-    bar = ProgressBar(name, rounds)
-    with bar.shown:
-        yield bar
+    shown = ProgressBar(name, rounds)
+    with shown.shown:
+        yield shown

@@ -199,14 +199,7 @@ class Simulation:
         minimiser: bool = False,
         eval_rows: int | None = None,
     ) -> RowEvaluator:
-        """An evaluator on this simulation's rows.
-
-        Args:
-            metrics: figures of the test outputs, by name
-            grad_norm: whether it measures the norm of the gradient too
-            minimiser: whether it raises Stalled for a loss that is seen to have no minimiser; it needs all rows
-            eval_rows: the number of training rows that the loss is estimated from; None for all
-        """
+        """An evaluator on this simulation's rows; see `Draw.evaluator`. ``minimiser`` needs all rows."""
         sampled = None if eval_rows is None else RowSample(self.rows, self.seed, eval_rows).loss
         return RowEvaluator(
             self.scenario,

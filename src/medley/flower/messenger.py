@@ -35,7 +35,7 @@ SOON = 5.0
 LONG = 10.0
 """Seconds after which an exchange names the clients that it waits for; twice what the one before took, if more."""
 
-AGAIN = 1.0
+BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
 
 
@@ -279,7 +279,7 @@ class Messenger:
         begun = time.monotonic()
         ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
-        crashed, later, soon = dict.fromkeys(sent, 0), AGAIN, time.monotonic() + AGAIN
+        crashed, later, soon = dict.fromkeys(sent, 0), BACK, time.monotonic() + BACK
         # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that
         # did not come back within the timeout is asked once an exchange, until it answers.
         away = sent.keys() - set(waiting.values()) - self.silent if kind != "query" else set[int]()

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
-import torch
-
 from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import RecipeError, Unsupported
 from ..contract.message import Message, Packed
 from ..contract.problem import State
 from ..contract.sampling import Sampling
-from ..runtime.streams import Secret
+from ..runtime.handed import handed
 
 U = TypeVar("U", bound=Message)
 
@@ -117,6 +115,8 @@ class PrivateCohort:
         method: the method, for errors
     """
 
+    population, rng, secret, note = handed("_clients", "population", "rng", "secret", "note")
+
     def __init__(self, clients: Cohort, noisy: Noisy, method: Algorithm[Any, Any]) -> None:
         self._clients, self.noisy, self._method = clients, noisy, method
         self.p, self.round, self.task = clients.p, clients.round, clients.task
@@ -157,11 +157,6 @@ class PrivateCohort:
         return Hidden(self, "reads which clients are at work")
 
     @property
-    def population(self) -> int:
-        """The number of clients, taking part or not."""
-        return self._clients.population
-
-    @property
     def fraction(self) -> float:
         """The expected share of the clients that take part."""
         return self.sampling.rate
@@ -174,18 +169,6 @@ class PrivateCohort:
     def buffers(self) -> State | None:
         """None: a model with buffers is refused."""
         return None
-
-    def rng(self, purpose: str) -> torch.Generator:
-        """A fresh random stream of the server, named (seed, round, purpose)."""
-        return self._clients.rng(purpose)
-
-    def secret(self, purpose: str) -> Secret:
-        """The same for noise that guards clients."""
-        return self._clients.secret(purpose)
-
-    def note(self, **figures: float) -> None:
-        """Add figures to this round's row of the history."""
-        self._clients.note(**figures)
 
     def ask(
         self, method: Callable[..., Any], common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"

@@ -27,6 +27,7 @@ from ..contract.problem import LocalLoss, Objective
 from ..contract.sampling import Local, Sampling
 from ..contract.types import Rows, Vec
 from ..engines.seq import Seq
+from ..runtime.handed import handed
 from ..runtime.streams import Secret
 from . import accountant
 from .accountant import Release
@@ -81,6 +82,9 @@ class RowNoise:
 class GuardedRows:
     """An objective whose rows cannot be read. Its number of rows is public. Any other use raises Unsupported."""
 
+    last, convexity = handed("_of", "last", "convexity")
+    """They depend on the model and the regulariser alone."""
+
     def __init__(self, of: Objective, by: RowNoise) -> None:
         self._of, self._by = of, by
         self.n, self.d = of.n, of.d
@@ -98,14 +102,6 @@ class GuardedRows:
     def workspace(self, x: Vec) -> Vec:
         """A copy of x."""
         return x.clone()
-
-    def last(self) -> tuple[int, int | None]:
-        """See `medley.contract.problem.Objective.last`; it depends on the model alone."""
-        return self._of.last()
-
-    def convexity(self) -> float:
-        """See `medley.contract.problem.Objective.convexity`; it depends on the regulariser alone."""
-        return self._of.convexity()
 
     def refuse(self, name: str) -> NoReturn:
         """Raise Unsupported for the use of this member."""

@@ -1,6 +1,5 @@
 """Results as figures, tables and one HTML page."""
 
-from . import lying
 from .bands import Band, band
 from .figures import Dots, Line, Markup, heat, histogram, lines, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
@@ -24,7 +23,6 @@ __all__ = [
     "histogram",
     "html",
     "lines",
-    "lying",
     "markdown",
     "page",
     "paired",

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..storage import atomic
 from ..storage.result import Result
-from . import lying
 from .document import Block, Document, Raw, Text
 from .figures import Markup
 from .sections.compared import compared
@@ -82,8 +81,6 @@ def page(
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
     """Write `page` to a file, whole or not at all; its folder is made.
 
-    Runs under several attacks or shares of liars make the page of `lying.page` instead.
-
     Args:
         path: The file.
         results: Runs, at most one of each method and seed.
@@ -97,11 +94,7 @@ def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
         MedleyError: The file cannot be written; the one that was there is untouched.
     """
     path = Path(path)
-    if lying.several(results):
-        told = {k: v for k, v in kwargs.items() if k in ("title", "command") and v is not None}
-        text = lying.page(lying.points(results), **told)
-    else:
-        text = page(results, **kwargs)
+    text = page(results, **kwargs)
     atomic.made(path.parent)
     with atomic.replacing(path) as tmp:
         tmp.write_text(text, encoding="utf-8")

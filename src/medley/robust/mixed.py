@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..contract.errors import RecipeError
+from ..runtime.handed import handed
 from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared_distances
 
 
@@ -35,29 +36,17 @@ class Mixed(Fold):
     fold: Fold
     liars: Share
 
+    remembers, root_client, least = handed("fold", "remembers", "root_client", "least")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.fold, Mixed):
             raise RecipeError("Mixed(fold=...): it mixes already; give the fold itself", "fold")
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        """Whether the fold that follows does."""
-        return self.fold.remembers
-
-    @property
     def name(self) -> str:
         """ "NNM-" and the fold's name."""
         return f"NNM-{self.fold.name}"
-
-    @property
-    def root_client(self) -> int | None:
-        """The fold's own."""
-        return self.fold.root_client
-
-    def least(self, a: int) -> int:
-        """That of the fold."""
-        return self.fold.least(a)
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """The fold of y_1, ..., y_a. A root's reply is neither mixed nor anybody's neighbour."""

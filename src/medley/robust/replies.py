@@ -12,6 +12,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import RecipeError, TooFewReplies, Unsupported, WireError
 from ..contract.message import Message
+from ..runtime.handed import handed
 from .rule import Fold, Told, liars_among
 
 U = TypeVar("U", bound=Message)
@@ -20,28 +21,10 @@ U = TypeVar("U", bound=Message)
 class RobustReplies(Generic[U]):
     """The replies to one `ask`. Each field is folded by itself; a sum is the fold times the sum of its weights."""
 
+    ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
+
     def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort) -> None:
         self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Clients that replied, ascending; empty before the replies are read."""
-        return self._replies.ids
-
-    @property
-    def count(self) -> float:
-        """The number of clients that replied; 0 before the replies are read."""
-        return self._replies.count
-
-    @property
-    def share(self) -> float:
-        """Σ p_i over the clients that replied; 0 before the replies are read."""
-        return self._replies.share
-
-    @property
-    def asked(self) -> Mapping[int, int]:
-        """The round in which each of these clients was asked."""
-        return self._replies.asked
 
     def mean(self) -> U:
         """The fold of the replies. Raises TooFewReplies where the rule wants more of them."""

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 def in_notebook() -> bool:
@@ -18,6 +19,22 @@ def in_notebook() -> bool:
 def draws_bars(asked: bool | None) -> bool:
     """Whether to draw a bar: as asked, by default on a terminal and in a notebook."""
     return (sys.stderr.isatty() or sys.stdout.isatty() or in_notebook()) if asked is None else asked
+
+
+def bar(count: str, *texts: str) -> Any:
+    """A bar of rich on stderr, with its times; it is drawn within ``with``.
+
+    Args:
+        count: rich's column that counts, such as "MofNCompleteColumn"
+        texts: templates of the texts behind it
+    """
+    from rich import console  # only for a terminal
+    from rich import progress as bars
+
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)()
+    times = *map(bars.TextColumn, texts), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+    there = console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None)
+    return bars.Progress(*columns, *times, console=there, transient=True)
 
 
 @contextlib.contextmanager

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
 from ..contract.errors import Unsupported
 from ..contract.needs import Need
 from ..runtime import stopwatch, streams
+from ..runtime.handed import handed
 from ..wire.connection import Connection, Host
-from ..wire.exchange import Exchange, Tag, apart
+from ..wire.exchange import Exchange, apart
 from ..wire.fold import Fold
 from .ring import WITHIN, Field, Ring
 from .settings import SecureSum, check_installed
@@ -69,6 +70,7 @@ class SecureConnection:
     """
 
     sums_only = True
+    save, load, close = handed("inner", "save", "load", "close")
 
     def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
         check_installed()
@@ -131,18 +133,6 @@ class SecureConnection:
         if exchange.clip is not None and not ring.noise:
             fold.within = round(float(fold.total.pop(WITHIN)))  # type: ignore[arg-type]
         return fold
-
-    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
-        """As the inner connection does."""
-        return self.inner.save(acked)
-
-    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """As the inner connection does."""
-        self.inner.load(memories, acked)
-
-    def close(self) -> None:
-        """Close the inner connection."""
-        self.inner.close()
 
 
 @dataclass

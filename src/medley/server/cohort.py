@@ -16,11 +16,11 @@ from ..contract.algorithm import MessageTypes
 from ..contract.cohort import OnLate
 from ..contract.errors import MedleyError
 from ..contract.message import Message, Packed, nbytes
-from ..contract.problem import State
 from ..contract.sampling import Local, Sampling
 from ..contract.task import Lies, Task
 from ..runtime import streams
 from ..runtime.clock import Device
+from ..runtime.handed import handed
 from ..storage.events import ExchangeEvent
 from ..wire.clip import Clip
 from ..wire.codec import Codec, Plain, downlink
@@ -72,6 +72,8 @@ class LiveCohort:
     _exchanges: int = 0
     _unread: str | None = None
 
+    at_work, buffers = handed("bookkeeping", "at_work", "buffers")
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -79,16 +81,6 @@ class LiveCohort:
     def population(self) -> int:
         """The number of clients, taking part or not."""
         return len(self.p)
-
-    @property
-    def at_work(self) -> frozenset[int]:
-        """Clients whose reply to an earlier request is under way."""
-        return self.bookkeeping.at_work
-
-    @property
-    def buffers(self) -> State | None:
-        """The model's buffers as they stand; None where there are none."""
-        return self.bookkeeping.buffers
 
     @property
     def fraction(self) -> float:

@@ -7,9 +7,8 @@ the same faults on every transport, and a repeated request draws anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from ..contract.message import Packed
 from ..contract.numbers import real, take
 from ..contract.settings import Settings, check_flags
 from ..runtime import streams
+from ..runtime.handed import handed
 from ..wire.connection import Host, Transport
 from ..wire.exchange import Exchange, Tag, apart
 from ..wire.fold import Fold, regroup
@@ -96,6 +96,8 @@ class Lossy(Settings):
 
 class LossyConnection:
     """Adds faults to the exchanges of the inner connection, and passes all other calls on."""
+
+    save, load, close = handed("inner", "save", "load", "close")
 
     def __init__(self, lossy: Lossy, host: Host) -> None:
         self.lossy, self.host, self.inner = lossy, host, lossy.inner.open(host)
@@ -176,18 +178,6 @@ class LossyConnection:
                 return Fold(reply.block, failed={i: str(e)})
             return replace(reply, replies={i: packed})
         return reply
-
-    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
-        """As the inner connection does."""
-        return self.inner.save(acked)
-
-    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
-        """As the inner connection does."""
-        self.inner.load(memories, acked)
-
-    def close(self) -> None:
-        """Close the inner connection."""
-        self.inner.close()
 
 
 def _wrong(packed: Packed, fate: str) -> Packed:

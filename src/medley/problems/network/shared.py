@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...contract.errors import Unsupported
@@ -19,6 +19,7 @@ from ...contract.needs import Need
 from ...contract.personal import OwnState, PartlyShared
 from ...contract.problem import Batch, LocalLoss, Objective, State
 from ...contract.types import Data, Rows, Vec, Weights
+from ...runtime.handed import handed
 from .objective import NetworkObjective
 from .problem import NetworkProblem
 
@@ -67,6 +68,8 @@ class SharedNetwork(PartlyShared):
         joint: the problem of all parameters [d + e]. Its buffers become the shared ones.
     """
 
+    inputs, losses, hits, buffers, load_buffers = handed("joint", "inputs", "losses", "hits", "buffers", "load_buffers")
+
     def __init__(self, joint: NetworkProblem) -> None:
         self.joint = joint
         self.d, self.dtype = sum(joint.sizes[: joint.shared_count]), joint.dtype
@@ -114,10 +117,6 @@ class SharedNetwork(PartlyShared):
         """x₀ [d]; the first own part is of the same draw."""
         return self.begin_at(self.joint.initial(generator))
 
-    def inputs(self, X: Data) -> Data:
-        """As the joint problem."""
-        return self.joint.inputs(X)
-
     def bind(self, X: Data, y: Data, w: Weights = None) -> PartObjective:
         """f_i of these rows as a function of x."""
         return PartObjective(self, self.joint.bind(X, y, w), self.whole, slice(0, self.d))
@@ -125,14 +124,6 @@ class SharedNetwork(PartlyShared):
     def outputs(self, x: Vec, X: Data) -> Tensor:
         """The network's outputs in evaluation mode."""
         return self.joint.outputs(self.whole(x), X)
-
-    def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """As the joint problem."""
-        return self.joint.losses(outputs, y)
-
-    def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """As the joint problem."""
-        return self.joint.hits(outputs, y)
 
     def penalty(self, x: Vec) -> float:
         """0."""
@@ -143,14 +134,6 @@ class SharedNetwork(PartlyShared):
         out = SharedNetwork.__new__(SharedNetwork)
         vars(out).update(vars(self), joint=self.joint.restricted(allowed))
         return out
-
-    def buffers(self) -> State | None:
-        """The shared buffers."""
-        return self.joint.buffers()
-
-    def load_buffers(self, state: State) -> None:
-        """Set the shared buffers."""
-        self.joint.load_buffers(state)
 
 
 def _remade(joint: NetworkProblem, first: Vec, buffers: State) -> SharedNetwork:
@@ -180,6 +163,9 @@ class PartObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     y: Data = field(init=False)
+    transform, counts, convexity, smoothness, factor = handed(
+        "joint", "transform", "counts", "convexity", "smoothness", "factor"
+    )
 
     def __post_init__(self) -> None:
         self.n, self.d, self.y = self.joint.n, int(self.part.stop - self.part.start), self.joint.y
@@ -195,11 +181,6 @@ class PartObjective:
         """The shapes of the parameters of this part."""
         count = self.problem.joint.shared_count
         return self.joint.shapes[:count] if self.part.start == 0 else self.joint.shapes[count:]
-
-    @property
-    def transform(self) -> Any:
-        """The change of training batches; None for none."""
-        return self.joint.transform
 
     @property
     def rng(self) -> torch.Generator | None:
@@ -240,14 +221,6 @@ class PartObjective:
         """f_i(x − ηp) for every η."""
         return self.joint.losses_along(self.whole(x), self.padded(p), etas)
 
-    def convexity(self) -> float:
-        """0: no bound from below is known."""
-        return self.joint.convexity()
-
-    def smoothness(self) -> float:
-        """Infinity: no bound from above is known."""
-        return self.joint.smoothness()
-
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) [d] on these rows, in training mode."""
         return self.joint.grad(self.whole(x), rows, of_part(loss, self.part), copy=copy)[self.part]
@@ -260,10 +233,6 @@ class PartObjective:
         """∇²f_i(x) on these rows, by d products."""
         eye = torch.eye(self.d, dtype=x.dtype, device=x.device)
         return torch.stack([self.hvp(x, e, rows) for e in eye], 1)
-
-    def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
-        """Raises Unsupported."""
-        return self.joint.factor(x)
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """The outputs on these rows, in evaluation mode."""
@@ -280,10 +249,6 @@ class PartObjective:
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
         """This part of the sum of row gradients, which are bounded as a whole."""
         return self.joint.clipped(self.whole(x), rows, bound)[0][self.part].clone(), 0.0
-
-    def counts(self) -> Int[Tensor, " c"]:
-        """The number of rows of each class."""
-        return self.joint.counts()
 
     def workspace(self, x: Vec) -> Vec:
         """A copy of x that a descent may overwrite."""

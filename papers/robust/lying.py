@@ -1,0 +1,246 @@
+"""Accuracy and attack success over the share of clients that lie: figures, tables and a page of many federations.
+
+    python papers/robust/lying.py RUNS... -o page.html
+
+makes the page of finished runs under several attacks or shares of liars, and prints its tables. RUNS are folders; every
+run below them is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import medley as md
+from medley.report.document import Block, Code, Document, Figure, Figures, Heading, Legend, Table, Text
+from medley.report.figures import DARK, LIGHT, Line, Markup, lines
+from medley.report.numbers import final, usable
+from medley.report.sections.comparison import plural
+from medley.report.units import DASH, percent
+from medley.storage.atomic import replacing
+from medley.storage.result import Result
+
+BREAKS = 0.1
+"""The loss of accuracy, against the first method without liars, at which a method counts as broken."""
+
+SUCCEEDS = 0.5
+"""The success of a backdoor at which a method counts as broken."""
+
+NOBODY = "none"
+"""The attack of points without liars."""
+
+
+class Point(NamedTuple):
+    """One run.
+
+    Attributes:
+        method: its method or fold
+        attack: the kind of the attack; "none" for a run without liars, which belongs to every attack
+        share: the share of clients that lie
+        seed: its seed
+        accuracy: the share of test rows that its model labels rightly
+        success: the backdoor's success; None where it was not measured
+    """
+
+    method: str
+    attack: str
+    share: float
+    seed: int
+    accuracy: float
+    success: float | None = None
+
+
+def points(results: Iterable[Result]) -> list[Point]:
+    """A point of each run; one that did not end well has the figures of its last row."""
+    out = []
+    for r in results:
+        kind = re.search(r"kind='([^']*)'", str(r.settings.get("attack", "")))
+        share = float(r.settings.get("liars", 0.0))
+        success = _last(r, "attack_success") if "attack_success" in r.history[-1] else None
+        out.append(Point(r.method, kind[1] if kind and share else NOBODY, share, r.seed, _last(r, "accuracy"), success))
+    return out
+
+
+def _last(r: Result, name: str) -> float:
+    return final(r, name) if usable(r) else float(r.history[-1].get(name, math.nan))
+
+
+def attacks(of: Iterable[Point]) -> list[str]:
+    """Kinds of attacks, in order of first appearance."""
+    return [k for k in dict.fromkeys(p.attack for p in of) if k != NOBODY]
+
+
+def methods(of: Iterable[Point]) -> list[str]:
+    """Methods, in order of first appearance."""
+    return list(dict.fromkeys(p.method for p in of))
+
+
+def shares(of: Iterable[Point]) -> list[float]:
+    """Shares of liars, ascending."""
+    return sorted({p.share for p in of})
+
+
+def values(of: Sequence[Point], method: str, attack: str, share: float, what: str = "accuracy") -> list[float]:
+    """The figures of one method under one attack, seed by seed; those without liars belong to every attack."""
+    wanted = NOBODY if share == 0 else attack
+    found = [getattr(p, what) for p in of if (p.method, p.attack, p.share) == (method, wanted, share)]
+    return [float(v) for v in found if v is not None and math.isfinite(v)]
+
+
+def _measured(of: Sequence[Point], attack: str) -> bool:
+    return any(p.success is not None for p in of if p.attack == attack)
+
+
+def broken_at(of: Sequence[Point], method: str, attack: str) -> float | None:
+    """The least share of liars at which a method breaks: by `BREAKS`, or by `SUCCEEDS` of a backdoor; None for none."""
+    whole = values(of, methods(of)[0], attack, 0.0)
+    for share in shares(of):
+        got, success = values(of, method, attack, share), values(of, method, attack, share, "success")
+        lost = bool(whole and got) and float(np.mean(whole)) - float(np.mean(got)) > BREAKS
+        if lost or (_measured(of, attack) and share > 0 and success and float(np.mean(success)) > SUCCEEDS):
+            return share
+    return None
+
+
+def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: bool = True) -> Markup:
+    """A curve of each method over the share of liars: means over seeds, bands from the least to the most.
+
+    Args:
+        of: the runs
+        attack: the kind of the attack
+        what: "accuracy" or "success"
+        legend: whether a legend stands below; default True
+    """
+    series = []
+    for slot, method in enumerate(methods(of)):
+        at = [s for s in shares(of) if values(of, method, attack, s, what)]
+        rows = [np.array(values(of, method, attack, s, what)) for s in at]
+        if rows:
+            mean, low, high = (np.array([f(r) for r in rows]) for f in (np.mean, np.min, np.max))
+            edges = (low, high) if len(methods(of)) < 4 else (None, None)
+            # The file's legend has markers only, and the ninth method has the first one's.
+            name = f"{method}, dashed" if legend and slot >= len(LIGHT) else method
+            series.append(Line(name, slot, np.array(at), mean, *edges))
+    label = "test accuracy" if what == "accuracy" else "attack success"
+    title = f"{label} under {attack}"
+    return lines(
+        series, title=title, xlabel=f"{attack}: share of liars", ylabel=label, x="percent", y="percent", legend=legend
+    )
+
+
+def _rows(of: Sequence[Point], attack: str, what: str) -> list[list[str]]:
+    out = []
+    for method in methods(of):
+        row = [method]
+        for share in shares(of):
+            got = values(of, method, attack, share, what)
+            row.append(f"{100 * np.mean(got):.1f}" if got else DASH)
+        out.append(row)
+    return out
+
+
+def _summary(of: Sequence[Point]) -> list[list[str]]:
+    """A row of each method: its accuracy without liars, and the share at which each attack breaks it."""
+    out = []
+    for method in methods(of):
+        plain = values(of, method, NOBODY, 0.0)
+        at = [broken_at(of, method, kind) for kind in attacks(of)]
+        out.append([method, percent(float(np.mean(plain))) if plain else DASH, *map(_said, at)])
+    return out
+
+
+def _said(share: float | None) -> str:
+    return "holds" if share is None else f"{100 * share:.0f} %"
+
+
+def explained(of: Sequence[Point]) -> str:
+    """The rule by which a method counts as broken, in one sentence, with the number of seeds."""
+    seeds = plural(len({p.seed for p in of}), "seed")
+    return (
+        f"A method breaks at the least share of liars at which its mean accuracy over {seeds} is more than "
+        f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without liars, or a backdoor's mean success is above "
+        f"{100 * SUCCEEDS:.0f} %."
+    )
+
+
+def table(of: Sequence[Point]) -> str:
+    """All of it as tables in Markdown: the shares at which methods break, then the figures of each attack."""
+    at = [f"{100 * s:.0f} %" for s in shares(of)]
+    parts = [explained(of), _markdown(["", "no liars", *attacks(of)], _summary(of))]
+    for kind in attacks(of):
+        parts += [f"## {kind}: accuracy, %", _markdown(["", *at], _rows(of, kind, "accuracy"))]
+        if _measured(of, kind):
+            parts += [f"## {kind}: attack success, %", _markdown(["", *at], _rows(of, kind, "success"))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    line: Callable[[Sequence[str]], str] = lambda cells: f"| {' | '.join(cells)} |"
+    return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
+
+
+def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str | None = None) -> str:
+    """The page's HTML: where methods break, then figures and a table of each attack.
+
+    Args:
+        of: the runs, of any number of federations
+        title: its title
+        command: the command that made the runs; default none
+    """
+    slots = {m: k for k, m in enumerate(methods(of))}
+    at = [f"{100 * s:.0f} %" for s in shares(of)]
+    sections: list[tuple[str, Sequence[Block]]] = [
+        ("Where each breaks", [Legend(slots), Table(["", "no liars", *attacks(of)], _summary(of), explained(of))])
+    ]
+    for kind in attacks(of):
+        both = ("accuracy", "success") if _measured(of, kind) else ("accuracy",)
+        blocks: list[Block] = [Figures([Figure(figure(of, kind, what, legend=False)) for what in both], "two")]
+        for what in both:
+            label = "accuracy" if what == "accuracy" else "attack success"
+            note = f"Mean {label} over seeds, in per cent."
+            blocks += [Heading(label.capitalize()), Table(["liars", *at], _rows(of, kind, what), note)]
+        sections.append((kind.capitalize() if kind not in ("alie", "ipm") else kind.upper(), blocks))
+    sections.append(("Made with", [Code(command)] if command else []))
+    lede = Text(f"{len(of)} runs: {len(slots)} methods, {len(attacks(of))} attacks, shares of liars {', '.join(at)}.")
+    return Document(title, [lede], sections, tuple(slots.values())).html()
+
+
+def picture(of: Sequence[Point]) -> str:
+    """All figures in one SVG file, two in a row, which follows the reader's choice of light or dark."""
+    wanted = [(kind, "accuracy") for kind in attacks(of)]
+    wanted += [(kind, "success") for kind in attacks(of) if _measured(of, kind)]
+    panels = [figure(of, kind, what, legend=k == len(wanted) - 1) for k, (kind, what) in enumerate(wanted)]
+    body = "".join(
+        panel.replace("<svg ", f'<svg x="{390 * (k % 2)}" y="{260 * (k // 2)}" ', 1) for k, panel in enumerate(panels)
+    )
+    tall = 260 * ((len(panels) + 1) // 2) + 18 * (1 + len(methods(of)) // 3)
+    light, dark = (";".join(f"--c{k}:{c}" for k, c in enumerate(p)) for p in (LIGHT, DARK))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 {tall}" width="780" height="{tall}"><style>'
+        f":root{{color:#1b1d21;--bg:#fcfcfa;{light}}}"
+        f"@media(prefers-color-scheme:dark){{:root{{color:#e7e8ea;--bg:#15171b;{dark}}}}}</style>"
+        f'<rect width="780" height="{tall}" style="fill:var(--bg)"/>{body}</svg>\n'
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("-o", "--out", type=Path, default=Path("lying.html"))
+    given = parser.parse_args()
+    found = points(r for folder in given.runs for r in md.Board.load(folder).results)
+    print(table(found))
+    with replacing(given.out) as tmp:
+        tmp.write_text(page(found, command=shlex.join(["python", *sys.argv])), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
