@@ -21,7 +21,7 @@ from medley.contract.needs import Need
 from medley.numerics.circuit.step import SHORTEST, State, Window, integrate
 from medley.problems import LeastSquares, Synthetic
 from medley.runtime.streams import generator
-from support.oracles import digits, error, federation, quadratic_parts, run, unchecked, walk
+from support.oracles import digits, error, federation, quadratic_parts, run, walk
 from support.rig import Rig
 from support.toys import LossyTransport
 
@@ -187,9 +187,8 @@ def test_the_corrected_form_gets_to_the_optimum():
 
 def test_every_correction_in_numbers():
     """Without it, by itself."""
-    for L in (0.1, 1.0, 10.0):  # diverges whatever L is
-        far = [not float(x.norm()) < 1e6 * float(TOY.x_star.norm()) for x in _xs("signs", L=L)]
-        assert far.index(True) < 60
+    for L, rounds in ((0.1, 20), (1.0, 41), (10.0, 15)):  # diverges whatever L is
+        assert not distance("signs", ALL[:rounds], L=L) < 1e6
     assert distance("weights", ALL) > 0.1  # the plain mean's optimum
     assert distance("weights", ALL, PLAIN) < 1e-12
     assert distance("everyone", PART) > 0.5  # rests nowhere
@@ -210,10 +209,6 @@ def test_the_printed_form_with_the_right_signs_rests_at_the_plain_means_optimum(
     xs, _ = printed(TOY, ALL * 5, LR, STEPS, curvatures(TOY), {"signs", "right side", "tau"}, L)
     assert float((xs[-1] - PLAIN).norm()) < 1e-8
     assert float((xs[-1] - TOY.x_star).norm()) > 0.1
-
-
-def _xs(without: str, **how: Any) -> list[Tensor]:
-    return printed(TOY, ALL, LR, STEPS, curvatures(TOY), FIXES - {without}, **how)[0]
 
 
 # The circuit: (28), (31)-(36), Algorithm 1
@@ -548,7 +543,7 @@ def test_needs_and_settings():
     assert md.FedECADO().requires() == {Need.HESSIAN, Need.SGD, Need.PROMPT, Need.REPLIES, Need.FIXED}
     assert md.FedECADO().settings() == {"L": 1.0, "delta": 0.1}
     for bad in ({"L": 0.0}, {"L": -1.0}, {"delta": 0.0}, {"delta": None}, {"L": "auto"}, {"L": math.inf}):
-        with unchecked(), pytest.raises(md.RecipeError, match=r"FedECADO\((L|delta)=") as e:
+        with pytest.raises(md.RecipeError, match=r"FedECADO\((L|delta)=") as e:
             md.FedECADO(**bad)
         assert e.value.key in bad
 
