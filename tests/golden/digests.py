@@ -34,8 +34,12 @@ FILE = Path(__file__).with_name("digests.json")
 VALUES = Path(__file__).with_name("values.json")
 """A line for each method and problem: the values of each way to run it, less the ways that have those of ``local``."""
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Of the values, by the dtype of x: what other kernels' rounding changes stays below a tenth of it."""
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Of the values, by the dtype of x: other kernels of torch and MKL changed them by a tenth of it at most."""
+
+DEGENERATE = ("FedNL", "SHED", "MontDec")
+"""Methods that send eigenvectors. Those of a softmax's equal eigenvalues are the processor's choice, and what a codec
+leaves of them differs with it: their values there are compared to a tenth."""
 
 NAMES = {
     "Cast": ("medley.wire.codecs", "medley.core.wire"),
@@ -260,6 +264,8 @@ def compare(found: Iterable[tuple[str, Callable[[], md.Result]]]) -> Iterator[st
     here = kept["machine"] == machine()
     for name, run in found:
         now, old = reading(run), entry(values, name)
+        if name.startswith(DEGENERATE) and " / softmax" in name:
+            now = now._replace(tolerance=0.1)
         if not now.agrees(old):
             yield f"{name}: {now.kept()} where values.json has {old}"
         elif here and kept["digests"].get(name) != now.word:
