@@ -17,8 +17,9 @@ test: .venv/.ready
 	$(MAKE) --no-print-directory shapes
 
 # Annotations, with the shapes in them, are checked as the code runs: in one pass, since most tests would take twice as long.
+# One process reads the files that have such tests: to import everything under the checks takes longer than the tests.
 shapes: .venv/.ready
-	$(BIN)/pytest -n 2 --dist worksteal --jaxtyping-packages=medley,support.checked -m "shapes and not slow"
+	$(BIN)/pytest --jaxtyping-packages=medley,support.checked -m "shapes and not slow" $$(grep -rl "mark\.shapes" tests --include="test_*.py")
 
 # The slow tests run the commands of README and docs too. Two workers take each other's tests when theirs are done; those
 # marked `timed` run alone.

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.scripts import in_a_child
+
 SCRIPT = """
 import gc, sys
 import torch
@@ -35,7 +37,7 @@ def test_heavy_libraries_wait_until_they_are_needed():
 def test_an_import_that_fails_leaves_the_search_for_garbage_on():
     script = "import gc, sys\nsys.modules['medley.experiments.tune'] = None\n"
     script += "try: import medley\nexcept ImportError: print(gc.isenabled())"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "True\n"
+    assert in_a_child(script) == "True\n"
 
 
 def test_the_commands_and_the_battery_need_no_extra():
@@ -43,8 +45,7 @@ def test_the_commands_and_the_battery_need_no_extra():
     script = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
     script += "import medley.cli, medley.flower, medley.testing as t, medley as md\n"
     script += "print('secure sums' in [c.name for c in t.checks(md.FedAvg())], hasattr(md.secure, 'SecureSum'))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout == "False True\n", done.stderr
+    assert in_a_child(script) == "False True\n"
 
 
 @pytest.mark.parametrize(

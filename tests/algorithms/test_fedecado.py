@@ -21,7 +21,7 @@ from medley.contract.needs import Need
 from medley.numerics.circuit.step import SHORTEST, State, Window, integrate
 from medley.problems import LeastSquares, Synthetic
 from medley.runtime.streams import generator
-from support.oracles import digits, error, federation, quadratic_parts, run, unchecked, walk
+from support.oracles import digits, error, federation, quadratic_parts, run, walk
 from support.rig import Rig
 from support.toys import LossyTransport
 
@@ -187,9 +187,8 @@ def test_the_corrected_form_gets_to_the_optimum():
 
 def test_every_correction_in_numbers():
     """Without it, by itself."""
-    for L in (0.1, 1.0, 10.0):  # diverges whatever L is
-        far = [not float(x.norm()) < 1e6 * float(TOY.x_star.norm()) for x in _xs("signs", L=L)]
-        assert far.index(True) < 60
+    for L, rounds in ((0.1, 20), (1.0, 41), (10.0, 15)):  # diverges whatever L is
+        assert not distance("signs", ALL[:rounds], L=L) < 1e6
     assert distance("weights", ALL) > 0.1  # the plain mean's optimum
     assert distance("weights", ALL, PLAIN) < 1e-12
     assert distance("everyone", PART) > 0.5  # rests nowhere
@@ -210,10 +209,6 @@ def test_the_printed_form_with_the_right_signs_rests_at_the_plain_means_optimum(
     xs, _ = printed(TOY, ALL * 5, LR, STEPS, curvatures(TOY), {"signs", "right side", "tau"}, L)
     assert float((xs[-1] - PLAIN).norm()) < 1e-8
     assert float((xs[-1] - TOY.x_star).norm()) > 0.1
-
-
-def _xs(without: str, **how: Any) -> list[Tensor]:
-    return printed(TOY, ALL, LR, STEPS, curvatures(TOY), FIXES - {without}, **how)[0]
 
 
 # The circuit: (28), (31)-(36), Algorithm 1
@@ -382,25 +377,24 @@ def test_without_the_absent_clients_flows_it_does_not_rest():
 def test_unequal_quadratics_are_solved_at_40_percent_where_fedavg_is_not(seed):
     toy = md.problems.quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, 0.4, **UNEQUAL)
-    result = run(md.FedECADO(), fed, 400, seed=seed, eval_every=400)
+    result = run(md.FedECADO(), fed, 300, seed=seed, eval_every=300)
     assert error(result, toy.x_star) < 1e-8
-    assert error(run(md.FedAvg(), fed, 60, seed=seed, eval_every=60), toy.x_star) > 0.1
+    assert error(run(md.FedAvg(), fed, 30, seed=seed, eval_every=30), toy.x_star) > 0.1
 
 
 def test_a_logistic_regression_is_solved_with_its_default_and_with_delta():
     toy = md.problems.logistic(clients=10, d=10, mu=0.01, seed=0)
     pace = {"lr": md.scenarios.Uniform(0.2, 2.0), "epochs": md.scenarios.Integers(1, 10)}
     for delta in (0.1, 0.01):
-        assert (
-            error(run(md.FedECADO(delta=delta), federation(toy, 0.4, **pace), 500, eval_every=500), toy.x_star) < 1e-6
-        )
+        result = run(md.FedECADO(delta=delta), federation(toy, 0.4, **pace), 150, eval_every=150)
+        assert error(result, toy.x_star) < 1e-6
 
 
 def test_any_scale_of_the_learning_rates():
     """T of about 0.02, as with the paper's learning rates."""
     toy = md.problems.quadratics(clients=10, d=5, seed=1)
     pace = {"lr": md.scenarios.Uniform(0.002, 0.01), "epochs": md.scenarios.Integers(1, 10)}
-    assert error(run(md.FedECADO(), federation(toy, 0.4, **pace), 500, eval_every=500), toy.x_star) < 1e-6
+    assert error(run(md.FedECADO(), federation(toy, 0.4, **pace), 160, eval_every=160), toy.x_star) < 1e-6
 
 
 def kirchhoff(r: Rig) -> Tensor:
@@ -429,11 +423,11 @@ def test_kirchhoffs_sum_is_that_of_all_flows_whatever_is_lost(cohorts, lost):
 
 
 def test_lost_replies_leave_the_optimum_where_it_is():
-    lost = {(t, 0, (3 * t) % 10): "reply" for t in range(2, 300, 3)}
+    lost = {(t, 0, (3 * t) % 10): "reply" for t in range(2, 200, 3)}
     toy = md.problems.quadratics(clients=10, d=5, seed=1)
     half = UNEQUAL | {"lr": md.scenarios.Uniform(0.01, 0.05)}  # momentum doubles the times
     fed = federation(toy, 0.5, momentum=0.5, **half)
-    result = run(md.FedECADO(), fed, 300, eval_every=300, transport=LossyTransport(lost))
+    result = run(md.FedECADO(), fed, 200, eval_every=200, transport=LossyTransport(lost))
     assert error(result, toy.x_star) < 1e-8
 
 
@@ -548,7 +542,7 @@ def test_needs_and_settings():
     assert md.FedECADO().requires() == {Need.HESSIAN, Need.SGD, Need.PROMPT, Need.REPLIES, Need.FIXED}
     assert md.FedECADO().settings() == {"L": 1.0, "delta": 0.1}
     for bad in ({"L": 0.0}, {"L": -1.0}, {"delta": 0.0}, {"delta": None}, {"L": "auto"}, {"L": math.inf}):
-        with unchecked(), pytest.raises(md.RecipeError, match=r"FedECADO\((L|delta)=") as e:
+        with pytest.raises(md.RecipeError, match=r"FedECADO\((L|delta)=") as e:
             md.FedECADO(**bad)
         assert e.value.key in bad
 

@@ -24,7 +24,7 @@ from medley.contract import pytree as tree
 from medley.contract.messages import Model, TimedStep
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
-from support.oracles import error, federation, quadratic_parts, run, unchecked, walk
+from support.oracles import error, federation, quadratic_parts, run, walk
 from support.rig import Rig
 from support.stars import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE, N, card
 from support.toys import LossyTransport
@@ -439,10 +439,9 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
         S = sum(p_i * J_i for p_i, J_i in zip(p.tolist(), J, strict=True))
         nets = [rho * (J_i - S) for J_i in J]
         D = [T_i[i] * s_i[i] * (nets[i] - h * x) for i in range(n)]
-        with unchecked():
-            s = Server(x, S, dict(enumerate(J)), rho, T)
-            got = {i: (x, nets[i], TimedStep(D[i], float(T_i[i]))) for i in range(n)}
-            after, u = m.refresh(s, S, got, dict(enumerate(p.tolist())), rho)
+        s = Server(x, S, dict(enumerate(J)), rho, T)
+        got = {i: (x, nets[i], TimedStep(D[i], float(T_i[i]))) for i in range(n)}
+        after, u = m.refresh(s, S, got, dict(enumerate(p.tolist())), rho)
         for e in (0.0, 0.5, 2 / (1 + 2 * T * float(p @ s_i) * h)):
             whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
             assert float(torch.linalg.eigvals(whole).abs().max()) < 1
@@ -549,7 +548,7 @@ def test_a_passive_descent_counts_to_the_bit_and_one_that_runs_away_is_made_agai
             s.x, own = torch.ones_like(s.x), Net(vec(net))
             seen.append(clients.ask(self.simulate, Model(s.x), {0: own, 1: own}).each()[1])
 
-    with unchecked(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         md.run(Once(), fed, 1, progress=False)
         patch.setattr(*NO_RETRIES)
         md.run(Once(), fed, 1, progress=False)
@@ -659,8 +658,7 @@ def moved(
     """The server after a move among five clients, with a read-out of 0 and the other state as given."""
     zero = torch.zeros_like(S1)
     s = Server(**({"x": zero, "S": S1, "read": zero} | state))
-    with unchecked():
-        method().move(s, (S0, S1), zero if u is None else u, T, Rig(method(), TOY).cohort(range(N)), f * N, damped)
+    method().move(s, (S0, S1), zero if u is None else u, T, Rig(method(), TOY).cohort(range(N)), f * N, damped)
     return s
 
 
@@ -733,8 +731,7 @@ def test_clipped_sums_of_times_do_not_overrate_the_window():
         clients = SimpleNamespace(ask=lambda *a, r=replies: r, population=2, note=notes.update)
         clients.note = lambda notes=notes, **values: notes.update(values)
         s = method("client").start(one)
-        with unchecked():
-            method("client").round(s, clients)  # type: ignore[arg-type]
+        method("client").round(s, clients)  # type: ignore[arg-type]
         assert notes["window"] == pytest.approx(window if k == 1 else 0.125)
         assert float(s.rho) == pytest.approx(0.95)
 
@@ -745,8 +742,7 @@ def test_the_node_waits_where_noise_outweighs_the_times():
         replies = SimpleNamespace(sum=lambda up=up: up, share=1.0, count=2)
         clients = SimpleNamespace(ask=lambda *a, r=replies: r, population=2, note=lambda **k: seen.append(k))
         s = method("client").start(one)
-        with unchecked():
-            method("client").round(s, clients)  # type: ignore[arg-type]
+        method("client").round(s, clients)  # type: ignore[arg-type]
         assert (float(s.x), float(s.S), s.v, seen) == (1.0, 1.0, None, [])
 
 
@@ -928,16 +924,14 @@ def test_members_that_come_back_or_leave(where):
         rig(ids)
     before, S, age = flows(rig), rig.s.S, rig.s.age
     rig.s.S = S + 1.0
-    with unchecked():
-        rig.method.readmit(rig.s, rig.cohort(rig.all), [2])
+    rig.method.readmit(rig.s, rig.cohort(rig.all), [2])
     assert torch.allclose(rig.s.S, S, rtol=0, atol=1e-13)
     assert all(torch.equal(J, before[i]) for i, J in flows(rig).items())
     if where == "server":  # as if nothing had been
         assert (rig.s.age, rig.s.v is None) == (age, False)
         rig.s.late.branches, rig.s.late.asked = {4: Branch(S)}, {3: (S, S), 4: (S, S)}
         left = SimpleNamespace(p={0: 0.5, 3: 0.5})
-        with unchecked():
-            rig.method.readmit(rig.s, left, [])  # type: ignore[arg-type]
+        rig.method.readmit(rig.s, left, [])  # type: ignore[arg-type]
         assert torch.allclose(rig.s.S, (before[0] + before[3]) / 2, rtol=0, atol=1e-13)
         assert (set(rig.s.J), set(rig.s.late.asked), rig.s.late.branches) == ({0, 3}, {3}, {})
     assert (rig.s.v, rig.s.age, rig.s.rise, rig.s.way) == (None, 0.0, 0.0, 0.0)

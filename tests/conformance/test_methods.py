@@ -16,11 +16,11 @@ from support.methods import METHODS
 SHORT = {"card", "partial", "one client", "narrow codec"}
 """The short checks, which `make test` has for all variants of a method."""
 
-LONG = {"a round", "one worker", "stacks"}
+LONG = {"a round", "same again", "one worker", "stacks"}
 """Checks that `make test` leaves out.
 
-All others go through a round; the scrambled run's two workers take the same way as one; tests/engines/test_stacked.py
-has the stacks of all methods.
+All others go through a round; a resumed run has the bits of the first one only if the same run has; the scrambled run's
+two workers take the same way as one; tests/engines/test_stacked.py has the stacks of all methods.
 """
 
 FIRST = {type(m): m for m in reversed(METHODS)}

@@ -15,8 +15,8 @@ from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import stacked
 
-SIZES = (5, 17, 4, 7, 6, 12, 30)
-LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 3, 2, 1, 2, 4, 1]
+SIZES = (5, 11, 4, 7, 6, 9, 14)
+LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 2, 2, 1, 2, 3, 1]
 
 
 class Attention(nn.Module):

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import medley as md
-from support.oracles import unchecked
 
 FOLDER = Path(__file__).parents[2] / "papers" / "league"
 NAMES = (
@@ -255,8 +254,7 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
     monkeypatch.setattr(constants, "PLAN", [(toys[:1], 1.0, {"AHEAD": (0, before)})])
     monkeypatch.setattr(constants, "SEEDS", (0, 1))
     monkeypatch.setattr(constants.os, "nice", lambda _: 0)
-    with unchecked():
-        constants.run()
+    constants.run()
     lines = (tmp_path / "constants.jsonl").read_text().splitlines()
     assert len(lines) == 6
     assert constants.fednorton.AHEAD is before
@@ -278,8 +276,7 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
 def test_each_term_of_the_ablation_is_in_the_method(league: dict[str, Any]) -> None:
     import constants
 
-    with unchecked():
-        plain = constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"]
-        for label in constants.TERMS:
-            assert constants.one("T in ratios to 100", 0.0, 0, label, 0)["score"] != plain
-        assert constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"] == plain  # nothing stays changed
+    plain = constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"]
+    for label in constants.TERMS:
+        assert constants.one("T in ratios to 100", 0.0, 0, label, 0)["score"] != plain
+    assert constants.one("T in ratios to 100", 0.0, 0, "", 0)["score"] == plain  # nothing stays changed

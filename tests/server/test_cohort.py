@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import medley as md
 from medley.contract.errors import MedleyError, TooFewReplies, WireError
 from medley.contract.message import nbytes
 from medley.runtime.clock import Device
@@ -267,3 +268,18 @@ def test_ids_of_numpy_are_taken_and_one_that_is_there_twice_is_not():
     with pytest.raises(MedleyError, match=r"ask\(echo\): ids=\['Lyon'\]: give clients' ids, whole numbers"):
         c.ask(toy.echo, Say(x), ids=["Lyon"])
     assert c.bookkeeping.ledger.exchanges == 1
+
+
+def test_buffers_are_averaged_over_those_that_came_alone():
+    """Two of three clients take part: their statistics are those of a federation of the two."""
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(n, 4, generator=g) + n, torch.arange(n) % 3) for n in (5, 8, 4)]
+    net = md.problems.Network(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)), start="module")
+    pace = md.scenarios.Pace(lr=0.1, steps=2, batch=None)
+    of_three = md.Federation(net, clients=data, pace=pace, participation=md.scenarios.Fixed([[0, 2]]))
+    of_two = md.Federation(net, clients=[data[0], data[2]], pace=pace)
+    some, all_of_them = (md.run(md.FedAvg(), fed, 1, progress=False).buffers for fed in (of_three, of_two))
+    assert some is not None
+    assert all_of_them is not None
+    assert float((some[0] - all_of_them[0]).abs().max()) < 1e-5
+    assert float(some[0].abs().max()) > 0.5  # they have moved

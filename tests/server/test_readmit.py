@@ -56,7 +56,7 @@ def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None
     p = fed.draw(0, "test", None, "cpu", 1).view(1).p
     flows_of = s.J if flows == "server" else {i: m.J for i, m in memories.items() if m.J is not None}
     assert torch.allclose(s.S, sum(p[i] * J for i, J in flows_of.items()), atol=1e-12)
-    r = fed.run(method, 400, resume=tmp_path, checkpoint_every=999, eval_every=400)
+    r = fed.run(method, 250, resume=tmp_path, checkpoint_every=999, eval_every=250)
     assert float((r.x - q.x_star).norm() / q.x_star.norm()) < 1e-6
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +103,23 @@ def test_a_client_that_is_waited_for_is_late(tmp_path: Path) -> None:
     assert v.late >= 1
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path: Path) -> None:
-    code = """
-import os, sys, medley as md
-q = md.problems.quadratics(clients=3, d=4)
-stop = lambda row: row["round"] == 3 and os.kill(os.getpid(), 9)
-md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, checkpoint=sys.argv[1], on_round=stop)
-"""
-    source = os.pathsep.join([str(Path(md.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], env={**os.environ, "PYTHONPATH": source})
-    assert done.returncode == -9
+    q = md.problems.quadratics(clients=3, d=4)
+    fed = md.Federation(q.problem, clients=q.clients)
+
+    def run_until_killed() -> None:
+        stop = lambda row: row["round"] == 3 and os.kill(os.getpid(), 9)
+        md.run(md.FedAvg(), fed, 9, checkpoint=tmp_path / "run", on_round=stop)
+
+    child = multiprocessing.get_context("fork").Process(target=run_until_killed)
+    child.start()
+    child.join()
+    assert child.exitcode == -9
     v = run_view.view(tmp_path / "run")
     assert v.state == "stopped"
     assert f"run(resume={str(tmp_path / 'run')!r}) goes on" in v.message
-    q = md.problems.quadratics(clients=3, d=4)
-    md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 9, resume=tmp_path / "run")
+    md.run(md.FedAvg(), fed, 9, resume=tmp_path / "run")
     again = run_view.view(tmp_path / "run")
     assert (again.state, again.round, again.asked) == ("finished", 9, 27)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import torch
 from torch import Tensor
 
@@ -16,16 +14,6 @@ from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
 from medley.problems import Synthetic
 from medley.storage import checkpoint
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """No run-time types: for settings that mypy would refuse, and for runs of thousands of steps."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def federation(toy: Synthetic, participation: float | None = None, **pace: Any) -> md.Federation:
@@ -51,9 +39,7 @@ def digits(clients: int = 6, **pace: Any) -> md.Federation:
 
 
 def run(method: Any, fed: md.Federation, rounds: int, **options: Any) -> md.Result:
-    """Without run-time types when it is long."""
-    with unchecked() if rounds > 20 else nullcontext():
-        return md.run(method, fed, rounds, progress=False, **options)
+    return md.run(method, fed, rounds, progress=False, **options)
 
 
 def error(result: md.Result, x_star: Tensor) -> float:

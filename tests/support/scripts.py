@@ -1,9 +1,13 @@
-"""Commands of `papers/` as modules."""
+"""Commands of `papers/` as modules, and scripts in children that have not imported Medley."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import sys
+import traceback
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -19,3 +23,28 @@ def loaded(path: str) -> ModuleType:
     sys.modules[spec.name] = module  # data classes look for their module there
     spec.loader.exec_module(module)
     return module
+
+
+def in_a_child(script: str) -> str:
+    """What a script prints in a fork of this process that has not imported Medley; a new one would import torch too."""
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*multi-threaded, use of fork\(\)", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for name in [name for name in sys.modules if name.split(".")[0] == "medley"]:
+                del sys.modules[name]
+            with open(writes, "w") as out, contextlib.redirect_stdout(out):
+                exec(script, {"__name__": "__main__"})
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writes)
+    with open(reads) as out:
+        said = out.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, said
+    return said

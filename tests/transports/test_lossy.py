@@ -82,7 +82,7 @@ def test_a_run_of_faults_resumes_to_the_same_bits(where: int, tmp_path: Path):
 
 def kept(method: Algorithm[Any, Any], folder: Path, rounds: int, **options: Any) -> tuple[Result, Any, dict[int, Any]]:
     """The run, the server's state and the clients' memories that it has acknowledged."""
-    r = md.run(method, fed(), rounds, checkpoint=folder, **options)
+    r = md.run(method, fed(), rounds, checkpoint=folder, checkpoint_every=rounds, **options)
     classes = pytree.dataclasses_in(type(method.start(r.x)), method.memory)
     state = checkpoint.load(folder, classes)
     return r, state["server"], state["memories"]
@@ -134,7 +134,9 @@ def test_what_shed_holds_of_a_client_is_what_the_client_thinks_it_holds(name: st
     """At 20 % loss: as many pairs, the same ones, and the gradient where the client reported last; x* is reached."""
     method, codec = SHEDS[name]
     there = md.Federation(CURVED.problem, clients=CURVED.clients, f_star=CURVED.f_star)
-    r = md.run(method, there, 60, transport=LOSSY, codec=codec, checkpoint=tmp_path, target={"gap": 1e-10})
+    r = md.run(
+        method, there, 60, transport=LOSSY, codec=codec, checkpoint=tmp_path, checkpoint_every=60, target={"gap": 1e-10}
+    )
     assert r.status.outcome == "target"
     state = checkpoint.load(tmp_path, pytree.dataclasses_in(type(method.start(r.x)), method.memory))
     s, sim = state["server"], there.draw(0)
