@@ -75,10 +75,15 @@ def sync(folder: Path) -> None:
         os.close(fd)
 
 
-def made(folder: Path) -> Path:
-    """Make the folder, with its parents, unless it exists. Raises MedleyError when it cannot be made."""
+def made(folder: Path, *, own: bool = False) -> Path:
+    """Make the folder, with its parents, unless it exists; with ``own`` only its owner can look into it.
+
+    Raises MedleyError when it cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if own:
+            folder.chmod(0o700)
     except OSError as e:
         raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
     return folder

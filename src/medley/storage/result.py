@@ -151,9 +151,8 @@ class Result:
         """Method, seed, end and last figures, in one line."""
         last = self.history[-1] if self.history else {}
         figures = ", ".join(shown(last, k, 4) for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
-        after = f" after round {last['round']:g}" if last else ""
-        seed = shown_seed(self.seed, self.settings)
-        return f"Result({self.method}, seed {seed}: {self.status.outcome}{after}; {figures or 'no figures'})"
+        ended = f"{self.status.outcome} after round {last['round']:g}" if last else self.status.outcome
+        return f"Result({self.method}, seed {shown_seed(self.seed, self.settings)}: {ended}; {figures or 'no figures'})"
 
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else {}
@@ -182,9 +181,7 @@ class Result:
 
     def write(self, folder: str | Path) -> Path:
         """`save` into whatever folder, such as the run's own."""
-        folder = atomic.made(Path(folder))
-        if shown_seed(self.seed, self.settings) != str(self.seed):
-            folder.chmod(0o700)
+        folder = atomic.made(Path(folder), own=shown_seed(self.seed, self.settings) != str(self.seed))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))

@@ -146,8 +146,7 @@ class RunFolder:
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
-        if shown_seed(settings["seed"], settings) != str(settings["seed"]):
-            self.path.chmod(0o700)
+        atomic.made(self.path, own=shown_seed(settings["seed"], settings) != str(settings["seed"]))
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
         with atomic.replacing(self.path / RUN) as tmp:
             about = {"format": FORMAT, "settings": settings, "starts": starts}
