@@ -223,3 +223,29 @@ def test_a_compiled_module_is_the_module():
     assert fingerprint(torch.compile(module)) == fingerprint(module)
     with pytest.raises(RecipeError, match="ScriptModule keeps a state that cannot be compared"):
         fingerprint(torch.jit.script(nn.Linear(2, 2)))
+
+
+def wrapped_by(factor: float) -> Any:
+    @functools.wraps(torch.nn.functional.cross_entropy)
+    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return factor * torch.nn.functional.cross_entropy(z, y)
+
+    return loss
+
+
+def test_a_wrapper_is_not_what_it_wraps() -> None:
+    """functools.wraps gives it the module and the name of torch's own loss."""
+    plain = torch.nn.functional.cross_entropy
+    marks = {fingerprint(f) for f in (plain, wrapped_by(1.0), wrapped_by(2.0))}
+    assert len(marks) == 3
+    assert fingerprint(wrapped_by(2.0)) == fingerprint(wrapped_by(2.0))
+
+    class Linear(torch.nn.Linear):
+        slope = 0.01
+
+    class Other(torch.nn.Linear):
+        slope = 9.01
+
+    for cls in (Linear, Other):
+        cls.__module__, cls.__qualname__ = torch.nn.Linear.__module__, "Linear"
+    assert len({fingerprint(cls) for cls in (torch.nn.Linear, Linear, Other)}) == 3

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import medley as md
+from medley.storage import modules
 
 
 class Net(nn.Module):
@@ -203,15 +204,45 @@ def test_a_process_that_has_not_imported_the_class_runs_none_of_its_code(
         md.Result.load(folder, module=Net(hidden=3))
 
 
+def structure_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "model.json").read_text())["structure"]
+    return found
+
+
+def put(folder: Path, structure: dict[str, Any], x: torch.Tensor) -> None:
+    """Write a structure as if it belonged to the result, with a checksum that fits."""
+    said = {"sum": modules._sum(structure, x), "structure": structure}
+    (folder / "model.json").write_text(json.dumps(said))
+
+
+def test_a_changed_structure_is_not_loaded_and_a_huge_one_is_not_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = nn.Sequential(nn.Linear(64, 10), nn.LeakyReLU(0.01))
+    r = md.run(md.FedAvg(), federation(net), 1)
+    text = (r.save(tmp_path) / "model.json").read_text()
+    assert md.Result.load(tmp_path).model is not None
+    (tmp_path / "model.json").write_text(text.replace("0.01", "9.01"))
+    assert md.Result.load(tmp_path).model is None
+    assert "model.json is damaged: its checksum does not fit" in caplog.text
+    structure = structure_in(tmp_path)
+    structure["0"]["parameters"]["weight"]["shape"] = [10, 10**11]
+    put(tmp_path, structure, r.x)
+    assert md.Result.load(tmp_path).model is None
+    assert "a network of 1000000000010 numbers, and the folder has 650" in caplog.text
+    (tmp_path / "model.json").write_text("[" * 10**5)
+    assert md.Result.load(tmp_path).model is None
+
+
 @pytest.mark.parametrize("part", ["subprocess:Popen", "builtins:eval", "os:system"])
 def test_a_structure_cannot_name_code_outside_of_the_networks_package(
     ran: tuple[md.Federation, md.Result, Path], tmp_path: Path, part: str
 ) -> None:
-    text = (ran[2] / "model.json").read_text()
     ran[1].save(tmp_path)
+    text = json.dumps(structure_in(tmp_path))
     for old in ("torch.nn.functional:relu", f"{Net.__module__}:Net"):
         assert old in text
-        (tmp_path / "model.json").write_text(text.replace(old, part))
+        put(tmp_path, json.loads(text.replace(old, part)), ran[1].x)
         assert md.Result.load(tmp_path).model is None
 
 
@@ -255,12 +286,12 @@ def test_a_folder_of_somebody_elses_runs_no_command(tmp_path: Path, caplog: pyte
     r = md.run(md.FedAvg(), federation(md.models.mlp(64, 10)), 1)
     r.x, r.model = torch.cat([p.detach().reshape(-1) for p in net.parameters()]), net
     r.save(tmp_path)
-    whole = json.loads((tmp_path / "model.json").read_text())
+    whole = structure_in(tmp_path)
     for key in ("_compiled_call_impl", "forward", "_call_impl", "extra"):
         structure = copy.deepcopy(whole)
         for i, name in enumerate(GADGETS, 1):
             structure[str(i)]["settings"][key] = {"name": name}
-        (tmp_path / "model.json").write_text(json.dumps(structure))
+        put(tmp_path, structure, r.x)
         assert md.Result.load(tmp_path).model is None, key
     assert not (tmp_path / "ran").exists()
     assert "_compiled_call_impl is no setting of torch.nn.modules.linear:Identity" in caplog.text
@@ -284,9 +315,9 @@ def test_a_structure_names_classes_where_they_are_defined(
     ran: tuple[md.Federation, md.Result, Path], tmp_path: Path, name: str
 ) -> None:
     ran[1].save(tmp_path)
-    text = (tmp_path / "model.json").read_text()
+    text = json.dumps(structure_in(tmp_path))
     for old in ("torch.nn.functional:relu", f"{Net.__module__}:Net"):
-        (tmp_path / "model.json").write_text(text.replace(old, name))
+        put(tmp_path, json.loads(text.replace(old, name)), ran[1].x)
         assert md.Result.load(tmp_path).model is None
 
 

@@ -165,7 +165,8 @@ class Digester:
 
     def function(self, f: types.FunctionType) -> bytes:
         """A function: code, defaults, values in its closure, and the globals that it reads. Its name does not count."""
-        if _trusted(f.__module__):
+        # A wrapper has the module and the name of what it wraps, and globals of its own.
+        if _trusted(f.__module__) and _trusted(str(f.__globals__.get("__name__", ""))):
             return _hashed("function", _release(f.__module__), f.__qualname__.encode(), self._bound(f))
         found = dict(globals_read(f.__code__, f.__globals__))
         marks = self.named("_marks", vars(f))
@@ -186,7 +187,7 @@ class Digester:
 
     def type(self, cls: type) -> bytes:
         """A class of a package by its name; a user's own by its bases, functions and attributes too."""
-        if _trusted(cls.__module__):
+        if _trusted(cls.__module__) and _is_there(cls):
             return _hashed("class", _release(cls.__module__), cls.__qualname__.encode())
         made = dataclasses.is_dataclass(cls)
         own = {
@@ -320,6 +321,16 @@ def _places() -> tuple[Path, ...]:
 
 
 @functools.cache
+def _is_there(cls: type) -> bool:
+    """Whether a class is the one that its module has by its name; one made in a function has none to look for."""
+    found: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, cls if part == "<locals>" else None)
+        if found is cls:
+            return True
+    return found is None
+
+
 def _trusted(module: str | None) -> bool:
     """Whether a module is Python's, Medley's, or of an installed package: its version stands for its code."""
     top = (module or "").partition(".")[0]

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -150,25 +151,42 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
         with atomic.replacing(folder / NUMBERS) as tmp:
             save_file(lacking, tmp, {"sum": checksum({}, lacking)})
     try:
-        text = json.dumps(written(module), indent=1)
+        structure = json.loads(json.dumps(written(module)))
     except (Unwritten, ValueError) as e:
         return str(e)
     with atomic.replacing(folder / STRUCTURE) as tmp:
-        tmp.write_text(text, encoding="utf-8")
+        tmp.write_text(json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1), encoding="utf-8")
     return ""
+
+
+def _sum(structure: Any, x: Tensor) -> str:
+    """The checksum of a structure with the parameters that it is of."""
+    return checksum({"structure": json.dumps(structure)}, {"x": x.detach().cpu()})
+
+
+def _size(structure: Mapping[str, Any]) -> int:
+    """The count of the parameters and buffers of a structure, before any is made."""
+    parts = [part for part in structure.values() if "same" not in part]
+    tensors = [how for part in parts for kind in ("parameters", "buffers") for how in part[kind].values()]
+    return sum(math.prod(how["shape"]) for how in tensors if how is not None and "same" not in how)
 
 
 def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
     """The module of a folder, with parameters x [d] and buffers; None where it has no structure. Raises WireError."""
     try:
-        structure = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
+        kept = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
     try:
-        module = rebuilt(structure)
+        structure, said = kept["structure"], kept["sum"]
+        refuse_damage(folder / STRUCTURE, said, _sum(structure, x))
         kept = _numbers(folder)
+        known = sum(t.numel() for t in (x, *kept.values(), *(buffers or ())))
+        if (size := _size(structure)) > known:
+            raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, and the folder has {known}")
+        module = rebuilt(structure)
         module.load_state_dict(kept, strict=False)
         return trained(module) if _whole(module, kept) else fill(module, x, buffers)
     except WireError:
