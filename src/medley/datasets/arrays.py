@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData
 from ..numerics.fields import Fields, fields
-from ..numerics.lazy import Lazy, Mapped
+from ..numerics.lazy import Lazy, Mapped, in_memory
 from ..numerics.sparse import Sparse, is_sparse
 
 Label = str | int | float
@@ -32,23 +32,23 @@ REMEDIES = {
 def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = False) -> Tensor:
     """Rows as a tensor, dense or sparse: floats as they are, whole numbers and booleans as int64.
 
-    Rows of mapped arrays of floats are read when they are used.
+    Rows of mapped arrays of floats are read when they are used; targets and vectors are read at once.
 
     Args:
         value: an array, a tensor, nested lists, or one of SciPy's sparse matrices; several inputs a row as a dict or a
             tuple of arrays
         what: its name in messages
         client: the client that holds it, for errors; default none
-        labels: whether whole numbers in an array of objects are taken too; default False
+        labels: whether they are targets, of which whole numbers in an array of objects are taken too; default False
 
     Raises BadData, naming client, row and column, for entries that are masked, complex, dates, text or other objects,
     and for whole numbers above the largest int64.
     """
     if isinstance(value, Lazy | Fields):
-        return value
+        return in_memory(value) if labels or value.ndim < 2 else value
     if not labels and (several := fields(value, lambda v, name: as_tensor(v, f"{what}[{name}]", client))) is not None:
         return several
-    if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1:
+    if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1 and not labels:
         return Lazy([Mapped(value)])
     if is_sparse(value):
         if value.dtype.kind not in "buif":

@@ -16,6 +16,7 @@ from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer, take
 from ..contract.settings import checked
 from ..numerics.fields import described, layout, tensors
+from ..numerics.lazy import in_memory
 from ..numerics.scaling import Scaling
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
@@ -201,6 +202,7 @@ class Dataset:
                 continue
             if isinstance(given, Tensor):
                 check_tensor(given, f"{self.name}: {words}")
+                object.__setattr__(self, part, given if words.endswith(" X") else in_memory(given))
             else:
                 made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
                 object.__setattr__(self, part, made)
