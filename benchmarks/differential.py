@@ -128,9 +128,7 @@ class Case:
             rest["stream"] = md.scenarios.Split(tasks=2, mode="class")
             rest["replay"] = md.replay.Ring(capacity=4, sample=2)
         if self.dealt == "clients":
-            more = (
-                {} if self.problem in VALUES else {"classes": self.classes if self.problem != "Logistic" else 2}
-            )
+            more = {} if self.problem in VALUES else {"classes": self.classes if self.problem != "Logistic" else 2}
             given = [self.rows(i, layout) for i in range(len(self.sizes))]
             return md.Federation(self.family(), clients=given, **more, **rest)
         whole = [self.rows(i, "plain") for i in range(len(self.sizes))]

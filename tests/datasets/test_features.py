@@ -106,8 +106,13 @@ def test_names_come_with_frames_wherever_they_are_given(tmp_path: Path) -> None:
     assert kept.scaling is not None
     assert kept.scaling.same(read.scaling)
     assert read.map(torch.tanh).features == ()  # the names would not be those of tanh(age)
-    with pytest.raises(md.BadData, match="client 1 has the columns lab, age, icu, client 0 age, lab, icu"):
-        md.Federation(P, clients=[(X, y), (X[["lab", "age", "icu"]], y)])
+    swapped = md.Federation(P, clients=[(X, y), (X[["lab", "age", "icu"]], y)], test=(X[["icu", "lab", "age"]], y))
+    assert torch.equal(swapped.data.X[len(X) :], swapped.data.X[: len(X)])
+    assert torch.equal(swapped.data.X_test, swapped.data.X[: len(X)])
+    with pytest.raises(
+        md.BadData, match="client 1 lacks icu and adds ward, of the columns age, lab, icu; give all the"
+    ):
+        md.Federation(P, clients=[(X, y), (X.rename(columns={"icu": "ward"}), y)])
     with pytest.raises(md.BadData, match="test X has the columns lab, age, icu, training X age, lab, icu"):
         md.datasets.Dataset(X, y, X[["lab", "age", "icu"]], y)
 

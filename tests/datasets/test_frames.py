@@ -59,7 +59,7 @@ def test_targets_with_fractions_are_values_and_others_labels() -> None:
     ("change", "said"),
     [
         (lambda t: md.datasets.frame(t, target="dead"), "dead"),
-        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' is no numbers.*get_dummies"),
+        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' has .* in row 0, no number.*get_dummies"),
         (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
         (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
         (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),

@@ -52,10 +52,10 @@ def stored(a: np.ndarray, how: str, folder: Path) -> Any:
     }[how]()
 
 
-WAYS = (
-    "mapped, mapped columns first, mapped big-endian, mapped every second, mapped reversed, lazy, lazy columns first, "
-    "lazy big-endian, columns first, every second, every second column, reversed, big-endian, read-only, tensor"
-).split(", ") + ["tensor, transposed", "slice of a tensor"]
+MAPPED = ["mapped", "mapped columns first", "mapped big-endian", "mapped every second", "mapped reversed"]
+LAZY = ["lazy", "lazy columns first", "lazy big-endian"]
+MEMORY = ["columns first", "every second", "every second column", "reversed", "big-endian", "read-only"]
+WAYS = [*MAPPED, *LAZY, *MEMORY, "tensor", "tensor, transposed", "slice of a tensor"]
 
 
 def federation(x: str, y: str, folder: Path, outputs: int) -> md.Federation:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..numerics.columns import DATES
 from ..numerics.fields import Fields, fields
 from ..numerics.lazy import Lazy, Mapped, in_memory
 from ..numerics.sparse import Sparse, is_sparse
@@ -20,8 +21,7 @@ Label = str | int | float
 
 REMEDIES = {
     "c": "is complex; give real and imaginary parts as columns of their own",
-    "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
-    "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
+    **DATES,
     "U": "is text; give numbers, such as a column of 0 and 1 for every word",
     "S": "is text in bytes; give numbers",
     "V": "has named fields; give one array of numbers, numpy.lib.recfunctions.structured_to_unstructured(...)",
@@ -90,14 +90,24 @@ def _all_text(array: np.ndarray) -> bool:
 
 
 def as_column(values: Any, what: str) -> np.ndarray:
-    """A column [n, ...] of any values as an array. Raises BadData, naming ``what``, for a single value."""
+    """A column [n, ...] of any values as an array, bytes as text.
+
+    Raises BadData, naming ``what``, for a single value, and for masked ones.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as e:
         raise BadData(f"{what} is no column: {e}") from None
     if not array.ndim:
         raise BadData(f"{what} is {values!r}; give a value for each row")
-    return array
+    if (mask := np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(0)).any():
+        _refuse(mask, array, what, None, "is masked; fill such entries or leave these rows out")
+    if isinstance(values, list | tuple) and array.dtype.kind in "Uf" and len({type(v) for v in values}) > 1:
+        array = np.array(values, object)  # NumPy makes one text of 1 and "1", and floats of large numbers
+    try:
+        return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as e:
+        raise BadData(f"{what} has bytes that are no text in UTF-8: {e}") from None
 
 
 def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:

@@ -15,12 +15,15 @@ from torch.nn import functional as F
 from ..contract.errors import BadData, RecipeError
 from ..contract.numbers import integer, take
 from ..contract.settings import checked
-from ..numerics.fields import described, layout, tensors
+from ..numerics.columns import differ
+from ..numerics.fields import Fields, described, layout
 from ..numerics.lazy import in_memory
 from ..numerics.scaling import Scaling
+from ..numerics.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
-from .picking import carved, check_finite, drawn, marked
+from .checks import check_rows
+from .picking import carved, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -44,6 +47,10 @@ PARTS = {
 
 ASIDE = {"identity": False}
 """Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
+
+
+DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of X by numbers of your own first"
+"""The remedy where rows cannot be scaled."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +116,7 @@ class Dataset:
             # The same numbers in another order of memory would take other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
-        self._check(self.X, self.y, "training")
+        check_rows(self.X, self.y, self.classes, self.name, "training")
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
         self._check_keys()
@@ -118,7 +125,7 @@ class Dataset:
             (self.X_validation, self.y_validation, "validation"),
         ):
             if X is not None and y is not None:
-                self._check(X, y, part)
+                check_rows(X, y, self.classes, self.name, part)
                 if layout(X) != layout(self.X):
                     raise BadData(
                         f"{self.name}: a {part} row has shape {described(X)}, "
@@ -216,36 +223,6 @@ class Dataset:
             found = torch.unique(y)
             if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
                 object.__setattr__(self, "classes", len(found))
-
-    def _check(self, X: Tensor, y: Tensor, part: str) -> None:
-        if len(X) != len(y) or not len(X):
-            raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
-        if X.ndim < 2:
-            one = " One feature is X[:, None]." if X.ndim else ""
-            shape = tuple(X.shape)
-            raise BadData(f"{self.name}: {part} X has shape {shape}; rows are needed, [n, features] or more.{one}")
-        if 0 in X.shape[1:]:
-            raise BadData(f"{self.name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
-        for t, what in tensors(X, f"{self.name}: {part} X"):
-            check_finite(t, what)
-        if self.classes is None:
-            if not y.is_floating_point() and y.ndim == 1:
-                raise BadData(
-                    f"{self.name}: {part} y holds whole numbers, {int(y.min())} to {int(y.max())}. If they are labels, "
-                    "number them from 0 and give `classes=`; if they are values, give floats, y.astype('float32')."
-                )
-            check_finite(y, f"{self.name}: {part} y")
-            return
-        if y.dtype != torch.int64:
-            raise BadData(
-                f"{self.name}: {part} y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long()."
-            )
-        outside = ((y < 0) & (y.ndim == 1)) | (y >= self.classes)
-        # Sequences and maps may be padded with a negative number, or one above the classes.
-        if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
-            at = tuple(outside.nonzero()[0].tolist())
-            row = at[0]
-            raise BadData(f"{self.name}: {part} y[{row}] = {int(y[at])} is no label of 0..{self.classes - 1}.", row=row)
 
     @checked("datasets")
     def split(
@@ -366,7 +343,7 @@ class Dataset:
         h, w = self.X.shape[2:]
         if factor < 1 or h % factor or w % factor:
             raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
-        return self.map(lambda X: F.avg_pool2d(X, factor))
+        return self.map(lambda X: F.avg_pool2d(X if X.is_floating_point() else X.float(), factor))
 
     def standardise(self, like: Dataset | None = None) -> Dataset:
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
@@ -376,18 +353,37 @@ class Dataset:
 
         Args:
             like: A standardised data set whose mean and deviation are taken, such as the training rows' for a data set
-                of test rows; default None, this one's own.
+                of test rows; columns with names go by them. Default None, this one's own.
 
         Raises:
             RecipeError: ``like`` is not standardised.
+            BadData: The rows are sparse or have several inputs, or ``like`` has other columns.
         """
+        out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
+        if isinstance(self.X, Sparse | Fields):
+            raise BadData(f"{call} subtracts means, so that sparse rows would be dense; {DENSE}")
         if like is None:
             now = Scaling.of(self.X)
         elif like.scaling is None:
-            raise RecipeError(f"{self.name}.standardise(like={like!r}): it is not standardised itself", "like")
+            raise RecipeError(f"{call}: it is not standardised itself", "like")
+        elif layout(like.X) != layout(self.X):
+            raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
         else:
-            now = like.scaling
-        return replace(self._mapped(now), scaling=now.after(self.scaling))
+            now, out = like.scaling, self.ordered(like.features, call)
+        return replace(out._mapped(now), scaling=now.after(out.scaling))
+
+    def ordered(self, features: Sequence[str], call: str) -> Dataset:
+        """The data set with its columns in the order of these names, where both have names.
+
+        Raises BadData, naming the call, for other names.
+        """
+        if not features or not self.features or tuple(features) == self.features:
+            return self
+        if said := differ(self.features, features):
+            raise BadData(f"{call} {said}; give the columns of the training rows")
+        at = [self.features.index(name) for name in features]
+        scaling = None if self.scaling is None else self.scaling.picked(at)
+        return replace(self._mapped(lambda X: X[:, at]), features=tuple(features), scaling=scaling)
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
         """The data set with ``f`` applied to the X of the training, test and validation rows.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from ..numerics.lazy import Lazy
 from ..numerics.scaling import total
 from ..numerics.sparse import Sparse, not_finite
 from ..runtime import streams
+
+log = logging.getLogger("medley")
 
 Pair = tuple[Tensor, Tensor] | tuple[None, None]
 
@@ -90,3 +94,25 @@ def check_finite(values: Tensor, what: str) -> None:
         row=row,
         column=column,
     )
+
+
+def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | None, call: str) -> list[Any]:
+    """Sparse rows whose columns begin at the first one of the file, and are ``n_features``."""
+    first = min((int(X.indices.min()) for X in Xs if X.nnz), default=0)
+    if zero_based is False and not first:
+        raise BadData(f"{call}: it has an entry of column 0; give zero_based=True")
+    if zero_based is None and first:
+        log.warning(
+            "%s: no row has an entry of column 0, so columns are taken to count from 1; say zero_based=False, or True",
+            call,
+        )
+    begin = 0 if zero_based or not first else 1
+    width = Xs[0].shape[1] - begin
+    if n_features is not None and n_features < width:
+        raise BadData(
+            f"{call}: it has an entry of column {width - 1 + begin}, and n_features={n_features}; give {width}"
+        )
+    Xs = [X[:, begin:] for X in Xs]
+    for X in Xs:
+        X.resize(X.shape[0], n_features or width)
+    return Xs

@@ -244,4 +244,6 @@ def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     ):
         size, begin = whole.shape[1:].numel(), whole.storage_offset()
         return whole, [(part.storage_offset() - begin) // size for part in parts]
-    return in_memory(torch.cat(parts) if len(parts) > 1 else first), [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
+    return in_memory(torch.cat(parts) if len(parts) > 1 else first), [
+        *itertools.accumulate(map(len, parts[:-1]), initial=0)
+    ]

@@ -20,7 +20,8 @@ from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
 from ..datasets.recorded import recorded
-from ..datasets.sources import by_client, is_frame, only_key
+from ..datasets.sources import by_client, only_key
+from ..numerics.columns import is_frame
 from ..numerics.fields import integers
 from ..problems import Network
 from ..runtime import streams
