@@ -52,19 +52,8 @@ VALUES = ("LeastSquares", "Values")
 NAMES = [name for name in methods() if name != "TARGET"]  # it has no defaults
 MAPPED = ("mapped", "mapped columns first", "mapped big-endian", "mapped every second", "lazy")
 """Rows and targets of a file. Engines train such rows one client after the other, so the reference does as well."""
-LAYOUTS = (
-    "columns first",
-    "reversed",
-    "every second",
-    "tensor",
-    "lists",
-    "big-endian",
-    "read-only",
-    "sparse",
-    "float32",
-    *MAPPED,
-    *["mapped targets"] * 3,
-)
+MEMORY = ("columns first", "reversed", "every second", "tensor", "lists", "big-endian", "read-only", "float32")
+LAYOUTS = (*MEMORY, "sparse", *MAPPED, *["mapped targets"] * 3)
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Case:
         if self.problem == "Values":
             y = X[:, [0] * self.classes] + np.arange(self.classes)
         w = (rng.integers(1, 5, n) / 4,) if self.weighted else ()
-        return (laid_out(X, layout), laid_targets(y, layout), *w)
+        return (laid_out(X, layout), mapped(y, layout), *w)
 
     def family(self) -> Any:
         """The problem."""
@@ -137,7 +126,7 @@ class Case:
         squares = self.problem in VALUES
         classes = None if squares else self.classes if self.problem != "Logistic" else 2
         laid = layout if layout in ("tensor", "columns first", "mapped targets", *MAPPED) else "plain"
-        rows, targets = laid_out(X, laid), laid_targets(y, laid)
+        rows, targets = laid_out(X, laid), mapped(y, laid)
         data = md.datasets.Dataset(rows, targets, rows[:4], targets[:4], classes=classes, weights=w)
         clients = max(1, min(len(self.sizes), len(y) // 3))
         kind = md.scenarios.IID(clients)
@@ -199,16 +188,13 @@ def laid_out(X: np.ndarray, layout: str) -> Any:
             return scipy.sparse.csr_array(X)
         case "float32":
             return X.astype(np.float32)
-    return mapped(X, layout) if layout in MAPPED else X
-
-
-def laid_targets(y: np.ndarray, layout: str) -> Any:
-    """The targets y in the layout, where it is one of targets."""
-    return mapped(y, layout) if layout in MAPPED or layout == "mapped targets" else y
+    return X if layout == "mapped targets" else mapped(X, layout)
 
 
 def mapped(X: np.ndarray, layout: str) -> Any:
-    """The rows X in a file, which is gone from its folder, mapped."""
+    """The rows or targets X, mapped from a file that is gone from its folder, where the layout is such."""
+    if not layout.startswith(("mapped", "lazy")):
+        return X
     every = 2 if layout.endswith("second") else 1
     X = np.repeat(X, every, 0)
     X = X.astype(X.dtype.newbyteorder(">")) if layout.endswith("big-endian") else X

@@ -221,7 +221,9 @@ def test_damaged_files_are_named(tmp_path):
         with pytest.raises(WireError, match="damaged"):
             load(path)
     for content, message in (
-        ([1], "no partition file"),
+        ([1], "client 0 is not a list of whole numbers"),
+        ({"a": [1]}, "no partition file"),
+        ({"0": [1], "2": [0]}, "its clients are 0, 2, not 0 to 1"),
         ({"format": "other", "clients": [[1]]}, "no partition file"),
         ({"format": "medley-partition-1", "clients": []}, "holds no clients"),
         ({"format": "medley-partition-1", "clients": [[0], [1.5]]}, "client 1 is not a list of whole numbers"),

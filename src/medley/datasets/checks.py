@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData
+from ..contract.errors import BadData, RecipeError
+from ..contract.numbers import integer, take
 from ..numerics.fields import tensors
+from ..numerics.scaling import Scaling
 from .picking import check_finite
 
 
@@ -46,3 +51,32 @@ def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) 
         at = tuple(outside.nonzero()[0].tolist())
         row = at[0]
         raise BadData(f"{name}: {part} y[{row}] = {int(y[at])} is no label of 0..{classes - 1}.", row=row)
+
+
+def check_keys(data: Any) -> None:
+    """Raise BadData for keys of a data set that have not a value a row."""
+    for key, values in data.keys.items():
+        if len(values) != len(data.X):
+            raise BadData(f"{data.name}: key {key!r} has {len(values)} values for {len(data.X)} training rows.")
+    tested = 0 if data.X_test is None else len(data.X_test)
+    for key, values in data.test_keys.items():
+        if len(values) != tested:
+            raise BadData(f"{data.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
+
+
+def check_kinds(data: Any) -> None:
+    """Raise RecipeError for fields of a data set that are of another kind."""
+    if not isinstance(data.name, str):
+        raise RecipeError(f"Dataset(name={data.name!r}): give a text", "name")
+    for name in ("keys", "test_keys"):
+        if not isinstance(getattr(data, name), Mapping):
+            raise RecipeError(f"{data.name}: {name} is {getattr(data, name)!r}; give columns by name", name)
+    for name, what in (("labels", "classes"), ("features", "columns")):
+        given: object = getattr(data, name)
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise RecipeError(f"{data.name}: {name} is {given!r}; give the names of the {what}", name)
+    if data.scaling is not None and not isinstance(data.scaling, Scaling):
+        raise RecipeError(f"{data.name}: scaling is {data.scaling!r}; leave it to standardise()", "scaling")
+    take(data, integer, "classes")
+    if data.classes is not None and not 1 <= (integer(data.classes) or 0) < 2**31:
+        raise RecipeError(f"{data.name}: classes is {data.classes!r}; give a whole number", "classes")

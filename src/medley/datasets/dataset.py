@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
-from ..contract.numbers import integer, take
 from ..contract.settings import checked
 from ..numerics.columns import differ
 from ..numerics.fields import Fields, described, layout
@@ -22,7 +21,7 @@ from ..numerics.scaling import Scaling
 from ..numerics.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
-from .checks import check_rows
+from .checks import check_keys, check_kinds, check_rows
 from .picking import carved, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -109,7 +108,7 @@ class Dataset:
         # fmt: on
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        check_kinds(self)
         self._take_arrays()
         for part in ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights"):
             t = getattr(self, part)
@@ -119,7 +118,7 @@ class Dataset:
         check_rows(self.X, self.y, self.classes, self.name, "training")
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
-        self._check_keys()
+        check_keys(self)
         for X, y, part in (
             (self.X_test, self.y_test, "test"),
             (self.X_validation, self.y_validation, "validation"),
@@ -158,31 +157,6 @@ class Dataset:
         if self.classes is not None:
             said["classes"] = self.classes
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
-
-    def _check_keys(self) -> None:
-        for key, values in self.keys.items():
-            if len(values) != len(self.X):
-                raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
-        tested = 0 if self.X_test is None else len(self.X_test)
-        for key, values in self.test_keys.items():
-            if len(values) != tested:
-                raise BadData(f"{self.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
-
-    def _check_kinds(self) -> None:
-        if not isinstance(self.name, str):
-            raise RecipeError(f"Dataset(name={self.name!r}): give a text", "name")
-        for name in ("keys", "test_keys"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
-        for name, what in (("labels", "classes"), ("features", "columns")):
-            given: object = getattr(self, name)
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise RecipeError(f"{self.name}: {name} is {given!r}; give the names of the {what}", name)
-        if self.scaling is not None and not isinstance(self.scaling, Scaling):
-            raise RecipeError(f"{self.name}: scaling is {self.scaling!r}; leave it to standardise()", "scaling")
-        take(self, integer, "classes")
-        if self.classes is not None and not 1 <= (integer(self.classes) or 0) < 2**31:
-            raise RecipeError(f"{self.name}: classes is {self.classes!r}; give a whole number", "classes")
 
     def _take_arrays(self) -> None:
         """Make tensors of arrays, numbers of texts, and count the classes of whole numbers."""
@@ -231,10 +205,14 @@ class Dataset:
         validation: float | int = 0,
         seed: int = 0,
         by: str | Sequence[str] = (),
+        together: str | Sequence[str] = (),
+        last: str | Sequence[str] = (),
     ) -> Dataset:
         """Draw a test set, where there is none, and then a validation set from the training rows.
 
-        Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays.
+        Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays. Rows of
+        one patient, or of one walk, resemble each other: a model knows a test row whose neighbours it was trained on.
+        Draw such rows together.
 
         Args:
             test: Fraction of the training rows; default 0.2. 0 draws none.
@@ -242,20 +220,27 @@ class Dataset:
             seed: Of the streams (seed, "split", "test") and (seed, "split", "validation"); default 0.
             by: Keys, such as the clients', or "label": rows that are alike in all of them give this fraction each,
                 rounded, and keep a training row at least. Default none, the fraction is of all rows together.
+            together: Keys, such as "patient": rows that are alike in all of them are drawn together, until the fraction
+                of rows is about reached. Default none.
+            last: Keys, such as "walk": the part is the last rows of each, in the order in which they stand; nothing is
+                drawn. Default none.
 
         Raises:
             RecipeError: A fraction leaves a part empty, there is a validation set already, or no such key.
         """
-        out, by = self, (by,) if isinstance(by, str) else tuple(by)
-        out._strata(by)
+        out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
+        if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
+            raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
+        columns: Callable[[Dataset], list[list[np.ndarray]]] = lambda d: [d._strata(v) for v in keys_of]
+        columns(out)
         if self.X_test is None and test:
-            rest, taken = carved(len(out.X), test, seed, "test", self.name, out._strata(by))
+            rest, taken = carved(len(out.X), test, seed, "test", self.name, *columns(out))
             keys = {k: np.asarray(v)[taken.numpy()] for k, v in out.keys.items()}
             out = replace(out._rows(rest), X_test=out.X[taken], y_test=out.y[taken], test_keys=keys)
         if validation:
             if self.X_validation is not None:
                 raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
-            rest, taken = carved(len(out.X), validation, seed, "validation", self.name, out._strata(by))
+            rest, taken = carved(len(out.X), validation, seed, "validation", self.name, *columns(out))
             out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
 
@@ -303,21 +288,24 @@ class Dataset:
             out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows], test_keys=keys)
         return out
 
-    def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str) -> Dataset:
+    def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str, key: str | None = None) -> Dataset:
         """The training, test and validation rows that ``pick(X, y)`` marks, a mask [n], in their order.
 
-        The result is called ``name``. Raises ``BadData`` if no training row is left. Another part of which no row is
-        left is None.
+        The result is called ``name``. With a key, ``pick`` gets `order_of` it in the place of X. Raises ``BadData`` if
+        no training row is left. Another part of which no row is left is None.
         """
-        rows = pick(self.X, self.y).nonzero()[:, 0]
+        given = (self.X, self.X_test) if key is None else self.order_of(key)
+        rows = pick(given[0], self.y).nonzero()[:, 0]
         if not len(rows):
             raise BadData(f"{name} has no training rows.")
-        X_test, y_test = marked(self.X_test, self.y_test, pick)
+        mask = None if given[1] is None or self.y_test is None else pick(given[1], self.y_test)
+        X_test, y_test = marked(self.X_test, self.y_test, mask)
         test_keys: dict[str, np.ndarray] = {}
-        if self.test_keys and X_test is not None and self.X_test is not None and self.y_test is not None:
-            mask = pick(self.X_test, self.y_test).numpy()
-            test_keys = {k: np.asarray(v)[mask] for k, v in self.test_keys.items()}
-        X_validation, y_validation = marked(self.X_validation, self.y_validation, pick)
+        if self.test_keys and X_test is not None and mask is not None:
+            test_keys = {k: np.asarray(v)[mask.numpy()] for k, v in self.test_keys.items()}
+        X_validation, y_validation = self.X_validation, self.y_validation
+        mask = None if X_validation is None or y_validation is None else pick(X_validation, y_validation)
+        X_validation, y_validation = marked(X_validation, y_validation, mask)
         return replace(
             self._rows(rows),
             X_test=X_test,
@@ -327,6 +315,20 @@ class Dataset:
             name=name,
             test_keys=test_keys,
         )
+
+    def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
+        """The places of the training rows' and the test rows' values of a key in their common order, [n, 1] each.
+
+        Raises RecipeError for a key that is not there, BadData where test rows lack it, or there are validation rows.
+        """
+        if key not in self.keys:
+            raise RecipeError.unknown(key, self.keys, f"{self.name}: the data set")
+        if self.X_validation is not None or (self.X_test is not None and key not in self.test_keys):
+            part = "validation" if self.X_validation is not None else "test"
+            raise BadData(f"{self.name}: its {part} rows have no key {key!r}; leave them out, or draw them by split()")
+        both = [self.keys[key], *([] if self.X_test is None else [self.test_keys[key]])]
+        places = torch.from_numpy(np.unique(np.concatenate(both), return_inverse=True)[1].reshape(-1, 1).astype(float))
+        return places[: len(self.X)], None if self.X_test is None else places[len(self.X) :]
 
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""

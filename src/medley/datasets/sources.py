@@ -300,7 +300,7 @@ def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
     """
     if isinstance(given, tuple | list):
         return names_of(given[0]) if given else ()
-    names = names_of(given) if is_frame(given) else ()
+    names = tuple(columns_of(given, CALL)) if is_table(given) else ()
     target = next((name for name in TARGETS if name in names), None)
     return tuple(name for name in names if name not in (target, aside))
 

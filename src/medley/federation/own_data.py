@@ -17,6 +17,7 @@ from ..contract.errors import BadData, RecipeError, with_names
 from ..contract.problem import Family
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
+from ..datasets.folders import refuse_parts
 from ..datasets.sources import as_key, features_of, is_items, is_table, pair_of
 from ..numerics.columns import differ, in_order
 from ..numerics.fields import described, layout, tensors
@@ -137,7 +138,11 @@ def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
     """The clients' data as they are without names, and the clients' names; no names where ``clients`` is no mapping."""
     if not isinstance(clients, Mapping):
         return clients, ()
-    return list(clients.values()), tuple(map(str, clients))
+    names = tuple(map(str, clients))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadData(f"Federation(clients=...): two clients are called {twice!r}; names are texts, so give other ones")
+    return list(clients.values()), names
 
 
 @contextlib.contextmanager
@@ -265,6 +270,8 @@ def _pair_of(i: int | None, given: Any, aside: str | None, called: str, features
     except BadData as e:
         e.client = i
         raise
+    if isinstance(given, Mapping):
+        refuse_parts([*map(str, given)], f"{called} has {{}}")
     if not features or not isinstance(given, tuple | list):
         return given
     return tuple(in_order(v, features) if k in (0, 2) and names_of(v) else v for k, v in enumerate(given))
