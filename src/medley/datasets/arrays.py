@@ -102,8 +102,12 @@ def as_column(values: Any, what: str) -> np.ndarray:
         raise BadData(f"{what} is {values!r}; give a value for each row")
     if (mask := np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(0)).any():
         _refuse(mask, array, what, None, "is masked; fill such entries or leave these rows out")
-    if isinstance(values, list | tuple) and array.dtype.kind in "Uf" and len({type(v) for v in values}) > 1:
-        array = np.array(values, object)  # NumPy makes one text of 1 and "1", and floats of large numbers
+    text, real = array.dtype.kind == "U", array.dtype.kind == "f"
+    if isinstance(values, list | tuple) and (
+        text or real
+    ):  # NumPy makes one text of 1 and "1", floats of large numbers
+        odd = (not isinstance(v, str) if text else isinstance(v, int) and abs(v) > 2**53 for v in values)
+        array = np.array(values, object) if any(odd) else array
     try:
         return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
     except UnicodeDecodeError as e:

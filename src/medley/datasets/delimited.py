@@ -80,4 +80,4 @@ def _no_number(
             f"code text as numbers (columns {', '.join(map(repr, names))}), as pandas.get_dummies does before "
             "datasets.frame reads it, or name in keys= what says whose a row is"
         )
-    return bad_cell(call, cell, row, column, header, f": it {no_number(cell, 'it', remedy)}")
+    return bad_cell(call, cell, row, column, header, f", {no_number(cell, remedy)}")

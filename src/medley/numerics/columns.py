@@ -96,30 +96,34 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
 
     Raises BadData, naming the row, for dates, for cells that are no numbers, and for nan and infinity.
     """
-    if said := DATES.get(column.dtype.kind):
+    # pandas gives dates with a time zone, and Python's own, as objects.
+    times = column.dtype.kind == "O" and any(isinstance(v, date | time | timedelta) for v in column.tolist())
+    if said := DATES.get("M" if times else column.dtype.kind):
         raise BadData(f"{place} {said}, or leave it out by features=")
     try:
         values = column.astype(np.float64)
     except (TypeError, ValueError):
         row = next(i for i, v in enumerate(column.tolist()) if not is_number(v))
-        raise BadData(f"{place} {no_number(column[row], f'row {row}', remedy)}", row=row) from None
+        raise BadData(f"{place} has {column[row]!s} in row {row}, {no_number(column[row], remedy)}", row=row) from None
     if (bad := ~(np.abs(values) <= np.finfo(np.float32).max)).any():
         row = int(np.flatnonzero(bad)[0])
         raise BadData(f"{place} has {values[row]} in row {row}; fill it in or drop the row", row=row)
     return values
 
 
-def no_number(value: Any, place: str, remedy: str) -> str:
-    """The end of a sentence about a cell that is no number; ``remedy`` is that of a text with a meaning of its own."""
-    # pandas gives dates with a time zone, and Python's own, as objects.
-    if isinstance(value, date | time | timedelta) or (isinstance(value, str) and TIME.fullmatch(value)):
-        kind = "m" if isinstance(value, timedelta) else "M"
-        return f"{DATES[kind]}, or leave it out by features= ({place} has {value!s})"
+def no_number(value: Any, remedy: str) -> str:
+    """What a cell is that is no number, and what to do; ``remedy`` is that of a text with a meaning of its own."""
+    if isinstance(value, str) and TIME.fullmatch(value):
+        return (
+            "a time; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D') with t = pandas.to_datetime(column)"
+        )
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", value):
-        return f"has {value!s} in {place}, with a decimal comma; write a point, or pandas.read_csv(path, decimal=',')"
+        return (
+            "a number with a decimal comma; write a point, or give datasets.frame(pandas.read_csv(path, decimal=','))"
+        )
     if value is None or not str(value).strip():
-        return f"has no number in {place}; fill it in or drop the row"
-    return f"has {value!s} in {place}, no number; {remedy}"
+        return "no number; fill it in or drop the row"
+    return f"no number; {remedy}"
 
 
 def is_number(value: Any) -> bool:
