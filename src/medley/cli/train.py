@@ -180,7 +180,7 @@ def tune(
     methods = r.methods(names_in(algorithms))
     grids = [r.grid(m) for m in methods]
     if not all(grids):
-        said = f"{recipe_file} has no settings to try; give some, such as [tune] with lr = [0.3, 1, 3]"
+        said = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"
         raise RecipeError(said, "tune")
     how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
