@@ -11,22 +11,13 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
-from ..numerics.columns import DATES
+from ..numerics.columns import REMEDIES
 from ..numerics.fields import Fields, fields
 from ..numerics.lazy import Lazy, Mapped, in_memory
 from ..numerics.sparse import Sparse, is_sparse
 
 Label = str | int | float
 """The name of a class, as the user's targets have it; a bool is an int."""
-
-REMEDIES = {
-    "c": "is complex; give real and imaginary parts as columns of their own",
-    **DATES,
-    "U": "is text; give numbers, such as a column of 0 and 1 for every word",
-    "S": "is text in bytes; give numbers",
-    "V": "has named fields; give one array of numbers, numpy.lib.recfunctions.structured_to_unstructured(...)",
-}
-"""Kinds of NumPy arrays that are no numbers, and the end of a sentence about each."""
 
 
 def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = False) -> Tensor:

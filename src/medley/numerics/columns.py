@@ -27,11 +27,15 @@ FINE = 128.0
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
 
-DATES = {
+REMEDIES = {
+    "c": "is complex; give real and imaginary parts as columns of their own",
     "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
     "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
+    "U": "is text; give numbers, such as a column of 0 and 1 for every word",
+    "S": "is text in bytes; give numbers",
+    "V": "has named fields; give one array of numbers, numpy.lib.recfunctions.structured_to_unstructured(...)",
 }
-"""Kinds of NumPy arrays that are times, and the end of a sentence about each."""
+"""Kinds of NumPy arrays that are no numbers, and the end of a sentence about each."""
 
 
 def is_hugging_face(value: object) -> bool:
@@ -98,7 +102,8 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     """
     # pandas gives dates with a time zone, and Python's own, as objects.
     times = column.dtype.kind == "O" and any(isinstance(v, date | time | timedelta) for v in column.tolist())
-    if said := DATES.get("M" if times else column.dtype.kind):
+    kind = "M" if times else column.dtype.kind
+    if (said := REMEDIES.get(kind)) and kind not in "US":  # texts may be numbers
         raise BadData(f"{place} {said}, or leave it out by features=")
     try:
         values = column.astype(np.float64)
