@@ -456,6 +456,7 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
     colour = list(RNG.integers(0, 256, (4, 5, 6, 3), np.uint8))
     columns = Split(grey=grey, colour=colour, label=[0, 2, 1, 0], a=[1, 2, 3, 4], b=[0.5] * 4, who=list("xxyy"))
     columns["ragged"] = [grey[0], grey[0].T, grey[0], grey[0]]
+    columns |= {"word": ["no", "yes", "no", "no"], "half": [0, 1, 0.5, 1], "far": [1e8, 1e8 + 1, 1e8 + 2, 1e8 + 3]}
     stand_in = ModuleType("datasets")
     asked: list[object] = []
 
@@ -474,6 +475,11 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
     r = datasets.hub("some/set", ["a", "b"], target="a", regression=True, test=None)
     assert (r.X.tolist(), r.y.tolist(), r.classes) == ([[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]], [1, 2, 3, 4], None)
     assert r.X_test is None
+    words = datasets.hub("some/set", ["far", "b"], target="word")
+    assert (words.y.tolist(), words.labels, words.X[:, 0].tolist()) == ([0, 1, 0, 0], ("no", "yes"), columns["far"])
+    assert datasets.hub("some/set", "grey", target="far", regression=True).y.tolist() == columns["far"]
+    with pytest.raises(BadData, match="target 0.5 in row 2 is no class; pass regression=True"):
+        datasets.hub("some/set", "grey", target="half")
     with pytest.raises(RecipeError, match="Did you mean 'label'"):
         datasets.hub("some/set", "grey", target="labels")
     with pytest.raises(RecipeError, match="Did you mean 'test'"):

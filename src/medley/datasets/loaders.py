@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -99,17 +100,12 @@ def _numbers(source: Iterable[Any]) -> Iterator[int]:
     return (int(i) for i in chain.from_iterable(v if isinstance(v, list | tuple) else (v,) for v in source))
 
 
-class _unmoved:
-    """A context that leaves torch's random streams, and those of a loader, as they were."""
-
-    def __init__(self, *owners: Any) -> None:
-        own = (getattr(owner, "generator", None) for owner in owners)
-        self.streams = [g for g in own if isinstance(g, torch.Generator)]
-
-    def __enter__(self) -> None:
-        self.kept = [torch.get_rng_state(), *(g.get_state() for g in self.streams)]
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self.kept[0])
-        for g, state in zip(self.streams, self.kept[1:], strict=True):
-            g.set_state(state)
+@contextmanager
+def _unmoved(*owners: Any) -> Iterator[None]:
+    """A context that leaves torch's random stream, and those of a loader and its sampler, as they were."""
+    streams = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), torch.Generator)]
+    kept = [g.get_state() for g in streams]
+    with torch.random.fork_rng(devices=[]):
+        yield
+    for g, state in zip(streams, kept, strict=True):
+        g.set_state(state)

@@ -73,17 +73,17 @@ def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
     Raises BadData, naming the row, for a label that the training rows have not, and for whole numbers that may be
     either.
     """
-    if not data.labels or isinstance(y, Tensor) or (not is_text(y) and not raw):
-        given = [] if y is None or not data.labels else np.unique(np.asarray(y)).tolist()
-        if {*data.labels} != {*range(len(data.labels))} and {*given} <= {*data.labels} and given:
-            raw = not {*given} <= {*range(len(data.labels))}
-            if not raw:
-                raise BadData(
-                    f"{where}: the targets may be the labels {', '.join(map(str, data.labels))}, or their numbers from "
-                    "0; give a frame for labels, or a data set of its own, datasets.Dataset(X, y, labels=...)"
-                )
-        if not raw:
-            return y
+    labels, numbers = {*data.labels}, {*range(len(data.labels))}
+    if labels and labels != numbers and not raw and not is_text(y):
+        given = {*np.unique(np.asarray(y)).tolist()}
+        raw = bool(given) and given <= labels
+        if raw and given <= numbers:
+            raise BadData(
+                f"{where}: the targets may be the labels {', '.join(map(str, data.labels))}, or their numbers from 0; "
+                "give a frame for labels, or a data set of its own, datasets.Dataset(X, y, labels=...)"
+            )
+    if not labels or not (raw or is_text(y)):
+        return y
     places = {str(name): k for k, name in enumerate(data.labels)}
     spelt: Callable[[Any], str] = lambda v: str(int(v) if isinstance(v, float) and v.is_integer() else v)
     found = [places.get(spelt(v)) for v in np.asarray(y).tolist()]
