@@ -478,7 +478,7 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
     words = datasets.hub("some/set", ["far", "b"], target="word")
     assert (words.y.tolist(), words.labels, words.X[:, 0].tolist()) == ([0, 1, 0, 0], ("no", "yes"), columns["far"])
     assert datasets.hub("some/set", "grey", target="far", regression=True).y.tolist() == columns["far"]
-    with pytest.raises(BadData, match="target 0.5 in row 2 is no class; pass regression=True"):
+    with pytest.raises(BadData, match=r"target 0.5 in row 2 is no class; pass regression=True"):
         datasets.hub("some/set", "grey", target="half")
     with pytest.raises(RecipeError, match="Did you mean 'label'"):
         datasets.hub("some/set", "grey", target="labels")

@@ -99,3 +99,14 @@ def test_rows_standardised_by_the_data_set_train_as_those_standardised_by_hand()
     data = [md.datasets.Dataset(X, y).standardise(), md.datasets.Dataset(by_hand, y)]
     one, two = (md.run(md.Newton(), md.Federation(P, data=d, partition=md.scenarios.IID(4)), 12) for d in data)
     assert one.summary["loss"] == pytest.approx(two.summary["loss"], rel=1e-6)
+
+
+def test_the_log_says_where_a_network_merges_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    net = md.problems.Network(torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Flatten(0)), loss="mse")
+    near = np.c_[NEAR, NEAR]
+    for rows, y, said in ((X, NEAR, "inputs"), (near, FAR, "targets"), (near, NEAR, ""), (X - X.mean(0), NEAR, "")):
+        caplog.clear()
+        with caplog.at_level("WARNING", "medley"):
+            md.Federation(net, clients=[(rows, y)]).draw(0)
+        assert caplog.text.count("merges some of them: standardise them") == bool(said)
+        assert f"the {said} lie" in caplog.text or not said

@@ -148,7 +148,8 @@ def kept_apart(X: np.ndarray) -> np.ndarray:
     """
     if X.dtype.kind not in "fiu" or (X.dtype.kind == "f" and X.itemsize < 8) or X.itemsize < 4 or not len(X):
         return np.ascontiguousarray(X, np.float32)
-    small = np.ascontiguousarray(X, np.float32)
+    with np.errstate(over="ignore"):  # infinities are refused where they are read
+        small = np.ascontiguousarray(X, np.float32)
     off = (small != X).any(0)
     if not off.any():
         return small
