@@ -48,18 +48,12 @@ from medley.storage.run_folder import holds_run
 from medley.transports import Local, Lossy, Processes
 from medley.wire.codecs import Cast, Delta, Quantise, TopK
 
+VALUES = ("LeastSquares", "Values")
 NAMES = [name for name in methods() if name != "TARGET"]  # it has no defaults
-LAYOUTS = (
-    "columns first",
-    "reversed",
-    "every second",
-    "tensor",
-    "lists",
-    "big-endian",
-    "read-only",
-    "sparse",
-    "float32",
-)
+MAPPED = ("mapped", "mapped columns first", "mapped big-endian", "mapped every second", "lazy")
+"""Rows and targets of a file. Engines train such rows one client after the other, so the reference does as well."""
+MEMORY = ("columns first", "reversed", "every second", "tensor", "lists", "big-endian", "read-only", "float32")
+LAYOUTS = (*MEMORY, "sparse", *MAPPED, *["mapped targets"] * 3)
 
 
 @dataclass(frozen=True)
@@ -93,16 +87,20 @@ class Case:
         rng = np.random.default_rng([self.seed % 1000, i])
         n = self.sizes[i]
         X = rng.normal(size=(n, self.d)).astype(np.float32).astype(np.float64)
-        y = rng.integers(0, self.classes if self.problem != "Logistic" else 2, n)
+        y: Any = rng.integers(0, self.classes if self.problem != "Logistic" else 2, n)
         if self.problem == "LeastSquares":
             y = X @ np.arange(1.0, self.d + 1) + y
+        if self.problem == "Values":
+            y = X[:, [0] * self.classes] + np.arange(self.classes)
         w = (rng.integers(1, 5, n) / 4,) if self.weighted else ()
-        return (laid_out(X, layout), y, *w)
+        return (laid_out(X, layout), mapped(y, layout), *w)
 
     def family(self) -> Any:
         """The problem."""
         if self.problem == "Network":
             return md.problems.Network(md.models.mlp(self.d, self.classes, (3,)))
+        if self.problem == "Values":
+            return md.problems.Network(md.models.mlp(self.d, self.classes, (3,)), loss="mse")
         return getattr(md.problems, self.problem)(mu=1e-2)
 
     def federation(self, layout: str = "plain") -> md.Federation:
@@ -119,19 +117,17 @@ class Case:
             rest["stream"] = md.scenarios.Split(tasks=2, mode="class")
             rest["replay"] = md.replay.Ring(capacity=4, sample=2)
         if self.dealt == "clients":
-            more = (
-                {} if self.problem == "LeastSquares" else {"classes": self.classes if self.problem != "Logistic" else 2}
-            )
+            more = {} if self.problem in VALUES else {"classes": self.classes if self.problem != "Logistic" else 2}
             given = [self.rows(i, layout) for i in range(len(self.sizes))]
             return md.Federation(self.family(), clients=given, **more, **rest)
         whole = [self.rows(i, "plain") for i in range(len(self.sizes))]
         X, y = (np.concatenate([r[k] for r in whole]) for k in (0, 1))
         w = torch.tensor(np.concatenate([r[2] for r in whole])) if self.weighted else None
-        squares = self.problem == "LeastSquares"
+        squares = self.problem in VALUES
         classes = None if squares else self.classes if self.problem != "Logistic" else 2
-        rows = torch.as_tensor(laid_out(X, layout if layout in ("tensor", "columns first") else "plain"))
-        test = (rows[:4], torch.as_tensor(y)[:4])
-        data = md.datasets.Dataset(rows, torch.as_tensor(y), *test, classes=classes, weights=w)
+        laid = layout if layout in ("tensor", "columns first", "mapped targets", *MAPPED) else "plain"
+        rows, targets = laid_out(X, laid), mapped(y, laid)
+        data = md.datasets.Dataset(rows, targets, rows[:4], targets[:4], classes=classes, weights=w)
         clients = max(1, min(len(self.sizes), len(y) // 3))
         kind = md.scenarios.IID(clients)
         if self.dealt == "dirichlet" and classes:
@@ -192,7 +188,21 @@ def laid_out(X: np.ndarray, layout: str) -> Any:
             return scipy.sparse.csr_array(X)
         case "float32":
             return X.astype(np.float32)
-    return X
+    return X if layout == "mapped targets" else mapped(X, layout)
+
+
+def mapped(X: np.ndarray, layout: str) -> Any:
+    """The rows or targets X, mapped from a file that is gone from its folder, where the layout is such."""
+    if not layout.startswith(("mapped", "lazy")):
+        return X
+    every = 2 if layout.endswith("second") else 1
+    X = np.repeat(X, every, 0)
+    X = X.astype(X.dtype.newbyteorder(">")) if layout.endswith("big-endian") else X
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        np.save(file, np.asfortranarray(X) if layout.endswith("first") else X)
+        file.flush()
+        rows = np.load(file.name, mmap_mode="r")[::every]
+    return md.datasets.lazy(rows) if layout == "lazy" else rows
 
 
 @st.composite
@@ -219,9 +229,10 @@ def cases(draw: st.DrawFn) -> Case:
         needs & {Need.STREAM, Need.REPLAY},
         needs & {Need.CONVEX, Need.FACTOR, Need.QUADRATIC, Need.WEIGHTS},
     )
+    values = [] if stream or Need.CLASSES in needs else ["Values"]
     problems = ["Softmax", "Softmax", "Logistic", *([] if needs & {Need.STREAM, Need.CLASSES} else ["LeastSquares"])]
-    problems = ["LeastSquares"] if Need.QUADRATIC in needs else problems + ["Network"] * (not convex)
-    problem = draw(st.sampled_from(["Network"] if needs & {Need.NETWORK, Need.NOISE} else problems))
+    problems = ["LeastSquares"] if Need.QUADRATIC in needs else problems + ["Network", *values] * (not convex)
+    problem = draw(st.sampled_from(["Network", *values] if needs & {Need.NETWORK, Need.NOISE} else problems))
     return Case(
         seed=draw(st.integers(0, 10**6)),
         method=method,
@@ -231,9 +242,9 @@ def cases(draw: st.DrawFn) -> Case:
         d=draw(st.integers(1, 4)),
         classes=draw(st.integers(2, 4)),
         layout=draw(st.sampled_from(LAYOUTS)),
-        weighted=problem != "Network" and some(0.2),
+        weighted=problem not in ("Network", "Values") and some(0.2),
         dealt=pick("clients", "clients", "iid", "dirichlet"),
-        stream=bool(stream) or (problem != "LeastSquares" and some(0.1)),
+        stream=bool(stream) or (problem not in VALUES and some(0.1)),
         pace=tuple(pace.items()),
         participation=1.0 if Need.EVERYONE in needs else pick(1.0, 1.0, 0.5, "Bernoulli"),
         devices=some(0.3),
@@ -289,14 +300,16 @@ def check(case: Case, counts: Counter[str]) -> None:
     counts["refused" if reference is None else reference.status.outcome] += 1
     sparse = case.layout == "sparse"
     if not (sparse and (case.problem == "Network" or case.dealt != "clients")):
-        other, r = outcome(lambda: case.run(case.layout))
-        if sparse and other.startswith("Unsupported: sparse rows have no"):
+        how = {"engine": "seq"} if case.layout in MAPPED else {}
+        plain = outcome(lambda: case.run(**how))[0] if how else want
+        other, r = outcome(lambda: case.run(case.layout, **how))
+        if sparse and other.startswith("Unsupported: sparse rows are for"):
             counts["sparse refused"] += 1
         elif sparse and r is not None and reference is not None:
             if case.codec == "none" and not case.faults:
                 near(r, reference, "sparse rows")
         else:
-            assert other == want, f"layout {case.layout}: {other}, and plain {want}"
+            assert other == plain, f"layout {case.layout}: {other}, and plain {plain}"
         counts["layout"] += 1
     if case.workers:
         inner = Processes(case.workers)

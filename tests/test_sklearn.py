@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -120,3 +124,14 @@ def test_what_does_not_converge_says_so():
 def test_what_makes_no_sense_is_refused(settings, given, said):
     with pytest.raises(ValueError, match=said):
         FederatedLogisticRegression(**settings).fit(np.eye(6), np.arange(6) % 2, **given)
+
+
+@pytest.mark.parametrize("model", [FederatedLogisticRegression(), FederatedRidge()])
+def test_sparse_rows_are_fitted_as_dense_ones(model: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = (rng.random((120, 9)) < 0.3).astype(float)  # one-hot
+    y = (X @ np.arange(-4, 5) + rng.normal(size=120) > 0).astype(int)
+    thin, dense = scipy.sparse.csr_matrix(X), clone(model).fit(X, y, sites=3)
+    sparse = clone(model).fit(thin, y, sites=3)
+    assert np.allclose(sparse.coef_, dense.coef_, atol=1e-8)
+    assert np.allclose(sparse.predict(thin), dense.predict(X), atol=1e-8)

@@ -59,9 +59,19 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     max_iter: int
     tol: float
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _rows(self, X: Any) -> Any:
+        """Rows to predict, dense or sparse."""
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, accept_sparse="csr", reset=False)
+
     def _read(self, X: Any, y: Any, sample_weight: Any, sites: Any, **checks: Any) -> tuple[Array, ...]:
         """X, y, weights and sites numbered from 0, all without the rows of weight 0."""
-        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse="csr", **checks)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         n = len(y)
         if sites is None or isinstance(sites, int):
@@ -178,8 +188,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     def decision_function(self, X: Any) -> Array:
         """Margins [n] of the second of two classes, or outputs [n, classes]."""
-        check_is_fitted(self)
-        z: Array = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
+        z: Array = self._rows(X) @ self.coef_.T + self.intercept_
         return z[:, 0] if len(self.classes_) == 2 else z
 
     def predict(self, X: Any) -> Array:
@@ -227,5 +236,4 @@ class FederatedRidge(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Predictions [n]."""
-        check_is_fitted(self)
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_ + self.intercept_)
+        return np.asarray(self._rows(X) @ self.coef_ + self.intercept_)

@@ -109,6 +109,18 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["run", "{file}", "--set", "pace.lrr=2"], "my.toml: pace has no 'lrr'. Did you mean 'lr'?"),
         (["run", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
         (["run"], "give a recipe, or --resume"),
+        (
+            ["run", "--resume", "nowhere"],
+            "medley run --resume nowhere: there is no such folder; give that of an earlier",
+        ),
+        (
+            ["run", "{file}", "--set", "run.device=cuda:77"],
+            "torch finds no such device here; leave device= out, or take 'cpu' (run.device of a recipe)",
+        ),
+        (
+            ["tune", "{file}", "--set", "tune={{}}"],
+            "has no settings to try; give some, [tune] grid = { lr = [0.3, 1, 3] }",
+        ),
         (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
         (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; say --on processes"),
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),

@@ -95,3 +95,24 @@ def test_nothing_is_written_over(tmp_path):
     assert got.exit_code == 2
     assert "something already" in got.stderr
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_full_disk_leaves_no_half_of_a_project(tmp_path, monkeypatch):
+    write, left = Path.write_text, [3]
+
+    def fills(self, text, encoding=None):
+        left[0] -= 1
+        if not left[0]:
+            write(self, text[:10], encoding)
+            raise OSError(28, "No space left on device", str(self))
+        return write(self, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", fills)
+    got = medley("new", tmp_path / "wards")
+    assert got.exit_code == 2
+    assert "No space left on device" in got.stderr
+    assert not (tmp_path / "wards").exists()
+    (tmp_path / "mine").mkdir()
+    left[0] = 3
+    assert medley("new", tmp_path / "mine").exit_code == 2
+    assert not any((tmp_path / "mine").iterdir())

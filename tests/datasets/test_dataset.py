@@ -256,3 +256,51 @@ def test_split_by_draws_from_each_value_and_leaves_each_a_training_row() -> None
 def test_a_number_of_rows_in_place_of_a_fraction_is_told_of_it() -> None:
     with pytest.raises(RecipeError, match=r"split\(test=10\) takes 50 of 50 rows; .*, such as 10 / 50 for 10 rows"):
         Dataset(torch.zeros(50, 2), torch.zeros(50)).split(10)
+
+
+def walks(n: int = 12, each: int = 10) -> Dataset:
+    """Rows of ``n`` walks in two clinics, each with its walk's number and its own."""
+    walk, step = np.repeat(np.arange(n), each), np.tile(np.arange(each), n)
+    keys = {"walk": walk, "clinic": np.array(["a", "b"])[walk % 2]}
+    return Dataset(np.c_[walk, step].astype(np.float32), np.arange(n * each) % 2, keys=keys)
+
+
+@pytest.mark.parametrize("by", [(), "clinic"])
+def test_rows_that_belong_together_stay_on_one_side(by: str) -> None:
+    d = walks().split(test=0.25, validation=0.25, by=by, together="walk")
+    assert d.X_test is not None
+    assert d.X_validation is not None
+    sides = [set(X[:, 0].tolist()) for X in (d.X, d.X_test, d.X_validation)]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 12
+    assert [len(X) for X in (d.X, d.X_test, d.X_validation)] == ([70, 30, 20] if not by else [80, 20, 20])
+    if by:
+        assert sum(v % 2 for v in sides[1]) == 1
+    assert d.test_keys["walk"].tolist() == d.X_test[:, 0].tolist()
+    assert set(walks().split(0.25, seed=1, together="walk").test_keys["walk"]) != sides[1]
+
+
+def test_the_last_rows_of_each_are_taken_in_their_order() -> None:
+    d = walks().split(test=0.2, validation=0.25, last="walk")
+    assert d.X_test is not None
+    assert d.X_validation is not None
+    assert set(d.X_test[:, 1].tolist()) == {8, 9}
+    assert set(d.X_validation[:, 1].tolist()) == {6, 7}
+    assert set(d.X[:, 1].tolist()) == {0, 1, 2, 3, 4, 5}
+    assert [len(X) for X in (d.X, d.X_test, d.X_validation)] == [72, 24, 24]
+
+
+def test_splits_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RecipeError, match="rows that stay together differ in by="):
+        walks().split(together="clinic", by="walk")
+    with pytest.raises(RecipeError, match="last= goes without by= and together="):
+        walks().split(together="walk", last="walk")
+    with pytest.raises(RecipeError, match="'patient'"):
+        walks().split(together="patient")
+    with pytest.raises(RecipeError, match="takes 0 of 120 rows"):
+        walks(1, 120).split(together="walk")
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64, torch.float32])
+def test_pooled_whole_numbers_keep_their_fractions(kind: torch.dtype) -> None:
+    image = torch.tensor([[[1, 2], [2, 2]]], dtype=kind)
+    assert Dataset(torch.stack([image, image]), [0, 1]).pool(2).X.flatten().tolist() == [1.75, 1.75]

@@ -106,8 +106,13 @@ def test_names_come_with_frames_wherever_they_are_given(tmp_path: Path) -> None:
     assert kept.scaling is not None
     assert kept.scaling.same(read.scaling)
     assert read.map(torch.tanh).features == ()  # the names would not be those of tanh(age)
-    with pytest.raises(md.BadData, match="client 1 has the columns lab, age, icu, client 0 age, lab, icu"):
-        md.Federation(P, clients=[(X, y), (X[["lab", "age", "icu"]], y)])
+    swapped = md.Federation(P, clients=[(X, y), (X[["lab", "age", "icu"]], y)], test=(X[["icu", "lab", "age"]], y))
+    assert torch.equal(swapped.data.X[len(X) :], swapped.data.X[: len(X)])
+    assert torch.equal(swapped.data.X_test, swapped.data.X[: len(X)])
+    with pytest.raises(
+        md.BadData, match="client 1 lacks icu and adds ward, of the columns age, lab, icu; give all the"
+    ):
+        md.Federation(P, clients=[(X, y), (X.rename(columns={"icu": "ward"}), y)])
     with pytest.raises(md.BadData, match="test X has the columns lab, age, icu, training X age, lab, icu"):
         md.datasets.Dataset(X, y, X[["lab", "age", "icu"]], y)
 
@@ -143,3 +148,111 @@ def test_later_test_rows_are_taken_by_name_and_must_have_the_scale_of_training()
     assert torch.equal(swapped.data.X_test[:, 2], rows.X[:, 0])
     with pytest.raises(md.RecipeError, match="it is not standardised itself"):
         rows.standardise(like=plain)
+
+
+def test_every_door_takes_frames_by_the_names_of_columns() -> None:
+    """Test rows in another order of columns: what the run says of them is what predict gives."""
+    table, later = wards(), wards()
+    swapped = later[["died", "icu", "age", "lab"]]
+    rows, truth = swapped.drop(columns="died"), later["died"]
+    data = md.datasets.frame(table, target="died", client="hospital")
+    scaled = data.standardise()
+    usual = swapped.rename(columns={"died": "label"})
+    own = table.drop(columns="hospital").rename(columns={"died": "label"})
+    pairs = [(own.drop(columns="label"), own["label"]), (rows, truth)]
+    for name, make in {
+        "like": lambda: md.Federation(
+            P, clients=scaled, test=md.datasets.frame(swapped, "died").standardise(like=scaled)
+        ),
+        "a raw frame": lambda: md.Federation(P, clients=scaled, test=usual),
+        "a raw pair": lambda: md.Federation(P, clients=scaled, test=(rows, truth)),
+        "not scaled": lambda: md.Federation(P, clients=data, test=usual),
+        "frames of clients": lambda: md.Federation(P, clients=[own, usual], test=usual),
+        "pairs of clients": lambda: md.Federation(P, clients=pairs, test=(rows, truth)),
+        "own tests": lambda: md.Federation(P, clients=[(*pair, rows, truth) for pair in pairs]),
+        "data": lambda: md.Federation(P, data=own, partition=md.scenarios.IID(2), test=usual),
+    }.items():
+        result = md.run(md.Newton(), make(), 8, progress=False)
+        right = float((result.predict(rows) == truth).mean())
+        assert result.summary["accuracy"] == pytest.approx(right), name
+        assert right > 0.97, name
+
+
+def test_columns_that_differ_are_named_at_every_door() -> None:
+    table = wards().drop(columns="hospital")
+    data = md.datasets.frame(table, target="died").standardise()
+    usual = table.rename(columns={"died": "label"})
+    of = {"data": data, "partition": md.scenarios.IID(2)}
+    with pytest.raises(md.BadData, match="lacks icu; give the columns"):
+        md.Federation(P, **of, test=usual.drop(columns="icu"))
+    with pytest.raises(md.BadData, match="adds ward; give the columns"):
+        md.Federation(P, **of, test=usual.assign(ward=1))
+    with pytest.raises(md.BadData, match=r"standardise\(like=.*shape \[3\], these \[2\]"):
+        md.datasets.frame(table.drop(columns="icu"), "died").standardise(like=data)
+    with pytest.raises(md.BadData, match="lacks icu and adds ward"):
+        md.datasets.frame(table.rename(columns={"icu": "ward"}), "died").standardise(like=data)
+    bare = md.datasets.Dataset(table[["age", "lab", "icu"]].to_numpy(float), table["died"].to_numpy())
+    with pytest.raises(md.BadData, match="the training rows are standardised and the test rows are not"):
+        md.Federation(P, **of, test=bare)
+    assert md.Federation(P, **of, test=bare.standardise(like=data)).data.X_test is not None
+
+
+def test_arrays_beside_standardised_rows_are_taken_as_they_are_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = wards().drop(columns="hospital")
+    data = md.datasets.frame(table, target="died").standardise()
+    with caplog.at_level("WARNING", "medley"):
+        md.Federation(P, data=data, partition=md.scenarios.IID(2), test=(data.X, data.y))
+    assert "these rows are taken to be scaled as they are" in caplog.text
+
+
+def test_scaling_without_names_is_applied_to_a_frame() -> None:
+    table = wards()
+    rows = table[["age", "lab", "icu"]]
+    data = md.datasets.Dataset(rows.to_numpy(float), table["died"].to_numpy()).standardise()
+    result = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 6, progress=False)
+    assert (result.predict(rows) == table["died"]).mean() > 0.97
+    with pytest.raises(md.BadData, match="the frame has 2 columns, the training rows 3"):
+        result.predict(rows[["age", "lab"]])
+
+
+def test_a_run_does_not_begin_at_a_result_of_other_columns(tmp_path: Path) -> None:
+    table = wards().drop(columns="hospital")
+    of = {"partition": md.scenarios.IID(2)}
+    fed = md.Federation(P, data=md.datasets.frame(table, "died").standardise(), **of)
+    swapped = md.datasets.frame(table[["lab", "age", "icu", "died"]], "died").standardise()
+    other = md.run(md.Newton(), md.Federation(P, data=swapped, **of), 4, progress=False)
+    for init in (other, other.save(tmp_path / "run")):
+        with pytest.raises(md.RecipeError, match="the result has them in the order lab, age, icu"):
+            md.run(md.Newton(), fed, 1, init=init, progress=False)
+    same = md.run(md.Newton(), fed, 4, progress=False)
+    again = md.run(md.Newton(), fed, 1, init=same, progress=False)
+    assert again.history[0]["loss"] == pytest.approx(same.summary["loss"])
+
+
+@pytest.mark.parametrize("names", [("home", "went"), (1, 2), (-1, 1), (0, 1)])
+def test_raw_labels_of_test_rows_are_taken_by_name(names: tuple[Any, Any]) -> None:
+    tables = [t.assign(died=np.where(t["died"] == "yes", names[1], names[0])) for t in (wards(), wards())]
+    data = md.datasets.frame(tables[0].drop(columns="hospital"), target="died").standardise()
+    later = tables[1].drop(columns="hospital").rename(columns={"died": "label"})
+    of = {"data": data, "partition": md.scenarios.IID(2)}
+    numbered = torch.tensor([names.index(v) for v in later["label"]])
+    for y in (None, later["label"], numbered):
+        test = later if y is None else (later.drop(columns="label"), y)
+        result = md.run(md.Newton(), md.Federation(P, **of, test=test), 6, progress=False)
+        right = (result.predict(later.drop(columns="label")) == later["label"]).mean()
+        assert result.summary["accuracy"] == pytest.approx(float(right))
+        assert right > 0.97
+    with pytest.raises(md.BadData, match="row 0 has the label house, the training rows have"):
+        md.Federation(P, **of, test=later.assign(label="house"))
+
+
+def test_whole_numbers_that_may_be_labels_or_their_numbers_are_asked_about() -> None:
+    table = wards().drop(columns="hospital")
+    data = md.datasets.frame(table.assign(died=1 + (table["died"] == "yes")), target="died")
+    of = {"data": data, "partition": md.scenarios.IID(2)}
+    rows = table.drop(columns="died")[:5]
+    with pytest.raises(md.BadData, match="may be the labels 1, 2, or their numbers from 0; give a frame for labels"):
+        md.Federation(P, **of, test=(rows, np.ones(5, int)))
+    assert md.Federation(P, **of, test=(rows, np.array([1, 2, 1, 2, 1]))).data.y_test.tolist() == [0, 1, 0, 1, 0]  # type: ignore[union-attr]

@@ -102,3 +102,12 @@ def test_folders_without_classes_or_images_are_refused(pets: Path, tmp_path: Pat
         md.datasets.image_folder(pets, size=0)
     with pytest.raises(md.RecipeError, match="channels"):
         md.datasets.image_folder(pets, channels=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("clients", [False, True])
+def test_parts_of_a_data_set_are_no_clients_and_no_classes(clients: bool, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for kind in ("cat", "dog"):
+            (tmp_path / part / kind).mkdir(parents=True)
+    with pytest.raises(md.BadData, match=r"the folders of .* are called test, train, which are parts of one data set"):
+        md.datasets.image_folder(tmp_path, clients=clients)

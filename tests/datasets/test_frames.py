@@ -59,7 +59,7 @@ def test_targets_with_fractions_are_values_and_others_labels() -> None:
     ("change", "said"),
     [
         (lambda t: md.datasets.frame(t, target="dead"), "dead"),
-        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' is no numbers.*get_dummies"),
+        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' has .* in row 0, no number.*get_dummies"),
         (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
         (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
         (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),
@@ -258,3 +258,69 @@ def test_whole_numbers_of_a_frame_are_no_values_by_themselves() -> None:
         md.Federation(network, clients=table)
     values = md.datasets.frame(table, "label", "client", regression=True)
     assert float(md.Federation(network, clients=values).data.y.max()) == 250
+
+
+def test_hugging_face_rows_are_what_transforms_and_formats_make_of_them(hf: Any) -> None:
+    X, y = DIGITS.X[:60, 20:22], DIGITS.y[:60] % 2
+    images = hf.Dataset.from_dict({"image": DIGITS.X[:60].tolist(), "label": y.tolist()})
+    turned = lambda b: {"image": [2 * torch.tensor(v) for v in b["image"]], "label": [1 - v for v in b["label"]]}
+    net = md.problems.Network(nn.Linear(64, 2))
+    data = md.Federation(net, clients=[images.with_transform(turned)]).data
+    assert torch.allclose(data.X.float() + 0, 2 * DIGITS.X[:60])
+    assert torch.equal(data.y, 1 - y)
+    table = hf.Dataset.from_dict({"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "label": y.tolist()})
+    other = lambda b: {"b": [2 * v for v in b["b"]], "a": b["a"], "label": [1 - v for v in b["label"]]}
+    data = md.Federation(P, clients=[table, table.with_transform(other)]).data
+    assert data.features == ("a", "b")
+    assert torch.allclose(data.X[60:], data.X[:60] * torch.tensor([1.0, 2.0]))
+    assert torch.equal(data.y[60:], 1 - y)
+    assert md.Federation(P, clients=[table.with_format("torch", columns=["a", "label"])]).data.features == ("a",)
+    swapped = md.Federation(P, clients=[table, table.select_columns(["b", "label", "a"])]).data
+    assert torch.equal(swapped.X[60:], swapped.X[:60])
+    for parts in (hf.DatasetDict(train=table, test=table), [table, hf.DatasetDict(train=table, test=table)]):
+        with pytest.raises(md.BadData, match="parts of one data set"):
+            md.Federation(P, clients=parts)
+    with pytest.raises(md.BadData, match="an iterable data set has no numbered rows"):
+        md.Federation(P, clients=[table.to_iterable_dataset()])
+
+
+def test_predictions_of_a_hugging_face_data_set_are_those_of_its_rows(hf: Any) -> None:
+    images = hf.Dataset.from_dict({"image": DIGITS.X[:60].tolist(), "label": DIGITS.y[:60].tolist()})
+    r = md.run(md.FedAvg(), md.Federation(md.problems.Network(nn.Linear(64, 10)), clients=[images]), 2)
+    assert (r.predict(images) == r.predict(DIGITS.X[:60])).all()
+    assert (r.predict(images.remove_columns("label")) == r.predict(DIGITS.X[:60])).all()
+    table = hf.Dataset.from_pandas(patients().drop(columns="hospital"), preserve_index=False)
+    data = md.datasets.frame(table, "died").standardise()
+    r = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 4)
+    assert (r.predict(table.select_columns(["smoker", "died", "age"])) == r.predict(data.X)).all()
+    with pytest.raises(md.BadData, match="the data set has no 'smoker', which training had"):
+        r.predict(table.remove_columns("smoker"))
+
+
+def test_labels_of_a_frame_that_are_one_text_or_one_number() -> None:
+    made = lambda values: pd.DataFrame({"a": RNG.normal(size=6), "y": pd.Series(values * 3, dtype=object)})
+    with pytest.raises(md.BadData, match="'y' is '1' in row 1 and also 1"):
+        md.datasets.frame(made([1, "1"]), "y")
+    assert md.datasets.frame(made([1, 2.0]), "y").labels == (1, 2)
+    assert md.datasets.frame(made(["01", "1"]), "y").labels == ("01", "1")
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (["2020-01-01", "2021-01-01"], "has 2020-01-01 in row 0, a time; give numbers, such as .*pandas.to_datetime"),
+        (["2,6", "3,1"], "has 2,6 in row 0, a number with a decimal comma; write a point, or .*decimal=','"),
+        (["", "m"], "has  in row 0, no number; fill it in or drop the row"),
+        (["m", "f"], r"has m in row 0, no number; code such columns .'c', 'd' hold text. .*columns=\['c', 'd'\]"),
+    ],
+)
+def test_a_frame_says_what_to_do_with_a_column_that_is_no_number(column: Any, said: str) -> None:
+    table = pd.DataFrame({"a": [1.0, 2], "c": column, "d": ["x", "y"], "y": [0, 1]})
+    with pytest.raises(md.BadData, match=f"column 'c' {said}"):
+        md.datasets.frame(table, "y")
+
+
+def test_columns_without_a_name_after_the_others_are_no_index() -> None:
+    table = pd.DataFrame({"a": [1.0, 2], "y": [0, 1], "Unnamed: 2": [None, None]})
+    with pytest.raises(md.BadData, match="'Unnamed: 2' after the others has no name, as where each line ends in a"):
+        md.datasets.frame(table, "y")

@@ -15,10 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medley import datasets
+from medley import Federation, datasets
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets.files import read_idx
+from medley.problems import Logistic
 from medley.rows.sparse import Sparse
+from medley.scenarios import ByKey
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)
@@ -454,6 +456,7 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
     colour = list(RNG.integers(0, 256, (4, 5, 6, 3), np.uint8))
     columns = Split(grey=grey, colour=colour, label=[0, 2, 1, 0], a=[1, 2, 3, 4], b=[0.5] * 4, who=list("xxyy"))
     columns["ragged"] = [grey[0], grey[0].T, grey[0], grey[0]]
+    columns |= {"word": ["no", "yes", "no", "no"], "half": [0, 1, 0.5, 1], "far": [1e8, 1e8 + 1, 1e8 + 2, 1e8 + 3]}
     stand_in = ModuleType("datasets")
     asked: list[object] = []
 
@@ -472,6 +475,11 @@ def test_hub_turns_columns_into_tensors(monkeypatch: pytest.MonkeyPatch) -> None
     r = datasets.hub("some/set", ["a", "b"], target="a", regression=True, test=None)
     assert (r.X.tolist(), r.y.tolist(), r.classes) == ([[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]], [1, 2, 3, 4], None)
     assert r.X_test is None
+    words = datasets.hub("some/set", ["far", "b"], target="word")
+    assert (words.y.tolist(), words.labels, words.X[:, 0].tolist()) == ([0, 1, 0, 0], ("no", "yes"), columns["far"])
+    assert datasets.hub("some/set", "grey", target="far", regression=True).y.tolist() == columns["far"]
+    with pytest.raises(BadData, match=r"target 0.5 in row 2 is no class; pass regression=True"):
+        datasets.hub("some/set", "grey", target="half")
     with pytest.raises(RecipeError, match="Did you mean 'label'"):
         datasets.hub("some/set", "grey", target="labels")
     with pytest.raises(RecipeError, match="Did you mean 'test'"):
@@ -527,3 +535,174 @@ def test_a_file_in_another_encoding_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("größe,y\n1,0\n2,1\n".encode("latin-1"))
     with pytest.raises(BadData, match=r"no CSV file in UTF-8 .*Save it so, or .*encoding='latin-1'"):
         datasets.csv(tmp_path / "a.csv", target="y")
+
+
+ROWS = [(float(a), float(b), i % 2 if i % 3 else 1 - i % 2) for i, (a, b) in enumerate(RNG.normal(size=(60, 2)))]
+
+
+def keyed(kind: str, names: list[str], folder: Path) -> datasets.Dataset:
+    """60 rows of clients with these names in turn, from a file or a frame."""
+    rows = [(*row, names[i % len(names)]) for i, row in enumerate(ROWS)]
+    if kind == "csv":
+        (folder / "k.csv").write_text("a,b,y,k\n" + "".join(f"{a},{b},{y},{k}\n" for a, b, y, k in rows))
+        return datasets.csv(folder / "k.csv", "y", ["k"])
+    X, y, k = [row[:2] for row in rows], [row[2] for row in rows], [row[3] for row in rows]
+    if kind.startswith("npz"):
+        given = np.array([v.encode() for v in k] if kind == "npz, bytes" else k)
+        np.savez(folder / "k.npz", X=np.array(X), y=np.array(y), k=given)
+        return datasets.npz(folder / "k.npz", keys=["k"])
+    if kind == "lists":
+        return datasets.Dataset(X, y, keys={"k": k})
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(rows, columns=["a", "b", "y", "k"])
+    if kind == "frame":
+        return datasets.frame(table, "y", "k")
+    pytest.importorskip("pyarrow")
+    table.to_parquet(folder / "k.parquet", index=False)
+    return datasets.parquet(folder / "k.parquet", "y", ["k"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "frame", "lists", "npz", "npz, bytes", "parquet"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"8900000012180000{k:04d}" for k in range(3)],
+        ["01", "1", "001"],
+        ["1e2", "100", "10e1"],
+        ["75", "2A"],
+        ["1.0", "1", "1.00"],
+        ["True", "true", "1"],
+        ["nan", "None", "inf"],
+        ["-0", "0", "+0", "1_0", "10"],
+    ],
+)
+def test_names_of_clients_are_text_as_the_file_has_it(kind: str, names: list[str], tmp_path: Path) -> None:
+    fed = Federation(Logistic(mu=0.1), data=keyed(kind, names, tmp_path), partition=ByKey("k"))
+    assert sorted(fed.client_names) == sorted(names)
+    assert sum(fed.describe().sizes) == 60
+
+
+def test_whole_numbers_keep_the_order_of_clients(tmp_path: Path) -> None:
+    data = keyed("csv", ["10", "9", "2"], tmp_path)
+    assert Federation(Logistic(mu=0.1), data=data, partition=ByKey("k")).client_names == ("2", "9", "10")
+
+
+def test_a_client_has_its_name_in_every_file(tmp_path: Path) -> None:
+    """One file has numbers only, the other "2A" as well."""
+    numbers, texts = (keyed("csv", names, tmp_path) for names in (["75", "80"], ["75", "2A"]))
+    for data, test, want in ((numbers, texts, [30, 0]), (texts, numbers, [0, 30])):
+        fed = Federation(Logistic(mu=0.1), data=data, test=test, partition=ByKey("k"))
+        assert [len(rows) for rows in fed.whole(0)[0].tests or []] == want
+
+
+def test_keys_that_numpy_would_merge_are_kept_or_refused() -> None:
+    made = lambda keys: datasets.Dataset(np.zeros((4, 1)), [0, 1, 0, 1], keys={"k": keys})
+    by = lambda keys: Federation(Logistic(mu=0.1), data=made(keys), partition=ByKey("k")).client_names
+    assert by([2**63 + 1, -1, 2**63 + 2, -1]) == ("-1", str(2**63 + 1), str(2**63 + 2))
+    with pytest.raises(BadData, match="the values of a key must be comparable"):
+        by([1, "1", 1, "1"])
+    with pytest.raises(BadData, match="key 'k', row 1: 2 is masked"):
+        by(np.ma.array([1, 2, 3, 4], mask=[0, 1, 0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["01", "1", "2"], ("01", "1", "2")),
+        (["01234", "90210"], ("01234", "90210")),
+        (["89000000121800000011", "89000000121800000012"], ("89000000121800000011", "89000000121800000012")),
+        (["-1", "+1"], (-1, 1)),
+        (["1.0", "2.0"], (1, 2)),
+        (["1.000e+00", "0.000e+00"], (0, 1)),
+        (["True", "False"], (False, True)),
+        (["no", "1"], ("1", "no")),
+    ],
+)
+def test_labels_are_apart_where_the_file_has_them_apart(cells: list[str], labels: object, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("x,y\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells * 2)))
+    assert datasets.csv(tmp_path / "l.csv", "y").labels == labels
+
+
+@pytest.mark.parametrize("cells", [["1.0", "1", "2"], ["1e2", "100", "5"], ["0.50", ".5", "2"]])
+def test_two_spellings_of_one_label_are_asked_about(cells: list[str], tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("x,y\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)))
+    with pytest.raises(BadData, match=f"the labels {cells[0]!r} and {cells[1]!r} .row 1. are one number") as caught:
+        datasets.csv(tmp_path / "l.csv", "y")
+    assert caught.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("7.4,0.7,0,5\n7.8,0.8,0,5\n6.2,0.5,1,6\n", "asked"),
+        ("1,2,3\n4,5,6\n", "asked"),
+        ("0,0,1\n1,2,0\n", "asked"),
+        ("5.1,3.5,setosa\n4,3,other\n", "asked"),
+        ("1,0,1,yes\n2,1,1,no\n", "asked"),
+        ("2019,2020,y\n1,2,0\n2,3,1\n", "asked"),
+        ("0,1,2\n1,2,1\n2,3,0\n", "names"),  # as pandas writes a frame without names
+        ("0,1,y\n1,2,1\n2,3,0\n", "names"),
+        ("a,b,1\n1,2,0\n2,3,1\n", "names"),
+    ],
+)
+def test_a_first_line_of_numbers_is_asked_about(text: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text(text)
+    target = text.split("\n", maxsplit=1)[0].split(",")[-1]
+    if kind == "asked":
+        with pytest.raises(
+            BadData, match=r"the first line has numbers, .*say header=False if it is a row .*header=True"
+        ):
+            datasets.csv(tmp_path / "h.csv", target)
+        width = text.split("\n", maxsplit=1)[0].count(",")
+        d = datasets.csv(tmp_path / "h.csv", str(width), header=False)
+        assert (len(d.X), d.features) == (text.count("\n"), tuple(map(str, range(width))))
+    else:
+        assert len(datasets.csv(tmp_path / "h.csv", target).X) == 2
+    if text.startswith("2019"):
+        assert datasets.csv(tmp_path / "h.csv", target, header=True).features == ("2019", "2020")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "a;b;y\n1;2,6;0\n",
+            "holds '2,6', a number with a decimal comma; write a point, or give datasets.frame.*decimal=','",
+        ),
+        (
+            "a;sex;race;y\n1;m;b;0\n2;f;w;1\n",
+            r"holds 'm', no number; code text as numbers .columns 'sex', 'race'.*get_dummies",
+        ),
+        ("a;b;y\n1;2;0\n2;oops;1\n3;4;1\n4;4;0\n", "row 1, column 'b' holds 'oops', no number; mend it or drop"),
+        (
+            "a;when;y\n1;2020-01-01 10:00;0\n",
+            r"holds '2020-01-01 10:00', a time; give numbers, such as .*pandas.to_datetime",
+        ),
+        ("a;when;y\n1;10:30;0\n", "holds '10:30', a time; give numbers"),
+        ("a;b;y;\n1;2;0;\n", "the column '' after the others has no name, as where each line ends in a delimiter"),
+        ("a;b;y;;\n1;2;0;;\n", "the column '' after the others has no name"),
+        ("a;b;y\n1;;0\n", "holds '', no number; fill it in or drop the row"),
+    ],
+)
+def test_a_csv_file_says_what_to_do_with_a_cell_that_is_no_number(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(text)
+    with pytest.raises(BadData, match=said):
+        datasets.csv(tmp_path / "c.csv", "y", delimiter=";")
+
+
+def test_sites_agree_on_the_columns_of_their_svmlight_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = tmp_path / "a.svm", tmp_path / "b.svm"
+    a.write_text("0 0:1 1:2\n1 2:3\n")
+    b.write_text("0 1:4\n1 3:5\n")
+    with caplog.at_level("WARNING", "medley"):
+        assert datasets.svmlight(a).X.shape == (2, 3)
+        assert not caplog.text
+        assert datasets.svmlight(b).X.tolist() == [[4, 0, 0], [0, 0, 5]]
+    assert "no row has an entry of column 0, so columns are taken to count from 1" in caplog.text
+    sites = [datasets.svmlight(file, zero_based=True, n_features=4) for file in (a, b)]
+    assert [s.X.tolist() for s in sites] == [[[1, 2, 0, 0], [0, 0, 3, 0]], [[0, 4, 0, 0], [0, 0, 0, 5]]]
+    assert datasets.svmlight(b, zero_based=False, n_features=5).X.shape == (2, 5)
+    with pytest.raises(BadData, match="it has an entry of column 0; give zero_based=True"):
+        datasets.svmlight(a, zero_based=False)
+    with pytest.raises(BadData, match="it has an entry of column 3, and n_features=3; give 4"):
+        datasets.svmlight(b, zero_based=True, n_features=3)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -473,3 +474,23 @@ def test_rows_are_copied_for_modules_that_work_in_place_only():
     assert not any(found.values())
     assert objective(lambda: Shrinks(True)).problem.changes_inputs
     assert objective(lambda: Shrinks(False)).problem.changes_inputs
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((20, 8, 8), r"rows of shape \[8, 8\]: images are \[channels, height, width\], so give X\[:, None\]"),
+        ((20, 8, 8, 1), r"rows of shape \[8, 8, 1\]: channels come first, so give X.transpose\(0, 3, 1, 2\)"),
+    ],
+)
+def test_images_without_channels_or_with_channels_last(shape: tuple[int, ...], said: str) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2))
+    clients = [(np.zeros(shape, np.float32), np.arange(20) % 2)]
+    with pytest.raises(BadData, match=said):
+        md.run(md.FedAvg(), md.Federation(Network(net), clients=clients), 1)
+
+
+def test_labels_that_are_a_column() -> None:
+    clients = [(np.zeros((20, 4), np.float32), (np.arange(20) % 3)[:, None])]
+    with pytest.raises(BadData, match=r"the labels are a column, \[n, 1\]; give \[n\], y\[:, 0\]"):
+        md.run(md.FedAvg(), md.Federation(Network(nn.Linear(4, 3)), clients=clients), 1)

@@ -221,7 +221,9 @@ def test_damaged_files_are_named(tmp_path):
         with pytest.raises(WireError, match="damaged"):
             load(path)
     for content, message in (
-        ([1], "no partition file"),
+        ([1], "client 0 is not a list of whole numbers"),
+        ({"a": [1]}, "no partition file"),
+        ({"0": [1], "2": [0]}, "its clients are 0, 2, not 0 to 1"),
         ({"format": "other", "clients": [[1]]}, "no partition file"),
         ({"format": "medley-partition-1", "clients": []}, "holds no clients"),
         ({"format": "medley-partition-1", "clients": [[0], [1.5]]}, "client 1 is not a list of whole numbers"),
@@ -294,3 +296,40 @@ def test_data_that_does_not_fit():
     with pytest.raises(RecipeError, match="4 clients are to see label 7, which has 3 rows"):
         Labels(4, 1).split(np.array([7, 7, 7]), 3, 0)
     assert len(Dirichlet(3, 1.0).split(np.array([0.0, 1.0, 1.0, 0.0]), 4, 0)) == 3  # whole floats are labels
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [[0, 1, 2], [4, 3]],
+        ([0, 1, 2], (3, 4)),
+        {"0": [0, 1, 2], "1": [3, 4]},
+        {1: np.array([3, 4]), 0: np.array([0, 1, 2])},
+        [np.array([0, 1, 2], np.uint8), np.array([3, 4])],
+    ],
+)
+def test_partitions_are_lists_and_dicts_as_json_has_them(tmp_path, parts):
+    want = [np.array([0, 1, 2]), np.array([3, 4])]
+    save(parts, tmp_path / "saved.json")
+    assert same(load(tmp_path / "saved.json"), want)
+    (tmp_path / "plain.json").write_text(json.dumps(parts, default=np.ndarray.tolist))
+    assert same(Saved(tmp_path / "plain.json").split(None, 5, 0), want)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([], "it holds no clients"),
+        ({"0": [0], "2": [1]}, "its clients are 0, 2, not 0 to 1; give a list"),
+        ({"north": [0], "south": [1]}, "its clients are north, south, not 0 to 1"),
+        ([[0], [1.5]], "client 1 is not a list of whole numbers"),
+        ([[0], [True]], "client 1 is not"),
+        ([[0], "1"], "client 1 is not"),
+        ([0, 1], "client 0 is not"),
+        (3, "it is a int, not a list of clients"),
+    ],
+)
+def test_a_partition_that_is_none_is_not_saved(tmp_path, parts, said):
+    with pytest.raises(BadData, match=said):
+        save(parts, tmp_path / "p.json")
+    assert not (tmp_path / "p.json").exists()

@@ -450,3 +450,36 @@ def test_the_tail_of_a_loss_is_of_the_last_task_alone():
     assert len(last) == 4
     assert r.summary["tail_loss"] == pytest.approx(sum(last) / 4, rel=1e-12)
     assert "matrix" not in r.summary
+
+
+DAYS = ["2024-05-31", "2023-12-01", "2024-06-01", "2024-01-15"]
+
+
+@pytest.mark.parametrize("values", [DAYS, np.array(DAYS, "M8[D]"), [3, 1, 4, 2], [0.3, 0.1, 0.4, 0.2]])
+def test_time_order_by_a_key(values):
+    """Training and test rows of a day come in one task; equal values stay together."""
+    X = torch.arange(40.0)[:, None]
+    key = np.resize(np.asarray(values), 40)
+    d = md.datasets.Dataset(
+        X, np.arange(40) % 2, X[:8], np.arange(8) % 2, keys={"day": key}, test_keys={"day": key[:8]}
+    )
+    stream = md.scenarios.TimeOrder(tasks=4, key="day")
+    fed = md.Federation(md.problems.Logistic(), data=d, partition=md.scenarios.IID(2), stream=stream)
+    found = [{*(task.data.X[:, 0] % 4).tolist()} for task in fed.tasks(0)]
+    tests = [{*(task.data.X_test[:, 0] % 4).tolist()} for task in fed.tasks(0)]
+    assert found == tests == [{1.0}, {3.0}, {0.0}, {2.0}]
+
+
+def test_time_order_by_a_key_says_what_it_lacks():
+    d = md.datasets.Dataset(torch.zeros(8, 1), np.arange(8) % 2, keys={"day": np.arange(8) // 4})
+    of = {"data": d, "partition": md.scenarios.IID(2)}
+    stream = lambda **how: md.Federation(md.problems.Logistic(), **of, stream=md.scenarios.TimeOrder(**how)).tasks(0)
+    with pytest.raises(RecipeError, match="'hour'"):
+        stream(tasks=2, key="hour")
+    with pytest.raises(BadData, match="8 rows have 2 different values of that key 'day'"):
+        stream(tasks=3, key="day")
+    with pytest.raises(RecipeError, match="give the name of a key, and no column"):
+        stream(tasks=2, key="day", column=0)
+    of["data"] = md.datasets.Dataset(d.X, d.y, d.X, d.y, keys=d.keys)
+    with pytest.raises(BadData, match="its test rows have no key 'day'"):
+        stream(tasks=2, key="day")

@@ -27,7 +27,8 @@ class Commands(TyperGroup):
         except MedleyError as e:
             if ctx.meta.get("debug"):
                 raise
-            say(f"Error: {e}")
+            key = getattr(e, "key", None) if str(e).startswith("run(") else None
+            say(f"Error: {e}{f' (run.{key} of a recipe)' if key else ''}")
             raise typer.Exit(DIVERGED if isinstance(e, Diverged) else REFUSED) from None
         except OSError as e:
             if ctx.meta.get("debug") or e.errno == errno.EPIPE:  # a reader that has gone is no error

@@ -54,7 +54,6 @@ def new(
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecipeError(f"medley new {folder}: there is something already; give a new or empty folder", "NAME")
-    folder.mkdir(parents=True, exist_ok=True)
     templates = resources.files(__package__) / "project"
     kind = "".join(part.capitalize() for part in name.split("_"))
     words = {"name": name, "kind": kind, "clients": CLIENTS}
@@ -65,8 +64,18 @@ def new(
     if not method:
         made["data.csv"] = _patients()
     made[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
-    for file, text in made.items():
-        (folder / file).write_text(text, encoding="utf-8")
+    begun = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in made.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    except OSError:  # such as a full disk: half a project is none
+        for file in made:
+            (folder / file).unlink(missing_ok=True)
+        if begun and folder.exists():
+            folder.rmdir()
+        raise
+    for file in made:
         show(str(folder / file))
     show(f"next: cd {folder}, then medley compare recipe.toml")
 

@@ -97,6 +97,10 @@ def _recipe(given: Path | None, resume: Path | None) -> Path:
         raise RecipeError(said, "resume")
     if given is None and resume is None:
         raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
+    if given is None and not Path(resume or "").is_dir():
+        raise RecipeError(
+            f"medley run --resume {resume}: there is no such folder; give that of an earlier run", "resume"
+        )
     return given or Path(resume or "", "recipe.toml")
 
 
@@ -178,6 +182,9 @@ def tune(
     r = recipe.load(recipe_file).with_settings(settings or [])
     methods = r.methods(names_in(algorithms))
     grids = [r.grid(m) for m in methods]
+    if not all(grids):
+        said = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"
+        raise RecipeError(said, "tune")
     how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
         how["seeds"] = seeds_in(seeds)

@@ -11,44 +11,35 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..rows.columns import REMEDIES
 from ..rows.fields import Fields, fields
-from ..rows.lazy import Lazy, Mapped
+from ..rows.lazy import Lazy, Mapped, in_memory
 from ..rows.sparse import Sparse, is_sparse
 
 Label = str | int | float
 """The name of a class, as the user's targets have it; a bool is an int."""
 
-REMEDIES = {
-    "c": "is complex; give real and imaginary parts as columns of their own",
-    "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
-    "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
-    "U": "is text; give numbers, such as a column of 0 and 1 for every word",
-    "S": "is text in bytes; give numbers",
-    "V": "has named fields; give one array of numbers, numpy.lib.recfunctions.structured_to_unstructured(...)",
-}
-"""Kinds of NumPy arrays that are no numbers, and the end of a sentence about each."""
-
 
 def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = False) -> Tensor:
     """Rows as a tensor, dense or sparse: floats as they are, whole numbers and booleans as int64.
 
-    Rows of mapped arrays of floats are read when they are used.
+    Rows of mapped arrays of floats are read when they are used; targets and vectors are read at once.
 
     Args:
         value: an array, a tensor, nested lists, or one of SciPy's sparse matrices; several inputs a row as a dict or a
             tuple of arrays
         what: its name in messages
         client: the client that holds it, for errors; default none
-        labels: whether whole numbers in an array of objects are taken too; default False
+        labels: whether they are targets, of which whole numbers in an array of objects are taken too; default False
 
     Raises BadData, naming client, row and column, for entries that are masked, complex, dates, text or other objects,
     and for whole numbers above the largest int64.
     """
     if isinstance(value, Lazy | Fields):
-        return value
+        return in_memory(value) if labels or value.ndim < 2 else value
     if not labels and (several := fields(value, lambda v, name: as_tensor(v, f"{what}[{name}]", client))) is not None:
         return several
-    if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1:
+    if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1 and not labels:
         return Lazy([Mapped(value)])
     if is_sparse(value):
         if value.dtype.kind not in "buif":
@@ -90,14 +81,28 @@ def _all_text(array: np.ndarray) -> bool:
 
 
 def as_column(values: Any, what: str) -> np.ndarray:
-    """A column [n, ...] of any values as an array. Raises BadData, naming ``what``, for a single value."""
+    """A column [n, ...] of any values as an array, bytes as text.
+
+    Raises BadData, naming ``what``, for a single value, and for masked ones.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as e:
         raise BadData(f"{what} is no column: {e}") from None
     if not array.ndim:
         raise BadData(f"{what} is {values!r}; give a value for each row")
-    return array
+    if (mask := np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.zeros(0)).any():
+        _refuse(mask, array, what, None, "is masked; fill such entries or leave these rows out")
+    text, real = array.dtype.kind == "U", array.dtype.kind == "f"
+    if isinstance(values, list | tuple) and (
+        text or real
+    ):  # NumPy makes one text of 1 and "1", floats of large numbers
+        odd = (not isinstance(v, str) if text else isinstance(v, int) and abs(v) > 2**53 for v in values)
+        array = np.array(values, object) if any(odd) else array
+    try:
+        return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as e:
+        raise BadData(f"{what} has bytes that are no text in UTF-8: {e}") from None
 
 
 def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:

@@ -13,13 +13,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract.errors import BadData, RecipeError
-from ..contract.numbers import integer, take
 from ..contract.settings import Settings, checked
 from ..numerics.scaling import Scaling
-from ..rows.fields import described, layout, tensors
+from ..rows.columns import differ
+from ..rows.fields import Fields, described, layout
+from ..rows.lazy import in_memory
+from ..rows.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
-from .splits import carved, check_finite, drawn, marked
+from .checks import check_keys, check_kinds, check_rows
+from .splits import carved, drawn, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -43,6 +46,10 @@ PARTS = {
 
 ASIDE = {"identity": False}
 """Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
+
+
+DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of X by numbers of your own first"
+"""The remedy where rows cannot be scaled."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,23 +108,23 @@ class Dataset(Settings):
         # fmt: on
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        check_kinds(self)
         self._take_arrays()
         for part in ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights"):
             t = getattr(self, part)
             # The same numbers in another order of memory would take other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
-        self._check(self.X, self.y, "training")
+        check_rows(self.X, self.y, self.classes, self.name, "training")
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
-        self._check_keys()
+        check_keys(self)
         for X, y, part in (
             (self.X_test, self.y_test, "test"),
             (self.X_validation, self.y_validation, "validation"),
         ):
             if X is not None and y is not None:
-                self._check(X, y, part)
+                check_rows(X, y, self.classes, self.name, part)
                 if layout(X) != layout(self.X):
                     raise BadData(
                         f"{self.name}: a {part} row has shape {described(X)}, "
@@ -151,31 +158,6 @@ class Dataset(Settings):
             said["classes"] = self.classes
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
-    def _check_keys(self) -> None:
-        for key, values in self.keys.items():
-            if len(values) != len(self.X):
-                raise BadData(f"{self.name}: key {key!r} has {len(values)} values for {len(self.X)} training rows.")
-        tested = 0 if self.X_test is None else len(self.X_test)
-        for key, values in self.test_keys.items():
-            if len(values) != tested:
-                raise BadData(f"{self.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
-
-    def _check_kinds(self) -> None:
-        if not isinstance(self.name, str):
-            raise RecipeError(f"Dataset(name={self.name!r}): give a text", "name")
-        for name in ("keys", "test_keys"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise RecipeError(f"{self.name}: {name} is {getattr(self, name)!r}; give columns by name", name)
-        for name, what in (("labels", "classes"), ("features", "columns")):
-            given: object = getattr(self, name)
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise RecipeError(f"{self.name}: {name} is {given!r}; give the names of the {what}", name)
-        if self.scaling is not None and not isinstance(self.scaling, Scaling):
-            raise RecipeError(f"{self.name}: scaling is {self.scaling!r}; leave it to standardise()", "scaling")
-        take(self, integer, "classes")
-        if self.classes is not None and not 1 <= (integer(self.classes) or 0) < 2**31:
-            raise RecipeError(f"{self.name}: classes is {self.classes!r}; give a whole number", "classes")
-
     def _take_arrays(self) -> None:
         """Make tensors of arrays, numbers of texts, and count the classes of whole numbers."""
         named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part)))}
@@ -201,6 +183,7 @@ class Dataset(Settings):
                 continue
             if isinstance(given, Tensor):
                 check_tensor(given, f"{self.name}: {words}")
+                object.__setattr__(self, part, given if words.endswith(" X") else in_memory(given))
             else:
                 made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
                 object.__setattr__(self, part, made)
@@ -215,36 +198,6 @@ class Dataset(Settings):
             if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
                 object.__setattr__(self, "classes", len(found))
 
-    def _check(self, X: Tensor, y: Tensor, part: str) -> None:
-        if len(X) != len(y) or not len(X):
-            raise BadData(f"{self.name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
-        if X.ndim < 2:
-            one = " One feature is X[:, None]." if X.ndim else ""
-            shape = tuple(X.shape)
-            raise BadData(f"{self.name}: {part} X has shape {shape}; rows are needed, [n, features] or more.{one}")
-        if 0 in X.shape[1:]:
-            raise BadData(f"{self.name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
-        for t, what in tensors(X, f"{self.name}: {part} X"):
-            check_finite(t, what)
-        if self.classes is None:
-            if not y.is_floating_point() and y.ndim == 1:
-                raise BadData(
-                    f"{self.name}: {part} y holds whole numbers, {int(y.min())} to {int(y.max())}. If they are labels, "
-                    "number them from 0 and give `classes=`; if they are values, give floats, y.astype('float32')."
-                )
-            check_finite(y, f"{self.name}: {part} y")
-            return
-        if y.dtype != torch.int64:
-            raise BadData(
-                f"{self.name}: {part} y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long()."
-            )
-        outside = ((y < 0) & (y.ndim == 1)) | (y >= self.classes)
-        # Sequences and maps may be padded with a negative number, or one above the classes.
-        if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
-            at = tuple(outside.nonzero()[0].tolist())
-            row = at[0]
-            raise BadData(f"{self.name}: {part} y[{row}] = {int(y[at])} is no label of 0..{self.classes - 1}.", row=row)
-
     @checked("datasets")
     def split(
         self,
@@ -252,10 +205,14 @@ class Dataset(Settings):
         validation: float | int = 0,
         seed: int = 0,
         by: str | Sequence[str] = (),
+        together: str | Sequence[str] = (),
+        last: str | Sequence[str] = (),
     ) -> Dataset:
         """Draw a test set, where there is none, and then a validation set from the training rows.
 
-        Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays.
+        Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays. Rows of
+        one patient, or of one walk, resemble each other: a model knows a test row whose neighbours it was trained on.
+        Draw such rows together.
 
         Args:
             test: Fraction of the training rows; default 0.2. 0 draws none.
@@ -263,20 +220,27 @@ class Dataset(Settings):
             seed: Of the streams (seed, "split", "test") and (seed, "split", "validation"); default 0.
             by: Keys, such as the clients', or "label": rows that are alike in all of them give this fraction each,
                 rounded, and keep a training row at least. Default none, the fraction is of all rows together.
+            together: Keys, such as "patient": rows that are alike in all of them are drawn together, until the fraction
+                of rows is about reached. Default none.
+            last: Keys, such as "walk": the part is the last rows of each, in the order in which they stand; nothing is
+                drawn. Default none.
 
         Raises:
             RecipeError: A fraction leaves a part empty, there is a validation set already, or no such key.
         """
-        out, by = self, (by,) if isinstance(by, str) else tuple(by)
-        out._strata(by)
+        out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
+        if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
+            raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
+        columns: Callable[[Dataset], list[list[np.ndarray]]] = lambda d: [d._strata(v) for v in keys_of]
+        columns(out)
         if self.X_test is None and test:
-            rest, taken = carved(len(out.X), test, seed, "test", self.name, out._strata(by))
+            rest, taken = carved(len(out.X), test, seed, "test", self.name, *columns(out))
             keys = {k: np.asarray(v)[taken.numpy()] for k, v in out.keys.items()}
             out = replace(out._rows(rest), X_test=out.X[taken], y_test=out.y[taken], test_keys=keys)
         if validation:
             if self.X_validation is not None:
                 raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
-            rest, taken = carved(len(out.X), validation, seed, "validation", self.name, out._strata(by))
+            rest, taken = carved(len(out.X), validation, seed, "validation", self.name, *columns(out))
             out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
 
@@ -324,21 +288,24 @@ class Dataset(Settings):
             out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows], test_keys=keys)
         return out
 
-    def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str) -> Dataset:
+    def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str, key: str | None = None) -> Dataset:
         """The training, test and validation rows that ``pick(X, y)`` marks, a mask [n], in their order.
 
-        The result is called ``name``. Raises ``BadData`` if no training row is left. Another part of which no row is
-        left is None.
+        The result is called ``name``. With a key, ``pick`` gets `order_of` it in the place of X. Raises ``BadData`` if
+        no training row is left. Another part of which no row is left is None.
         """
-        rows = pick(self.X, self.y).nonzero()[:, 0]
+        given = (self.X, self.X_test) if key is None else self.order_of(key)
+        rows = pick(given[0], self.y).nonzero()[:, 0]
         if not len(rows):
             raise BadData(f"{name} has no training rows.")
-        X_test, y_test = marked(self.X_test, self.y_test, pick)
+        mask = None if given[1] is None or self.y_test is None else pick(given[1], self.y_test)
+        X_test, y_test = marked(self.X_test, self.y_test, mask)
         test_keys: dict[str, np.ndarray] = {}
-        if self.test_keys and X_test is not None and self.X_test is not None and self.y_test is not None:
-            mask = pick(self.X_test, self.y_test).numpy()
-            test_keys = {k: np.asarray(v)[mask] for k, v in self.test_keys.items()}
-        X_validation, y_validation = marked(self.X_validation, self.y_validation, pick)
+        if self.test_keys and X_test is not None and mask is not None:
+            test_keys = {k: np.asarray(v)[mask.numpy()] for k, v in self.test_keys.items()}
+        X_validation, y_validation = self.X_validation, self.y_validation
+        mask = None if X_validation is None or y_validation is None else pick(X_validation, y_validation)
+        X_validation, y_validation = marked(X_validation, y_validation, mask)
         return replace(
             self._rows(rows),
             X_test=X_test,
@@ -348,6 +315,20 @@ class Dataset(Settings):
             name=name,
             test_keys=test_keys,
         )
+
+    def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
+        """The places of the training rows' and the test rows' values of a key in their common order, [n, 1] each.
+
+        Raises RecipeError for a key that is not there, BadData where test rows lack it, or there are validation rows.
+        """
+        if key not in self.keys:
+            raise RecipeError.unknown(key, self.keys, f"{self.name}: the data set")
+        if self.X_validation is not None or (self.X_test is not None and key not in self.test_keys):
+            part = "validation" if self.X_validation is not None else "test"
+            raise BadData(f"{self.name}: its {part} rows have no key {key!r}; leave them out, or draw them by split()")
+        both = [self.keys[key], *([] if self.X_test is None else [self.test_keys[key]])]
+        places = torch.from_numpy(np.unique(np.concatenate(both), return_inverse=True)[1].reshape(-1, 1).astype(float))
+        return places[: len(self.X)], None if self.X_test is None else places[len(self.X) :]
 
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""
@@ -364,7 +345,7 @@ class Dataset(Settings):
         h, w = self.X.shape[2:]
         if factor < 1 or h % factor or w % factor:
             raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
-        return self.map(lambda X: F.avg_pool2d(X, factor))
+        return self.map(lambda X: F.avg_pool2d(X if X.is_floating_point() else X.float(), factor))
 
     def standardise(self, like: Dataset | None = None) -> Dataset:
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
@@ -374,18 +355,37 @@ class Dataset(Settings):
 
         Args:
             like: A standardised data set whose mean and deviation are taken, such as the training rows' for a data set
-                of test rows; default None, this one's own.
+                of test rows; columns with names go by them. Default None, this one's own.
 
         Raises:
             RecipeError: ``like`` is not standardised.
+            BadData: The rows are sparse or have several inputs, or ``like`` has other columns.
         """
+        out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
+        if isinstance(self.X, Sparse | Fields):
+            raise BadData(f"{call} subtracts means, so that sparse rows would be dense; {DENSE}")
         if like is None:
             now = Scaling.of(self.X)
         elif like.scaling is None:
-            raise RecipeError(f"{self.name}.standardise(like={like!r}): it is not standardised itself", "like")
+            raise RecipeError(f"{call}: it is not standardised itself", "like")
+        elif layout(like.X) != layout(self.X):
+            raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
         else:
-            now = replace(like.scaling, shared=True)
-        return replace(self._mapped(now), scaling=now.after(self.scaling))
+            now, out = replace(like.scaling, shared=True), self.ordered(like.features, call)
+        return replace(out._mapped(now), scaling=now.after(out.scaling))
+
+    def ordered(self, features: Sequence[str], call: str) -> Dataset:
+        """The data set with its columns in the order of these names, where both have names.
+
+        Raises BadData, naming the call, for other names.
+        """
+        if not features or not self.features or tuple(features) == self.features:
+            return self
+        if said := differ(self.features, features):
+            raise BadData(f"{call} {said}; give the columns of the training rows")
+        at = [self.features.index(name) for name in features]
+        scaling = None if self.scaling is None else self.scaling.picked(at)
+        return replace(self._mapped(lambda X: X[:, at]), features=tuple(features), scaling=scaling)
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Dataset:
         """The data set with ``f`` applied to the X of the training, test and validation rows.

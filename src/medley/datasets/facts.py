@@ -14,8 +14,8 @@ def recorded(data: Dataset) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if data.features:
         out["features"] = list(data.features)
-        if data.scaling is not None:
-            out["scaling"] = data.scaling.plain()
+    if data.scaling is not None and data.X.ndim == 2:  # of images no frame is predicted
+        out["scaling"] = data.scaling.plain()
     y = data.y_test
     if y is None:
         return out

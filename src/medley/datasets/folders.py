@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,9 @@ from .files import Place, called, find_folder
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Of image files, in any case; other files are left out."""
+
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
+"""Names of the parts of one data set, which are no clients and no classes."""
 
 DEEP = ("I", "F")
 """Beginnings of Pillow's modes whose pixels have more than eight bits."""
@@ -52,6 +56,7 @@ def image_folder(
     given = Path(path).expanduser()
     root = given if folder is None and given.is_dir() else find_folder(call, str(path), "*/", folder) / path
     homes = _folders(root) if clients else [root]
+    refuse_parts([folder.name for folder in _folders(root)], f"{call}: the folders of {root} are called {{}}")
     files = [(file, home.name) for home in homes for kind in _folders(home) for file in _images(kind)]
     names = tuple(sorted({file.parent.name for file, _ in files}))
     if len(names) < 2:
@@ -66,6 +71,15 @@ def image_folder(
     y = torch.tensor([names.index(file.parent.name) for file, _ in files])
     keys = {"client": np.array([home for _, home in files])} if clients else {}
     return Dataset(X, y, classes=len(names), keys=keys, name=root.name or "images", labels=names)
+
+
+def refuse_parts(names: Sequence[str], said: str) -> None:
+    """Raise BadData, beginning with what is ``said`` of the names, where they are those of one data set's parts."""
+    if len(names) > 1 and {name.lower().strip() for name in names} <= PARTS:
+        raise BadData(
+            f"{said.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
+            "give the first as data=, the last as test=, or other names"
+        )
 
 
 def _folders(root: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
+from ..rows.columns import kept_apart
 from .dataset import Dataset
 
 
@@ -32,7 +33,7 @@ def hub(
         name: Its name on the hub.
         features: One column of images, which become [n, channels, h, w] in [0, 1], or of vectors; or several columns
             of numbers.
-        target: The column of labels 0..C-1, or of values; default "label".
+        target: The column of labels, 0..C-1 or texts, or of values; default "label".
         train: The split of training rows; default "train".
         test: The split of test rows; default "test". None for no test set.
         keys: Columns for natural clients; default none.
@@ -57,25 +58,35 @@ def hub(
     for column in (*wanted, target, *keys):
         if column not in splits[train].column_names:
             raise RecipeError.unknown(column, splits[train].column_names, f"{call}: split {train!r}")
-    y = torch.as_tensor(np.asarray(splits[train][target]))
-    held: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    y = _targets(splits[train], target, regression, call)
+    held: tuple[Tensor, np.ndarray] | tuple[None, None] = (None, None)
     if test is not None:
-        y_test = torch.as_tensor(np.asarray(splits[test][target]))
-        held = (_features(splits[test], wanted, call), y_test.float() if regression else y_test.long())
+        held = (_features(splits[test], wanted, call), _targets(splits[test], target, regression, call))
     return Dataset(
         _features(splits[train], wanted, call),
-        y.float() if regression else y.long(),
+        y,
         held[0],
         held[1],
-        None if regression else int(y.max()) + 1,
+        int(y.max()) + 1 if y.dtype.kind == "i" else None,
         keys={key: np.asarray(splits[train][key]) for key in keys},
         name=name,
     )
 
 
+def _targets(split: Any, target: str, regression: bool, call: str) -> np.ndarray:
+    """Values, or labels as whole numbers or texts. Raises BadData, naming the row, for a label with a fraction."""
+    y = np.asarray(split[target])
+    if regression:
+        return kept_apart(y)
+    if y.dtype.kind == "f" and (y % 1 != 0).any():
+        row = int((y % 1 != 0).argmax())
+        raise BadData(f"{call}: target {y[row]} in row {row} is no class; pass regression=True for values.", row=row)
+    return y if y.dtype.kind in "OU" else y.astype(np.int64)
+
+
 def _features(split: Any, columns: list[str], call: str) -> Tensor:
     if len(columns) > 1:
-        return torch.as_tensor(np.stack([np.asarray(split[c], np.float32) for c in columns], axis=1))
+        return torch.from_numpy(kept_apart(np.stack([np.asarray(split[c], float) for c in columns], axis=1)))
     rows = [np.asarray(value) for value in split[columns[0]]]
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
@@ -84,6 +95,6 @@ def _features(split: Any, columns: list[str], call: str) -> Tensor:
         )
     X = np.stack(rows)
     if X.dtype != np.uint8:
-        return torch.as_tensor(X.astype(np.float32)).reshape(len(X), *(X.shape[1:] or (1,)))
+        return torch.from_numpy(kept_apart(X)).reshape(len(X), *(X.shape[1:] or (1,)))
     grey = X.ndim == 3
     return torch.as_tensor((X[:, None] if grey else X.transpose(0, 3, 1, 2)).astype(np.float32)).div_(255)

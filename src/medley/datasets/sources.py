@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -14,17 +12,31 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
+from ..rows.columns import (
+    TARGETS,
+    as_row,
+    cells,
+    columns_of,
+    is_frame,
+    is_hugging_face,
+    is_transformed,
+    kept_apart,
+    numbers,
+)
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, Mapped
-from .arrays import REMEDIES, given_labels, names_of
+from .arrays import as_column, given_labels, names_of
 from .dataset import Dataset
-from .table_cells import refuse_index
+from .loaders import loaded
+from .table_cells import coded, refuse_index
+
+CALL = "datasets.frame(...)"
+"""The call, for messages."""
+
+DROP = "leave it out, frame.drop(columns=...)"
 
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""
-
-TARGETS = ("label", "labels", "target", "y")
-"""Names of the target in rows that are mappings, and in frames."""
 
 
 def target_of(names: Collection[str], where: str) -> str | None:
@@ -91,7 +103,10 @@ class Items:
             if row.shape != self.shape[1:]:
                 said = f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop"
                 raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
-            out.append(row)
+            if row.is_floating_point() and not self.dtype.is_floating_point:
+                said = f"row {i} has floats, row 0 whole numbers; give floats in all rows"
+                raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
+            out.append(row.to(self.dtype))
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
 
@@ -101,52 +116,31 @@ def _at(item: Any, path: Path) -> Any:
     return item
 
 
-def as_row(value: Any, path: Path = ()) -> Tensor:
-    """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1]."""
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else value.to(torch.int64)
-    array = np.asarray(value)
-    if hasattr(value, "getbands"):
-        pixels = torch.from_numpy(array.astype(np.float32) / 255)
-        return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
-    if array.dtype.kind not in "fiub":
-        name = f" {path[-1]!r}" if path and isinstance(path[-1], str) else ""
-        remedy = f", or leave the column out, remove_columns([{path[-1]!r}])" if name else ""
-        raise BadData(
-            f"an item's input{name} is a {type(value).__name__}; give tensors, arrays, numbers or images{remedy}"
-        )
-    if array.dtype == np.float64:
-        array = array.astype(np.float32)  # Python's floats
-    t = torch.from_numpy(np.array(array))
-    return t if t.is_floating_point() else t.to(torch.int64)
-
-
 def is_items(value: object) -> bool:
     """Whether a value is a data set of PyTorch or Hugging Face, PyTorch's loader of one, or a frame."""
-    return isinstance(value, TorchDataset | DataLoader) or _is_hugging_face(value) or is_frame(value)
+    return isinstance(value, TorchDataset | DataLoader) or is_hugging_face(value) or is_frame(value)
 
 
-def is_frame(value: object) -> bool:
-    """Whether a value is a table with columns by name, such as a frame of pandas or polars."""
-    return hasattr(value, "columns") and hasattr(value, "__getitem__") and not isinstance(value, Tensor)
-
-
-def pair_of(value: Any, where: str, aside: str | None = None) -> tuple[Tensor, np.ndarray | Tensor]:
+def pair_of(
+    value: Any, where: str, aside: str | None = None, features: Sequence[str] = ()
+) -> tuple[Tensor, np.ndarray | Tensor]:
     """Inputs and targets of a data set of another library: inputs are read when they are used, targets now.
 
-    A loader stands for its data set: batches are the pace's. Items of several inputs make `Fields`.
+    They are those of its items. A loader stands for the rows that it yields: batches are the pace's. Items of several
+    inputs make `Fields`.
 
     Args:
         value: the data set
         where: its name in messages
         aside: a column that is no input, such as each row's client; default none
+        features: the names of a frame's columns of inputs, in the order that they shall have; default its own
 
     Raises BadData, naming ``where``, for a data set without numbered items, and for items that are no pair.
     """
-    items: Any = value.dataset if isinstance(value, DataLoader) else value
+    items: Any = loaded(value, where) if isinstance(value, DataLoader) else value
     if is_frame(items):
-        return _of_frame(items, where, aside)
-    if isinstance(items, TensorDataset) and len(items.tensors) > 1:
+        return _of_frame(items, where, aside, features)
+    if isinstance(items, TensorDataset) and type(items).__getitem__ is TensorDataset.__getitem__ and items.tensors[1:]:
         *inputs, y = items.tensors
         return inputs[0] if len(inputs) == 1 else Fields(inputs), y
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__"):
@@ -154,34 +148,42 @@ def pair_of(value: Any, where: str, aside: str | None = None) -> tuple[Tensor, n
     if not len(items):
         raise BadData(f"{where} has no rows; leave it out")
     paths, names, target = _places(read_item(items, 0, where), where, aside)
-    if _is_hugging_face(items) and names and all(np.isscalar(items[0][name]) for name in names):
-        return _of_frame(items, where, aside)  # a table
+    if is_table(items) and names:
+        return _of_frame(items, where, aside, features)
     shelf = Shelf(items, where)
     inputs = [Lazy([Items(shelf, path)]) for path in paths]
     return inputs[0] if len(inputs) == 1 else Fields(inputs, names), column(items, target, where)
 
 
-def column(items: Any, target: str | int, where: str) -> np.ndarray | Tensor:
-    """One column of a data set of another library, such as its targets, in memory; ``where`` is its name in errors."""
-    items = items.dataset if isinstance(items, DataLoader) else items
-    if _is_hugging_face(items) or is_frame(items):
-        return _cells(items, str(target))
-    known = getattr(items, "targets", None)  # torchvision's, which spares the decoding of images
-    if known is not None and target in (1, *TARGETS) and len(known) == len(items) and not _changed(items):
-        return known if isinstance(known, Tensor) else np.asarray(known)
+def is_table(items: Any) -> bool:
+    """Whether a value is a frame, or a Hugging Face data set whose rows are numbers and texts by name."""
+    if not is_hugging_face(items) or not len(items):
+        return is_frame(items)
+    return all(np.isscalar(v) or (isinstance(v, Tensor) and not v.ndim) for v in items[0].values())
+
+
+def column(items: Any, target: str | int, where: str) -> np.ndarray:
+    """One column of a data set of another library, such as its targets, in memory; ``where`` is its name in errors.
+
+    It is that of the items, whatever attributes such as ``targets`` the data set has.
+    """
+    items = loaded(items, where) if isinstance(items, DataLoader) else items
+    if is_frame(items) or (is_hugging_face(items) and not is_transformed(items)):
+        return cells(items, columns_of(items, where)[str(target)])
     found = [read_item(items, i, where)[target] for i in range(len(items))]
-    return torch.stack(found) if isinstance(found[0], Tensor) else np.asarray(found)
+    found = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in found]
+    if odd := [i for i, v in enumerate(found) if np.shape(v) != np.shape(found[0])]:
+        said = f"row {odd[0]} has a target of shape {list(np.shape(found[odd[0]]))}, row 0 {list(np.shape(found[0]))}"
+        raise BadData(f"{where}, {said}; give all the same", row=odd[0], placed=True)
+    return np.asarray(found)
 
 
 def as_key(items: Any, key: str) -> np.ndarray:
     """The column that names each row's client. Raises RecipeError where there is none."""
-    if (is_frame(items) or hasattr(items, "column_names")) and key not in (names := _columns(items)):
-        raise RecipeError.unknown(key, names, "ByKey: the data")
-    return np.asarray(column(items, key, "ByKey: the data"))
-
-
-def _changed(items: Any) -> bool:
-    return getattr(items, "target_transform", None) is not None
+    where = "ByKey: the data"
+    if (is_frame(items) or is_hugging_face(items)) and key not in (names := columns_of(items, where)):
+        raise RecipeError.unknown(key, names, where)
+    return as_column(column(items, key, where), f"{where}'s {key!r}")
 
 
 def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[str] | None, str | int]:
@@ -209,22 +211,18 @@ def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[
     )
 
 
-def _is_hugging_face(value: object) -> bool:
-    """Whether a value is a Hugging Face `Dataset`. Its package is not loaded for the test: a data set has loaded it."""
-    there = sys.modules.get("datasets")
-    return there is not None and isinstance(value, getattr(there, "Dataset", ()))
-
-
-def _of_frame(table: Any, where: str, aside: str | None) -> tuple[Tensor, np.ndarray]:
+def _of_frame(table: Any, where: str, aside: str | None, features: Sequence[str] = ()) -> tuple[Tensor, np.ndarray]:
     """Inputs and targets of a frame, whose target has one of the usual names."""
-    names = _columns(table)
+    names = columns_of(table, where)
     target = target_of(names, where)
     if target is None:
         raise BadData(
             f"{where} is a frame without a column called {', '.join(TARGETS)}: rename the target's, "
             "frame.rename(columns={'died': 'label'}), or give datasets.frame(table, target='died', client='site')"
         )
-    return _inputs(table, [target, *([] if aside is None else [aside])])[1], _cells(table, target)
+    special = [target, *([] if aside is None else [aside])]
+    refuse_index([n for n in names if n not in special], where, DROP)
+    return _inputs(table, special, features or None)[1], cells(table, names[target])
 
 
 def by_client(value: Any) -> Dataset:
@@ -261,25 +259,33 @@ def frame(
     there, BadData for a table without rows or with two columns of one name, and, naming column and row, for cells that
     are no numbers.
     """
-    if not _is_hugging_face(table) and not is_frame(table):
+    if not is_hugging_face(table) and not is_frame(table):
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
     target, client = str(target), None if client is None else str(client)
     if target == client:
-        raise RecipeError(f"datasets.frame(...): {target!r} cannot be both target and client", "client")
-    names, X = _inputs(table, [target, *([] if client is None else [client])], features)
+        raise RecipeError(f"{CALL}: {target!r} cannot be both target and client", "client")
+    special = [target, *([] if client is None else [client])]
+    if missing := [column for column in special if column not in (columns := columns_of(table, CALL))]:
+        raise RecipeError.unknown(missing[0], columns, f"{CALL}: the table")
+    names, X = _inputs(table, special, features)
     keys = {} if client is None else {client: _names(table, client)}
-    given = _cells(table, target)
+    given = cells(table, columns_of(table, CALL)[target])
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
-        return Dataset(X, _numbers(given, target), keys=keys, name=name, features=names)
+        y = kept_apart(numbers(given, f"{CALL}: column {target!r}", "leave regression=True out, for classes"))
+        return Dataset(X, torch.from_numpy(y), keys=keys, name=name, features=names)
     given = _names(table, target)
-    kinds, first, y = np.unique(
-        given.astype(str) if given.dtype.kind in "OUS" else given, return_index=True, return_inverse=True
-    )
+    if given.dtype.kind == "O" and all(isinstance(v, int | float) for v in given.tolist()):
+        given = np.array(given.tolist())  # 1 and 1.0 are one label
+    texts = given.astype(str) if given.dtype.kind in "OUS" else given
+    kinds, first, y = np.unique(texts, return_index=True, return_inverse=True)
+    if (odd := np.array([type(a) is not type(b) for a, b in zip(given, given[first][y], strict=True)], bool)).any():
+        row = int(odd.argmax())
+        raise BadData(f"{CALL}: {target!r} is {given[row]!r} in row {row} and also {given[first][y][row]!r}", row=row)
     if len(kinds) < 2:
-        raise BadData(f"datasets.frame(...): all rows have the same {target!r}, {kinds[0]!r}")
+        raise BadData(f"{CALL}: all rows have the same {target!r}, {kinds[0]!r}")
     labels = given_labels(given[first], tuple(map(str, kinds)))
     targets = torch.from_numpy(y.astype(np.int64))
     return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=labels, features=names)
@@ -294,7 +300,7 @@ def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
     """
     if isinstance(given, tuple | list):
         return names_of(given[0]) if given else ()
-    names = names_of(given) if is_frame(given) else ()
+    names = tuple(columns_of(given, CALL)) if is_table(given) else ()
     target = next((name for name in TARGETS if name in names), None)
     return tuple(name for name in names if name not in (target, aside))
 
@@ -303,32 +309,20 @@ def _inputs(
     table: Any, special: Sequence[str], features: Sequence[str | int] | None = None
 ) -> tuple[tuple[str, ...], Tensor]:
     """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones."""
-    names = _columns(table)
-    wanted = tuple(n for n in names if n not in special) if features is None else tuple(map(str, features))
+    columns = columns_of(table, CALL)
+    wanted = tuple(n for n in columns if n not in special) if features is None else tuple(map(str, features))
     if features is None:
-        refuse_index(wanted, "datasets.frame(...)", "leave it out, frame.drop(columns=...)")
-    for name in (*special, *wanted):
-        if name not in names:
-            raise RecipeError.unknown(name, names, "datasets.frame(...): the table")
+        refuse_index(wanted, CALL, DROP)
+    for name in wanted:
+        if name not in columns:
+            raise RecipeError.unknown(name, columns, f"{CALL}: the table")
     if not wanted:
-        raise BadData(f"datasets.frame(...): the table has no columns but {', '.join(special)}; give some of inputs")
-    X = torch.stack([_numbers(_cells(table, name), name) for name in wanted], 1)
-    if not len(X):
-        raise BadData("datasets.frame(...): the table has no rows")
-    return wanted, X
-
-
-def _columns(table: Any) -> dict[str, Any]:
-    """The columns of a frame by name, numbers as text. Raises BadData for two of one name."""
-    columns = list(getattr(table, "column_names", None) or table.columns)
-    names = [str(c) for c in columns]
-    if len(set(names)) < len(names):
-        twice = next(n for n in names if names.count(n) > 1)
-        raise BadData(
-            f"datasets.frame(...): the table has two columns {twice!r}; drop or rename one, "
-            "frame.loc[:, ~frame.columns.duplicated()]"
-        )
-    return dict(zip(names, columns, strict=True))
+        raise BadData(f"{CALL}: the table has no columns but {', '.join(special)}; give some of inputs")
+    given = {name: cells(table, columns[name]) for name in wanted}
+    if not all(map(len, given.values())):
+        raise BadData(f"{CALL}: the table has no rows")
+    X = np.stack([numbers(c, f"{CALL}: column {n!r}", coded(given)) for n, c in given.items()], 1)
+    return wanted, torch.from_numpy(kept_apart(X))
 
 
 def only_key(data: Dataset) -> str:
@@ -342,48 +336,20 @@ def only_key(data: Dataset) -> str:
     )
 
 
-def _cells(table: Any, name: str) -> np.ndarray:
-    """A column of a frame, or of a Hugging Face data set."""
-    found = table.with_format(None)[name][:] if _is_hugging_face(table) else table[_columns(table)[name]]
-    return np.asarray(found)
-
-
 def _names(table: Any, column: str) -> np.ndarray:
     """A column of clients or labels, text without blanks around it. Raises BadData for a row that has none."""
-    found = _cells(table, column)
+    found = cells(table, columns_of(table, CALL)[column])
     if found.dtype.kind in "OU":
         found = np.array([v.strip() or None if isinstance(v, str) else v for v in found.tolist()], object)
     missing = np.array([v is None or v != v for v in found.tolist()], bool)
     if missing.any():
         row = int(missing.argmax())
         raise BadData(
-            f"datasets.frame(...): {column!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
+            f"{CALL}: {column!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
             f"all: fill it in, or frame.dropna(subset=[{column!r}])",
             row=row,
         )
     return found
-
-
-def _numbers(column: np.ndarray, name: str) -> Tensor:
-    """A column as float32."""
-    # pandas gives dates with a time zone, and Python's own, as objects.
-    dates = column.dtype.kind == "O" and any(isinstance(v, date) for v in column.tolist())
-    if (remedy := REMEDIES.get(kind := "M" if dates else column.dtype.kind)) and kind in "mM":
-        raise BadData(f"datasets.frame(...): column {name!r} {remedy}, or leave it out by features=")
-    try:
-        values = column.astype(np.float32)
-    except (TypeError, ValueError):
-        raise BadData(
-            f"datasets.frame(...): column {name!r} is no numbers (row 0 has {column[0]!s}); make it such, "
-            f"pandas.get_dummies(frame, columns=[{name!r}]), or leave it out by features=; if it names each row's "
-            f"client, say client={name!r}"
-        ) from None
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise BadData(
-            f"datasets.frame(...): column {name!r} has {float(values[row])} in row {row}; fill or drop it", row=row
-        )
-    return torch.from_numpy(values)
 
 
 def lazy(array: Any) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +16,13 @@ from ..rows.lazy import Lazy
 from ..rows.sparse import Sparse, not_finite
 from ..runtime import streams
 
+log = logging.getLogger("medley")
+
 Pair = tuple[Tensor, Tensor] | tuple[None, None]
 
 
-def marked(X: Tensor | None, y: Tensor | None, pick: Callable[[Tensor, Tensor], Tensor]) -> Pair:
-    """The rows that ``pick(X, y)`` marks, or None for both where there are none."""
-    mask = None if X is None or y is None else pick(X, y)
+def marked(X: Tensor | None, y: Tensor | None, mask: Tensor | None) -> Pair:
+    """The rows that the mask marks, or None for both where there are none."""
     if X is None or y is None or mask is None or not bool(mask.any()):
         return None, None
     return X[mask], y[mask]
@@ -33,7 +36,14 @@ def drawn(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
 
 
 def carved(
-    n: int, fraction: float | int, seed: int, part: str, name: str, strata: Sequence[np.ndarray] = ()
+    n: int,
+    fraction: float | int,
+    seed: int,
+    part: str,
+    name: str,
+    strata: Sequence[np.ndarray] = (),
+    together: Sequence[np.ndarray] = (),
+    last: Sequence[np.ndarray] = (),
 ) -> tuple[Tensor, Tensor]:
     """The numbers of rows that stay and of rows that are drawn for a part, both in ascending order.
 
@@ -44,16 +54,30 @@ def carved(
         part: "test" or "validation".
         name: The data set's name in messages.
         strata: Columns [n]; rows with the same values in all of them are one stratum. Default none, all rows are one.
+        together: Columns [n]; rows with the same values in all of them stay on one side. Default none.
+        last: Columns [n]; of rows with the same values in all of them the last ones are taken. Default none.
 
     Raises RecipeError for a fraction that leaves nothing on one side.
     """
     order = torch.from_numpy(streams.rng(seed, "split", part).permutation(n))
     first = order[: round(fraction * n)]
-    if strata:
-        codes = np.stack([np.unique(column, return_inverse=True)[1].reshape(n) for column in strata], 1)
-        group = torch.from_numpy(np.unique(codes, axis=0, return_inverse=True)[1].reshape(n))[order]
-        each = [order[group == g] for g in range(int(group.max()) + 1)]
-        first = torch.cat([rows[: min(round(fraction * len(rows)), len(rows) - 1)] for rows in each])
+    if last:
+        first = torch.cat([_some(rows, fraction, -1) for rows in _alike(last, torch.arange(n))])
+    elif together:
+        units = [*_alike(together, torch.arange(n))]
+        owner = torch.empty(n, dtype=torch.int64)
+        for k, rows in enumerate(units):
+            owner[rows] = k
+        # In the order in which their first rows were drawn.
+        drawn_units = [[*dict.fromkeys(owner[rows].tolist())] for rows in _alike(strata, order)]
+        if sum(map(len, drawn_units)) > len(units):
+            raise RecipeError(
+                f"{name}.split(by=..., together=...): some rows that stay together differ in by=", "together"
+            )
+        chosen = [k for some in drawn_units for k in _nearest(some, [len(units[k]) for k in some], fraction)]
+        first = torch.cat([units[k] for k in chosen]) if chosen else first[:0]
+    elif strata:
+        first = torch.cat([_some(rows, fraction) for rows in _alike(strata, order)])
     if not 0 < len(first) < n:
         whole = fraction == int(fraction) and 0 < fraction < n
         number = f", such as {fraction} / {n} for {fraction} rows" if whole else ""
@@ -65,6 +89,28 @@ def carved(
     stays = torch.ones(n, dtype=torch.bool)
     stays[first] = False
     return stays.nonzero()[:, 0], first.sort().values
+
+
+def _alike(columns: Sequence[np.ndarray], order: Tensor) -> Iterator[Tensor]:
+    """The rows, in this order, of each combination of values; all of them where there are no columns."""
+    if not columns:
+        yield order
+        return
+    codes = np.stack([np.unique(column, return_inverse=True)[1].reshape(len(order)) for column in columns], 1)
+    group = torch.from_numpy(np.unique(codes, axis=0, return_inverse=True)[1].reshape(len(order)))[order]
+    yield from (order[group == g] for g in range(int(group.max()) + 1))
+
+
+def _some(rows: Tensor, fraction: float, end: int = 1) -> Tensor:
+    """This fraction of the rows, but not all, from their beginning or from their end, -1."""
+    size = min(round(fraction * len(rows)), len(rows) - 1)
+    return rows[:size] if end > 0 else rows[len(rows) - size :]
+
+
+def _nearest(units: list[int], sizes: list[int], fraction: float) -> list[int]:
+    """The first units, but not all, whose rows are nearest to this fraction of all."""
+    ends = np.cumsum([0, *sizes[:-1]])
+    return units[: int(np.abs(ends - fraction * sum(sizes)).argmin())]
 
 
 def check_finite(values: Tensor, what: str) -> None:
@@ -90,3 +136,25 @@ def check_finite(values: Tensor, what: str) -> None:
         row=row,
         column=column,
     )
+
+
+def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | None, call: str) -> list[Any]:
+    """Sparse rows whose columns begin at the first one of the file, and are ``n_features``."""
+    first = min((int(X.indices.min()) for X in Xs if X.nnz), default=0)
+    if zero_based is False and not first:
+        raise BadData(f"{call}: it has an entry of column 0; give zero_based=True")
+    if zero_based is None and first:
+        log.warning(
+            "%s: no row has an entry of column 0, so columns are taken to count from 1; say zero_based=False, or True",
+            call,
+        )
+    begin = 0 if zero_based or not first else 1
+    width = Xs[0].shape[1] - begin
+    if n_features is not None and n_features < width:
+        raise BadData(
+            f"{call}: it has an entry of column {width - 1 + begin}, and n_features={n_features}; give {width}"
+        )
+    Xs = [X[:, begin:] for X in Xs]
+    for X in Xs:
+        X.resize(X.shape[0], n_features or width)
+    return Xs

@@ -10,22 +10,53 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import BadData
+from ..rows import columns as table
+
+WHOLE = re.compile(r"[+-]?\d+")
+
+PADDED = re.compile(r"[+-]?0\d+")
+"""Whole numbers that begin with a zero, such as postal codes: as numbers they would be others."""
 
 
-def plain(values: Sequence[Any]) -> np.ndarray:
-    """A column as whole numbers where all entries are, else as numbers, else as text."""
-    for kind in (np.int64, np.float64):
+def names_in(values: Sequence[Any]) -> np.ndarray:
+    """A column of names: as numbers, for their order, where that changes no name, else as text.
+
+    So "1" and "01" are two names, and so are numbers of 20 digits, which floats would round.
+    """
+    texts = [str(v) for v in values]
+    for kind in (int, float):
         try:
-            return np.array([_exact(v, kind) for v in values], kind)
+            numbers = [kind(t) for t in texts]
+            if [*map(str, numbers)] == texts:
+                return np.array(numbers, np.int64 if kind is int else np.float64)
         except (ValueError, OverflowError):
             continue
-    return np.array([str(v) for v in values])
+    return np.array(texts)
 
 
-def _exact(value: Any, kind: type) -> Any:
-    if kind is np.int64 and isinstance(value, float):
-        raise ValueError
-    return int(value) if kind is np.int64 else float(value)
+def targets_in(values: Sequence[Any], regression: bool, call: str) -> np.ndarray:
+    """A column of targets: whole numbers where all entries are, else numbers, else text.
+
+    Labels with leading zeros, or beyond int64, are texts. Raises BadData, naming the call, for two labels that are one
+    number, such as "1" and "1.0".
+    """
+    texts = [str(v) for v in values]
+    whole = all(map(WHOLE.fullmatch, texts))
+    if not regression and (any(map(PADDED.fullmatch, texts)) or (whole and any(abs(int(t)) >= 2**63 for t in texts))):
+        return np.array(texts)
+    try:
+        found = np.array([*map(int if whole else float, texts)])
+    except ValueError:
+        return np.array(texts)
+    spelt: dict[Any, str] = {}
+    for row, (value, text) in enumerate(zip(found.tolist(), texts, strict=True)):
+        if spelt.setdefault(value, text) != text and not regression:
+            raise BadData(
+                f"{call}: the labels {spelt[value]!r} and {text!r} (row {row}) are one number; write them alike where "
+                "they are one class",
+                row=row,
+            )
+    return found
 
 
 INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
@@ -34,12 +65,18 @@ INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
 
 def refuse_index(columns: Iterable[str], call: str, remedy: str) -> None:
     """Raise BadData, naming ``call`` and ending in ``remedy``, for an input column that is the index of a frame."""
-    for name in columns:
-        if INDEX.fullmatch(name):
+    for k, name in enumerate(columns):
+        if not INDEX.fullmatch(name):
+            continue
+        if k and not name.startswith("__"):
             raise BadData(
-                f"{call}: the column {name!r} is a frame's index as pandas writes it, which follows the order of rows; "
-                f"{remedy}, or give it a name if it is a feature"
+                f"{call}: the column {name!r} after the others has no name, as where each line ends in a delimiter; "
+                "take that off, or the column, frame.drop(columns=...)"
             )
+        raise BadData(
+            f"{call}: the column {name!r} is a frame's index as pandas writes it, which follows the order of rows; "
+            f"{remedy}, or give it a name if it is a feature"
+        )
 
 
 def is_number(cell: str) -> bool:
@@ -50,11 +87,24 @@ def is_number(cell: str) -> bool:
         return False
 
 
+NUMBER = ", which is no finite number; fill it in or drop the row"
+
+
 def bad_cell(call: str, cell: str, row: int, column: int, header: Sequence[str], said: str = "") -> BadData:
     """The error of a cell; ``said`` goes on behind it, by default as for a feature."""
-    said = said or ", which is no finite number; fill it in, drop the row, or name the column in keys="
+    said = said or NUMBER
     message = f"{call}: row {row}, column {header[column]!r} holds {cell!r}{said}."
     return BadData(message, row=row, column=column)
+
+
+def coded(columns: Mapping[str, np.ndarray]) -> str:
+    """What to do with the columns of text among these."""
+    names = [n for n, c in columns.items() if c.dtype.kind in "OUS" and not all(map(table.is_number, c.tolist()))]
+    said = "" if names[:1] == names else f" ({', '.join(map(repr, names))} hold text)"
+    return (
+        f"code such columns{said} as numbers, pandas.get_dummies(frame, columns={names}), or leave them out by "
+        f"features=; if one names each row's client, say client={next(iter(names), '')!r}"
+    )
 
 
 def refuse_nonfinite(X: np.ndarray, numeric: list[int], header: Sequence[str], call: str, said: str = "") -> None:
@@ -72,9 +122,6 @@ def check_keys(columns: Mapping[int, Sequence[str]], call: str, header: Sequence
         if "" in cells:
             said = ", which names no client; fill it in or drop the row"
             raise bad_cell(call, "", cells.index(""), column, header, said)
-
-
-NUMBER = ", which is no finite number; fill it in or drop the row"
 
 
 def check_target(values: np.ndarray, regression: bool, call: str, column: int, header: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv as csvfile
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +19,14 @@ from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
+from ..rows.columns import kept_apart
 from ..rows.sparse import Sparse, is_sparse
 from .arrays import given_labels
 from .dataset import Dataset
+from .delimited import cells_of, names_of_columns
 from .files import Place, called, check_delimiter, find, locate, read_npz
-from .table_cells import bad_cell, check_keys, check_target, is_number, plain, refuse_index, refuse_nonfinite
+from .splits import counted_from
+from .table_cells import bad_cell, check_keys, check_target, names_in, refuse_index, refuse_nonfinite, targets_in
 
 
 @checked("datasets")
@@ -60,8 +62,18 @@ def diabetes(test: float | int = 0.2, seed: int = 0) -> Dataset:
 
 
 @checked("datasets")
-def svmlight(path: Place, folder: Place | None = None, regression: bool = False, sparse: bool = False) -> Dataset:
+def svmlight(
+    path: Place,
+    folder: Place | None = None,
+    regression: bool = False,
+    sparse: bool = False,
+    zero_based: bool | None = None,
+    n_features: int | None = None,
+) -> Dataset:
     """A file in svmlight's format. A file beside it with ``.t`` appended becomes the test set.
+
+    Where each site reads a file of its own, give all sites the same ``zero_based`` and ``n_features``: a file does not
+    say what it counts from, and lacks the columns in which all its rows are 0.
 
     Args:
         path: A path, or a name such as ``"w8a"``, which is looked for under ``libsvm`` or in the folder itself.
@@ -69,9 +81,12 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False,
         regression: Whether targets are values; default False: labels are renumbered 0..C-1 in ascending order, so -1
             and +1 become 0 and 1.
         sparse: Whether X stays sparse, for linear models; default False.
+        zero_based: Whether columns count from 0. By default they do where a row has an entry of column 0; else from 1,
+            and the log says so.
+        n_features: The number of columns; default the last one with an entry.
 
     Raises:
-        BadData: The file is missing or not in that format.
+        BadData: The file is missing, not in that format, or has entries of other columns than these two allow.
     """
     from sklearn import datasets as embedded
 
@@ -81,23 +96,24 @@ def svmlight(path: Place, folder: Place | None = None, regression: bool = False,
     files = [train, test] if test.is_file() else [train]
     try:
         # Read together, so that both get the same columns though the last ones may be absent from one of them.
-        out = embedded.load_svmlight_files([str(f) for f in files], dtype=np.float32)
+        out = embedded.load_svmlight_files([str(f) for f in files], dtype=np.float64, zero_based=True)
     except (ValueError, OSError, EOFError) as error:
         raise BadData(f"{call}: {train} is not in svmlight's format, `label index:value …` ({error}).") from None
-    parts = [(X if sparse else X.toarray(), y) for X, y in zip(out[::2], out[1::2], strict=True)]
+    Xs = counted_from(out[::2], zero_based, n_features, call)
+    parts = [(X if sparse else X.toarray(), y) for X, y in zip(Xs, out[1::2], strict=True)]
     return _table(*parts[0], train.name, call, regression, test=parts[1] if len(parts) > 1 else None)
 
 
 @checked("datasets")
 def w8a(folder: Place | None = None) -> Dataset:
     """w8a: 49,749 web pages with 300 binary features, few of them positive; from LIBSVM's collection (Platt, 1998)."""
-    return svmlight("w8a", folder)
+    return svmlight("w8a", folder, zero_based=False)
 
 
 @checked("datasets")
 def a9a(folder: Place | None = None) -> Dataset:
     """a9a: 32,561 adults with 123 binary features and their income class; from LIBSVM's collection (Platt, 1998)."""
-    return svmlight("a9a", folder)
+    return svmlight("a9a", folder, zero_based=False)
 
 
 @checked("datasets")
@@ -108,17 +124,21 @@ def csv(
     regression: bool = False,
     delimiter: str = ",",
     folder: Place | None = None,
+    header: bool | None = None,
 ) -> Dataset:
-    """A CSV file with a header line; every column but ``target`` and ``keys`` is a numeric feature.
+    """A CSV file; every column but ``target`` and ``keys`` is a numeric feature.
 
     Args:
         path: A path, or a name in the folder.
         target: The column of targets.
-        keys: Columns for natural clients; default none.
+        keys: Columns for natural clients, texts as the file has them; default none.
         regression: Whether targets are values; default False: classes are renumbered 0..C-1 in ascending order,
-            numbers by value, False and True as booleans, anything else as text. `Result.predict` gives those back.
+            numbers by value, False and True as booleans, anything else as text, as are numbers with leading zeros.
+            `Result.predict` gives those back.
         delimiter: Between cells; default a comma.
         folder: The folder to look in first; default none.
+        header: Whether the first line names the columns; False names them "0", "1", ... By default it does, and one
+            that looks like a row of numbers raises BadData.
 
     Raises:
         RecipeError: A column is not there.
@@ -131,35 +151,23 @@ def csv(
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
-            header = next(lines, [])
-            if len(header) == 1 and (other := next((c for c in ";\t|," if c in header[0] and c != delimiter), None)):
-                said = f"the header is one column, {header[0]!r}; pass delimiter={other!r}"
-                raise RecipeError(f"{call}: {said}", "delimiter")
-            named, numeric = _columns(header, target, keys, call)
-            numbers, text = array("d"), [list[str]() for _ in named]
-            rows = 0
-            for row, cells in enumerate(line for line in lines if line):
-                if len(cells) != len(header):
-                    what = f"{call}: row {row} has {len(cells)} cells, the header {len(header)}"
-                    raise BadData(f"{what} (line {lines.line_num}).", row=row)
-                try:
-                    numbers.extend([float(cells[j]) for j in numeric])
-                except ValueError:
-                    bad = next(j for j in numeric if not is_number(cells[j]))
-                    raise bad_cell(call, cells[bad], row, bad, header) from None
-                for values, j in zip(text, named.values(), strict=True):
-                    values.append(cells[j].strip())
-                rows += 1
+            first = next(lines, [])
+            names = names_of_columns(first, header, delimiter, call)
+            named, numeric = _columns(names, target, keys, call)
+            numbers, text = cells_of(
+                lines, [first] if header is False else [], names, (numeric, [*named.values()]), call
+            )
     except (UnicodeDecodeError, csvfile.Error) as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {ENCODING}") from None
-    X = np.frombuffer(numbers, np.float64).reshape(rows, len(numeric))
-    refuse_nonfinite(X, numeric, header, call)
-    columns = {name: plain(values) for name, values in zip(named, text, strict=True)}
-    check_target(columns[target], regression, call, named[target], header)
-    check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
+    X = np.frombuffer(numbers, np.float64).reshape(len(text[0]), len(numeric))
+    refuse_nonfinite(X, numeric, names, call)
+    columns = {k: names_in(v) for k, v in zip(named, text, strict=True)}
+    columns[target] = targets_in(text[0], regression, call)
+    check_target(columns[target], regression, call, named[target], names)
+    check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, names)
     y = columns[target]
     y = y == "True" if set(y.tolist()) == {"False", "True"} else y
-    of = tuple(header[j] for j in numeric)
+    of = tuple(names[j] for j in numeric)
     return _table(X, y, file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
 
@@ -234,7 +242,9 @@ def parquet(
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
     refuse_nonfinite(X, numeric, header, call)
     cells = {name: table.column(j).to_pylist() for name, j in named.items()}
-    columns = {name: plain([v.strip() if isinstance(v, str) else v for v in c]) for name, c in cells.items()}
+    text = {name: [v.strip() if isinstance(v, str) else v for v in c] for name, c in cells.items()}
+    columns = {k: names_in(v) for k, v in text.items()}
+    columns[target] = targets_in(text[target], regression, call)
     check_target(columns[target], regression, call, named[target], header)
     check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
     of = tuple(header[j] for j in numeric)
@@ -296,7 +306,7 @@ def _columns(header: list[str], target: str, keys: Sequence[str], call: str) -> 
     Raises BadData for a header that names a column twice, or has a frame's index, RecipeError for a column that is not
     there.
     """
-    if len(set(header)) != len(header):
+    if len(set(header) - {""}) != len(header) - header.count(""):
         twice = next(h for h in header if header.count(h) > 1)
         raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice, header.index(twice) + 1))
     for argument, name in (("target", target), *(("keys", key) for key in keys)):
@@ -365,4 +375,9 @@ def _table(
 
 
 def _float(values: Any) -> Tensor:
-    return Sparse.of(values) if is_sparse(values) else torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    """Numbers in float32, or in float64 where they lie too close together for it."""
+    if not is_sparse(values):
+        return torch.from_numpy(kept_apart(values))
+    small = values.data.astype(np.float32)
+    near = bool(((small != values.data) & (np.abs(values.data) > 2**20)).any())
+    return Sparse.of(values if near else values.astype(np.float32))

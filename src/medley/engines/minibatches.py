@@ -221,13 +221,14 @@ def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | No
 
 
 def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
-    """One tensor that holds the rows of all ``parts``, and the position of each part's first row in it.
+    """One tensor that holds the rows of all ``parts``, in memory, and the position of each part's first row in it.
 
     Where the parts are slices of one tensor, that is it, without a copy. One gather then serves a whole group.
     """
     first, whole = parts[0], parts[0]._base
     if (
         len(parts) > 1
+        and type(whole) is Tensor  # what the views of any other class share is no storage
         and whole is not None
         and whole.is_contiguous()
         and whole.shape[1:] == first.shape[1:]
@@ -236,4 +237,6 @@ def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     ):
         size, begin = whole.shape[1:].numel(), whole.storage_offset()
         return whole, [(part.storage_offset() - begin) // size for part in parts]
-    return torch.cat(parts) if len(parts) > 1 else first, [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
+    return in_memory(torch.cat(parts) if len(parts) > 1 else first), [
+        *itertools.accumulate(map(len, parts[:-1]), initial=0)
+    ]

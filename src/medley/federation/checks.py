@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -13,10 +14,11 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, RecipeError, Unsupported
 from ..contract.problem import Family, Problem
 from ..datasets import Dataset
+from ..datasets.folders import refuse_parts
 from ..privacy.private import private_part
 from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import called, fits_values
-from ..scenarios import ByKey
+from ..scenarios import ByKey, Partition
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
@@ -39,6 +41,27 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
     if (value is not None or wanted) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
+
+
+def check_sources(data: Dataset | None, clients: object, partition: Partition | None) -> None:
+    """Raise RecipeError unless either data with a partition, or clients are given."""
+    if (data is None) == (clients is None):
+        raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
+    if data is not None and partition is None and data.keys:
+        key = next(iter(data.keys))
+        raise RecipeError(
+            f"Federation(data=...): say who holds what with partition=; the data set has {' and '.join(data.keys)}, so "
+            f"scenarios.ByKey({key!r}) makes each {key} a client",
+            "partition",
+        )
+    if data is not None and partition is None:
+        raise RecipeError(
+            "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, "
+            "alpha=0.1)",
+            "partition",
+        )
+    if clients is not None and partition is not None:
+        raise RecipeError("Federation(clients=...): they hold their data already; leave partition= out", "partition")
 
 
 def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None) -> None:
@@ -94,13 +117,17 @@ def _is_number(label: Any, k: int) -> bool:
         return False
 
 
-def tell_of_lost(data: Dataset, partition: object) -> None:
+def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
     """Log a warning of values of a partition's key that have test rows and no training rows, so that none is a client.
 
     Args:
         data: the data set
         partition: its partition
+        names: the clients' names
+
+    Raises BadData for names of the parts of one data set.
     """
+    refuse_parts(names, "Federation: the clients are called {}")
     if not isinstance(partition, ByKey) or not {partition.key} <= data.keys.keys() & data.test_keys.keys():
         return
     key = partition.key

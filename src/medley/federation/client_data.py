@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,15 @@ from ..contract.errors import BadData, RecipeError, with_names
 from ..contract.problem import Family
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
-from ..datasets.sources import as_key, features_of, is_items, pair_of
+from ..datasets.folders import refuse_parts
+from ..datasets.sources import as_key, features_of, is_items, is_table, pair_of
+from ..rows.columns import differ, in_order
 from ..rows.fields import described, layout, tensors
 from ..rows.lazy import Lazy
 from ..rows.sparse import Sparse, not_finite
-from .client_labels import Canonical, all_labels, counted, in_tests, numbered_labels, signed_labels
+from .client_labels import Canonical, all_labels, counted, in_tests, numbered_labels, renumbered, signed_labels
+
+log = logging.getLogger("medley")
 
 WHOLE = "Federation(data=...)"
 """The name of a user's data in errors, where it is not of clients of their own."""
@@ -61,10 +66,10 @@ def pooled(
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
-    features = _features(clients, test, aside)
+    features, wanted = _features(clients, test, aside)
     said = called or [f"client {i}" for i in range(len(clients))]
-    clients = [_pair_of(i, given, aside, said[i]) if is_items(given) else given for i, given in enumerate(clients)]
-    test = pair_of(test, "Federation(test=...)", aside) if is_items(test) else test
+    clients = [_pair_of(i, given, aside, said[i], wanted) for i, given in enumerate(clients)]
+    test = _pair_of(None, test, aside, "Federation(test=...)", wanted)
     clients, test, names = numbered_labels(clients, test)
     canonical: Canonical = (lambda y, _: y) if names else problem.canonical
     rows = [_rows(i, given) for i, given in enumerate(clients)]
@@ -114,28 +119,30 @@ def _check_alike(rows: Sequence[OwnRows]) -> None:
             )
 
 
-def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[str, ...]:
-    """Names of the features that all clients have; none where one has arrays.
+def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the features that all clients have, none where one has arrays; and those of the first that has some.
 
-    Raises BadData, naming the client, for frames whose columns are not the same in the same order.
+    Raises BadData, naming the client, for frames with other columns.
     """
-    first = features_of(clients[0], aside)
-    tests = [(f"client {i}'s X_test", names_of(g[2])) for i, g in enumerate(clients) if isinstance(g, tuple) and g[3:]]
     own = [(f"client {i}", features_of(given, aside)) for i, given in enumerate(clients)]
-    for what, names in [*own, *tests, ("Federation(test=...)", features_of(test, aside))]:
-        if names and first and names != first:
-            raise BadData(
-                f"{what} has the columns {', '.join(names)}, client 0 {', '.join(first)}; give all the same columns in "
-                "the same order"
-            )
-    return first if all(names for _, names in own) else ()
+    tests = [(f"client {i}'s X_test", names_of(g[2])) for i, g in enumerate(clients) if isinstance(g, tuple) and g[3:]]
+    whole = [*own, *tests, ("Federation(test=...)", features_of(test, aside))]
+    first = next((names for _, names in own if names), ())
+    for what, names in whole:
+        if names and first and (said := differ(names, first)):
+            raise BadData(f"{what} {said}, of the columns {', '.join(first)}; give all the same columns")
+    return first if all(names for _, names in own) else (), first
 
 
 def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
     """The clients' data as they are without names, and the clients' names; no names where ``clients`` is no mapping."""
     if not isinstance(clients, Mapping):
         return clients, ()
-    return list(clients.values()), tuple(map(str, clients))
+    names = tuple(map(str, clients))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadData(f"Federation(clients=...): two clients are called {twice!r}; names are texts, so give other ones")
+    return list(clients.values()), names
 
 
 @contextlib.contextmanager
@@ -167,26 +174,45 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
             "data",
         )
     if is_items(data) or (isinstance(data, tuple) and len(data) in (2, 3)):
+        keys = {} if key is None or isinstance(data, tuple) else {key: as_key(data, key)}
         try:
             made, _ = pooled(problem, [data], test, classes, key, (WHOLE,))
         except BadData as e:  # there are no clients yet
             e.args, e.client = (re.sub(r"\bclient 0\b", lambda _: WHOLE, str(e)),), None
             raise
-        return made if key is None or isinstance(data, tuple) else replace(made, keys={key: as_key(data, key)})
+        return replace(made, keys=keys)
     if test is None or not isinstance(data, Dataset):
         return data
     if data.X_test is not None:
         raise RecipeError("Federation(test=...): the data set has test rows already; leave one of both out", "test")
     if isinstance(test, Dataset):
-        return _joined(data, test)
-    rows = _test(problem.canonical, pair_of(test, "Federation(test=...)") if is_items(test) else test, data.classes)
+        return _joined(data, test.ordered(data.features, "Federation(test=...)"))
+    rows = _test(problem.canonical, _raw(data, test, key), data.classes)
     return replace(data, X_test=rows[0], y_test=rows[1])
+
+
+def _raw(data: Dataset, test: Any, key: str | None) -> Any:
+    """Raw test rows (X, y) as those of ``data`` are: columns of a frame by name, scaled, and labels numbered."""
+    where = "Federation(test=...)"
+    named = bool(features_of(test, key)) and bool(data.features)
+    if named and (said := differ(features_of(test, key), data.features)):
+        raise BadData(f"{where} {said}; give the columns of the training rows")
+    table = is_table(test)
+    pair = _pair_of(None, test, key, where, data.features if named else ())
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        return pair
+    X, y = pair
+    if data.scaling is not None and named:
+        X = data.scaling(as_tensor(X, "the test X"))
+    elif data.scaling is not None:
+        log.warning("%s: the training rows are standardised, and these rows are taken to be scaled as they are", where)
+    return X, renumbered(y, data, table, where)
 
 
 def _joined(data: Dataset, test: Dataset) -> Dataset:
     """``data`` with the rows of ``test`` as its test rows, labels by their names, and columns for natural clients."""
     y = test.y
-    if test.labels != data.labels:
+    if test.labels != data.labels and (test.labels or data.labels != (*range(data.classes or 0),)):
         unknown = [repr(name) for name in test.labels if name not in data.labels]
         if unknown or not test.labels:
             raise BadData(
@@ -194,27 +220,17 @@ def _joined(data: Dataset, test: Dataset) -> Dataset:
                 f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind, and no new ones here"
             )
         y = torch.tensor([data.labels.index(name) for name in test.labels])[y]
-    keys = {name: test.keys[name] for name in data.keys if name in test.keys}
-    return replace(data, X_test=_like(data, test), y_test=y, test_keys=keys)
-
-
-def _like(data: Dataset, test: Dataset) -> Tensor:
-    """The features of ``test`` in the order of those of ``data``, where both have names.
-
-    Raises BadData for other features, and for a standardised ``data`` beside a ``test`` of another scale.
-    """
-    if not data.features or not test.features:
-        return test.X
-    if sorted(data.features) != sorted(test.features):
-        lacks, more = (set(data.features) - {*test.features}, set(test.features) - {*data.features})
-        said = [f"{word} {', '.join(sorted(names))}" for word, names in (("lacks", lacks), ("adds", more)) if names]
-        raise BadData(f"Federation(test=...) {' and '.join(said)}; give the columns of the training rows")
-    if data.scaling is not None and not data.scaling.same(test.scaling):
+    if (data.scaling is not None or test.scaling is not None) and not _same_scale(data, test):
         raise BadData(
             "Federation(test=...): the training rows are standardised and the test rows are not, or by other numbers; "
             "give test=rows.standardise(like=data)"
         )
-    return test.X[:, [test.features.index(name) for name in data.features]]
+    keys = {name: test.keys[name] for name in data.keys if name in test.keys}
+    return replace(data, X_test=test.X, y_test=y, test_keys=keys)
+
+
+def _same_scale(data: Dataset, test: Dataset) -> bool:
+    return data.scaling is not None and data.scaling.same(test.scaling)
 
 
 def _rows(i: int, given: Any) -> OwnRows:
@@ -246,13 +262,19 @@ def _rows(i: int, given: Any) -> OwnRows:
     return OwnRows(X, y, w, X_test, y_test)
 
 
-def _pair_of(i: int, given: Any, aside: str | None, called: str) -> tuple[Any, Any]:
-    """Inputs and targets of client i's data set of another library."""
+def _pair_of(i: int | None, given: Any, aside: str | None, called: str, features: Sequence[str]) -> Any:
+    """Inputs and targets of client i's data set of another library, or its tuple of arrays; columns by these names."""
     try:
-        return pair_of(given, called, aside)
+        if is_items(given):
+            return pair_of(given, called, aside, features)
     except BadData as e:
         e.client = i
         raise
+    if isinstance(given, Mapping):
+        refuse_parts([*map(str, given)], f"{called} has {{}}")
+    if not features or not isinstance(given, tuple | list):
+        return given
+    return tuple(in_order(v, features) if k in (0, 2) and names_of(v) else v for k, v in enumerate(given))
 
 
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:

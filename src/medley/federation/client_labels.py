@@ -60,6 +60,43 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
     return made[:-1], made[-1], names
 
 
+def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
+    """Targets of raw test rows as ``data`` numbers its own.
+
+    Args:
+        y: the targets
+        data: the training rows
+        raw: whether they stand in a table, so that they are labels as tables have them; else whole numbers may be
+            labels, or numbers of classes
+        where: the call, for messages
+
+    Raises BadData, naming the row, for a label that the training rows have not, and for whole numbers that may be
+    either.
+    """
+    labels, numbers = {*data.labels}, {*range(len(data.labels))}
+    if labels and labels != numbers and not raw and not is_text(y):
+        given = {*np.unique(np.asarray(y)).tolist()}
+        raw = bool(given) and given <= labels
+        if raw and given <= numbers:
+            raise BadData(
+                f"{where}: the targets may be the labels {', '.join(map(str, data.labels))}, or their numbers from 0; "
+                "give a frame for labels, or a data set of its own, datasets.Dataset(X, y, labels=...)"
+            )
+    if not labels or not (raw or is_text(y)):
+        return y
+    places = {str(name): k for k, name in enumerate(data.labels)}
+    spelt: Callable[[Any], str] = lambda v: str(int(v) if isinstance(v, float) and v.is_integer() else v)
+    found = [places.get(spelt(v)) for v in np.asarray(y).tolist()]
+    if None in found:
+        row = found.index(None)
+        raise BadData(
+            f"{where}: row {row} has the label {np.asarray(y)[row]!s}, the training rows have "
+            f"{', '.join(map(repr, data.labels))}; give no new ones here",
+            row=row,
+        )
+    return np.array(found)
+
+
 def signed_labels(problem: Family, y: Tensor, classes: int | None) -> tuple[int, ...]:
     """The names −1 and 1 where these targets of a logistic regression have them; else none: they are 0 and 1."""
     return (-1, 1) if isinstance(problem, Logistic) and classes == 2 and bool((y == -1).any()) else ()

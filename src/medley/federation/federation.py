@@ -21,8 +21,9 @@ from ..contract.task import ReplayPolicy
 from ..contract.tuned import Tuned
 from ..datasets import Dataset
 from ..datasets.facts import recorded
-from ..datasets.sources import by_client, is_frame, only_key
+from ..datasets.sources import by_client, only_key
 from ..problems import Network
+from ..rows.columns import is_frame
 from ..rows.fields import integers
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
@@ -34,7 +35,7 @@ from ..storage.as_json import without_addresses
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
-from .checks import check_labels, expect, tell_of_lost
+from .checks import check_labels, check_names, check_sources, expect
 from .client_data import named_clients, naming, pooled, whole_data
 from .client_labels import recorded_labels
 from .run import check, run
@@ -111,7 +112,7 @@ class Federation(Settings):
             if data is not None or clients is not None:
                 raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
             data = _whole(stream)
-        _check_sources(data, clients, partition)
+        check_sources(data, clients, partition)
         self.problem, self.pace, self.participation = scenario.problem, scenario.pace, scenario.participation
         self.devices, self.weights, self.f_star = scenario.devices, scenario.weights, scenario.f_star
         self.stream, self.replay, self.attack = scenario.stream, scenario.replay, scenario.attacked(attack).attack
@@ -130,7 +131,7 @@ class Federation(Settings):
         self.data = data if classes is None else replace(data, classes=classes)
         with naming(self._names):
             check_labels(problem, self.data, self.sizes)
-        tell_of_lost(self.data, partition)
+        check_names(self.data, partition, self.client_names)
         if own_test and self.data.X_test is None:
             raise RecipeError(
                 "Federation(own_test=True): there are no test rows; give clients or data some", "own_test"
@@ -260,8 +261,10 @@ class Federation(Settings):
                 labels = tuple(sorted({*rows[1].tolist(), *rows[3].tolist()}))
                 yield Dataset(*rows, classes=whole.classes, name=f"task {s}"), labels
             return
-        for s, task in enumerate(stream.cut(whole.X, whole.y, whole.classes, seed)):
-            data = whole.where(task.pick, f"task {s} of {whole.name}")
+        key = getattr(stream, "key", None)
+        X = whole.X if key is None else whole.order_of(key)[0]
+        for s, task in enumerate(stream.cut(X, whole.y, whole.classes, seed)):
+            data = whole.where(task.pick, f"task {s} of {whole.name}", key)
             yield data if task.change is None else data.map(task.change), task.classes
 
     def _tests(self, data: Dataset, parts: Parts, g: np.random.Generator) -> Parts | None:
@@ -368,26 +371,6 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     if isinstance(clients, Dataset) and data is None:
         return clients, None, ByKey(only_key(clients)) if partition is None else partition
     return data, clients, partition
-
-
-def _check_sources(data: Dataset | None, clients: object, partition: Partition | None) -> None:
-    if (data is None) == (clients is None):
-        raise RecipeError("Federation: give either data= with partition=, or clients=[(X, y), ...]", "data")
-    if data is not None and partition is None and data.keys:
-        key = next(iter(data.keys))
-        raise RecipeError(
-            f"Federation(data=...): say who holds what with partition=; the data set has {' and '.join(data.keys)}, so "
-            f"scenarios.ByKey({key!r}) makes each {key} a client",
-            "partition",
-        )
-    if data is not None and partition is None:
-        raise RecipeError(
-            "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, "
-            "alpha=0.1)",
-            "partition",
-        )
-    if clients is not None and partition is not None:
-        raise RecipeError("Federation(clients=...): they hold their data already; leave partition= out", "partition")
 
 
 def _checked(validation: object, classes: object) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from ..contract.errors import BadData, Unsupported
 from ..contract.needs import Need
 from ..contract.problem import Family, Objective, Problem
 from ..contract.types import Index, Weights
+from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks
 from ..rows.sparse import largest, not_finite
@@ -41,6 +43,8 @@ class RowTable(Protocol):
         """Weights of rows."""
         ...
 
+
+log = logging.getLogger("medley")
 
 LARGE = 1e3
 """Inputs and targets from this size on are named as the likely cause of a run that diverges."""
@@ -254,7 +258,10 @@ def bound(
 
 
 def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
-    """Raise BadData, with row and column, for a number of ``given`` that the dtype of ``taken`` does not hold."""
+    """Raise BadData, with row and column, for a number of ``given`` that the dtype of ``taken`` does not hold.
+
+    Where that dtype only merges numbers, the log says so.
+    """
     if isinstance(given, Fields) and isinstance(taken, Fields):
         for (part, name), (cast, _) in zip(tensors(given, what), tensors(taken, what), strict=True):
             refuse_overflow(part, cast, name)
@@ -274,6 +281,13 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
             "or give run(dtype='float64')",
             row=at[0],
             column=column,
+        )
+    if type(given) is Tensor and given.ndim < 3 and kept_apart(given.numpy(force=True)).dtype == np.float64:
+        log.warning(
+            "the %ss lie so close together, and so far from 0, that %s merges some of them: standardise them, subtract "
+            "their mean, or give run(dtype='float64')",
+            what,
+            str(taken.dtype).removeprefix("torch."),
         )
 
 

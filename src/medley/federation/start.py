@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -13,6 +15,8 @@ from ..contract.problem import Problem
 from ..contract.types import Vec
 from ..numerics.initial_weights import undrawn
 from ..problems.network import NetworkProblem, SharedNetwork
+from ..rows.columns import differ
+from ..storage.result import Result
 from ..storage.weights import Weights
 
 log = logging.getLogger("medley")
@@ -49,6 +53,17 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
         raise RecipeError("run(init=...): a linear model has no state_dict; give a Result, or a vector [d]", "init")
     problem.load_state(init)
     return _finite(problem.flat.clone())
+
+
+def check_features(init: Any, fed: object) -> None:
+    """Raise RecipeError where ``init`` is a result, or its folder, whose features are others than the federation's."""
+    features = getattr(getattr(fed, "data", None), "features", ())
+    if isinstance(init, str | Path) and Path(init).is_dir():
+        init = Result.load(init, model=False)
+    theirs = init.features if isinstance(init, Result) else ()
+    if theirs and features and tuple(theirs) != tuple(features):
+        said = differ(theirs, features) or f"has them in the order {', '.join(theirs)}"
+        raise RecipeError(f"run(init=...): of the features {', '.join(features)}, the result {said}", "init")
 
 
 def _tell_of_redrawn(problem: Problem) -> None:

@@ -31,8 +31,9 @@ class Scaling:
         per_mean = X[:, :1].numel()
         mean = total(X, lambda b: b.sum(over, keepdim=True)) / per_mean
         variance = total(X, lambda b: (b - mean).square().sum(over, keepdim=True)) / per_mean
-        # A smaller deviation is the rounding of float32.
-        constant = variance.sqrt() <= 1e-6 * mean.abs()
+        # A smaller deviation is the rounding of the rows' dtype, or of the mean.
+        least = max(torch.finfo(X.dtype).eps if X.is_floating_point() else 0.0, 1e-14)
+        constant = variance.sqrt() <= least * mean.abs()
         return cls(mean, torch.where(constant, 1.0, variance.sqrt()))
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -47,6 +48,10 @@ class Scaling:
             return self
         mean, deviation = first.mean + first.deviation * self.mean, first.deviation * self.deviation
         return Scaling(mean, deviation, self.shared and first.shared)
+
+    def picked(self, columns: Sequence[int]) -> Scaling:
+        """The scaling of these columns."""
+        return Scaling(self.mean[:, columns], self.deviation[:, columns])
 
     def same(self, other: Scaling | None) -> bool:
         """Whether another one has the same numbers."""

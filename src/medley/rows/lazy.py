@@ -47,20 +47,25 @@ class RowSource(Protocol):
 
 
 class Mapped:
-    """Rows of an array that lies in a file."""
+    """Rows of an array of numbers that lies in a file, in any order of bytes and memory."""
 
     cheap = True
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
         self.shape = tuple(array.shape)
-        self.dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        wide = array.dtype.kind == "f" and array.itemsize > 8  # torch has no wider floats
+        # As in memory, whole numbers are int64.
+        self.native = np.dtype(array.dtype.newbyteorder("=") if array.dtype.kind == "f" else np.int64)
+        self.native = np.dtype(np.float64) if wide else self.native
+        self.dtype = torch.from_numpy(np.empty(0, self.native)).dtype
 
     def read(self, rows: np.ndarray) -> Tensor:
-        """A copy of these rows."""
-        if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all()):
-            return torch.from_numpy(np.array(self.array[int(rows[0]) : int(rows[-1]) + 1]))
-        return torch.from_numpy(np.asarray(self.array[rows]))
+        """A copy of these rows, one after the other in memory."""
+        near = len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all())
+        found = self.array[int(rows[0]) : int(rows[-1]) + 1] if near else self.array[rows]
+        # The same numbers in another order of memory would take other kernels, whose last bits differ.
+        return torch.from_numpy(np.array(found, self.native, order="C", subok=False))
 
 
 class Held:

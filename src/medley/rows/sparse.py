@@ -58,8 +58,8 @@ class Sparse(Tensor):
         """Torch's operations, below autograd: derivatives by the other, dense operand exist."""
         if (op := OPS.get(func)) is None:
             raise Unsupported(
-                f"sparse rows have no {func}; they are for Logistic, Softmax and LeastSquares, and for methods that "
-                "leave the rows to them. Give dense rows, X.toarray()",
+                "sparse rows are for Logistic, Softmax and LeastSquares, and for methods that leave the rows to them; "
+                f"this method, or this step, computes with the rows itself. Give dense rows, X.toarray() (no {func})",
                 method=str(func),
                 need="dense rows",
             )

@@ -196,7 +196,7 @@ class Rotated(Settings):
 
 @dataclass(frozen=True)
 class TimeOrder(Settings):
-    """Data that drifts: rows ordered by a feature, or as they stand, are cut into tasks of equal size.
+    """Data that drifts: rows ordered by a feature or a key, or as they stand, are cut into tasks of equal size.
 
     Test rows are cut at the training rows' borders of that feature or, as they stand, into pieces of equal size. Raises
     BadData for more tasks than rows, or than a feature of few values can be cut into.
@@ -205,15 +205,20 @@ class TimeOrder(Settings):
         tasks: The number of tasks; default 5.
         column: The feature's index, for rows [n, features]; default None, the rows as they stand.
         own_order: As in `Split`; default False.
+        key: The name of a column of ``Dataset.keys``, such as the day of each row, whose order it is: numbers, times or
+            texts like 2024-05-31. Test rows need it as well. Default None.
     """
 
     tasks: int = 5
     column: int | None = None
     own_order: bool = False
+    key: str | None = None
     mode: Mode = field(default="domain", init=False)
 
     def __post_init__(self) -> None:
         _check_tasks(self, self.tasks)
+        if self.key is not None and (self.column is not None or not isinstance(self.key, str)):
+            raise RecipeError(f"TimeOrder(key={self.key!r}): give the name of a key, and no column", "key")
         if self.column is not None and (not isinstance(self.column, int) or isinstance(self.column, bool)):
             raise RecipeError(
                 f"TimeOrder(column={self.column!r}): must be the whole number of a feature, or None for the rows as "
@@ -222,25 +227,26 @@ class TimeOrder(Settings):
             )
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
-        """Cut the rows; ``y`` and ``seed`` play no part."""
+        """Cut the rows; ``y`` and ``seed`` play no part. By a key, X is its order, [n, 1]."""
         del y, seed
         if len(X) < self.tasks:
             raise BadData(f"TimeOrder(tasks={self.tasks}): there are {len(X)} rows; take fewer tasks")
         picks: list[Pick] = [partial(_piece, s, self.tasks) for s in range(self.tasks)]
-        if self.column is not None:
-            if X.ndim != 2 or not 0 <= self.column < X.shape[1]:
-                raise RecipeError(f"TimeOrder(column={self.column}): rows are {list(X.shape[1:])}", "column")
-            ordered = X[:, self.column].sort().values
+        column, what = (self.column, "feature") if self.key is None else (0, f"key {self.key!r}")
+        if column is not None:
+            if X.ndim != 2 or not 0 <= column < X.shape[1]:
+                raise RecipeError(f"TimeOrder(column={column}): rows are {list(X.shape[1:])}", "column")
+            ordered = X[:, column].sort().values
             borders = ordered[[len(ordered) * s // self.tasks for s in range(1, self.tasks)]]
             sizes = torch.bucketize(ordered, borders, right=True).bincount(minlength=self.tasks).tolist()
             if 0 in sizes:
                 few = 1 + int((ordered[1:] != ordered[:-1]).sum())
                 raise BadData(
                     f"TimeOrder(tasks={self.tasks}, column={self.column}): {len(ordered)} rows have {few} different "
-                    f"values of that feature, and equal ones stay together: task {sizes.index(0)} would have no rows; "
+                    f"values of that {what}, and equal ones stay together: task {sizes.index(0)} would have no rows; "
                     "take fewer tasks, another column, or column=None for the rows as they stand"
                 )
-            picks = [partial(_between, self.column, borders, s) for s in range(self.tasks)]
+            picks = [partial(_between, column, borders, s) for s in range(self.tasks)]
         return [Cut(pick, None, tuple(range(classes or 0))) for pick in picks]
 
 

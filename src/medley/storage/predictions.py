@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..contract.errors import BadData
 from ..numerics.scaling import Scaling
+from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, numbers
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
@@ -19,7 +20,7 @@ from ..rows.sparse import Sparse, is_sparse
 
 
 def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
-    """Rows as the model was trained on them: a frame's columns by name, scaled; anything but a frame as it is.
+    """Rows as the model was trained on them: a frame's columns by name, scaled; anything but a table as it is.
 
     Args:
         X: the user's rows
@@ -29,16 +30,26 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     Raises BadData, naming them, for columns that are missing or that training did not have, and for cells that are no
     finite numbers.
     """
-    if isinstance(X, Tensor) or not hasattr(X, "columns") or not hasattr(X, "__getitem__"):
+    own = is_hugging_face(X)
+    if not own and not is_frame(X):
         wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
         if wide != len(features):
             raise BadData(
                 f"predict(X): rows have {wide} columns, those of training {len(features)}: {', '.join(features)}"
             )
         return X
-    names = [str(name) for name in X.columns]
-    if not features:
-        return torch.stack([_column(X[column], name) for column, name in zip(X.columns, names, strict=True)], 1)
+    columns = columns_of(X, "predict(X)")
+    if own:  # its items have the target as well
+        columns = {n: c for n, c in columns.items() if n in features or (not features and n not in TARGETS)}
+    elif features:
+        _refuse_others([*columns], features)
+    if missing := [name for name in features if name not in columns]:
+        raise BadData(f"predict(X): the data set has no {_listed(missing)}, which training had")
+    return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
+
+
+def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
+    """Raise BadData for columns of a frame that training did not have, or that it lacks."""
     more = [name for name in names if name not in features]
     if missing := [name for name in features if name not in names]:
         own = f", and has {_listed(more)}, which training had not" if more else ""
@@ -50,46 +61,29 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
         raise BadData(
             f"predict(X): training had no {_listed(more)}; leave such columns out, frame[list(result.features)]"
         )
-    if len(names) > len(features):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadData(f"predict(X): the frame has the column {twice!r} twice; rename or drop one")
-    place = dict(zip(names, X.columns, strict=True))
-    rows = torch.stack([_column(X[place[name]], name) for name in features], 1)
-    return rows if scaling is None else Scaling.from_plain(scaling)(rows)
+
+
+def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] | None) -> Any:
+    """These columns of a table as rows, scaled as the training rows were; several that are no numbers as a dict."""
+    found = {name: cells(table, column) for name, column in columns.items()}
+    if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in found.values()):
+        inputs = {name: torch.stack([as_row(v, (name,)) for v in c]) for name, c in found.items()}
+        return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+    remedy = "change it as the training rows were changed, such as by pandas.get_dummies(frame, columns=[...])"
+    X = np.stack([numbers(c, f"predict(X): column {name!r}", remedy) for name, c in found.items()], 1)
+    if scaling is None:
+        return torch.from_numpy(X)
+    of = Scaling.from_plain(scaling)
+    if of.mean.shape[1:] != X.shape[1:]:
+        raise BadData(f"predict(X): the frame has {X.shape[1]} columns, the training rows {of.mean.shape[1]}")
+    # As `kept_apart` keeps the training rows.
+    far = is_far(of.mean.numpy(), of.deviation.numpy())
+    return of(torch.from_numpy(np.where(far, X, X.astype(np.float32))))
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(repr(name) for name in names[:5]) + more
-
-
-def _column(values: Any, name: str) -> Tensor:
-    """A frame's column as float32. Raises BadData, naming column and row, for a cell that is no finite number."""
-    given = np.asarray(values)
-    try:
-        column = given.astype(np.float32)
-    except (TypeError, ValueError):
-        row = next((i for i, v in enumerate(given.tolist()) if not _is_number(v)), 0)
-        raise BadData(
-            f"predict(X): column {name!r} has {given[row]!s} in row {row}, no number; change it as the training rows "
-            "were changed, such as by pandas.get_dummies(frame, columns=[...])",
-            row=row,
-        ) from None
-    if not np.isfinite(column).all():
-        row = int(np.flatnonzero(~np.isfinite(column))[0])
-        raise BadData(
-            f"predict(X): column {name!r} has {column[row]} in row {row}; fill it as the training rows were filled",
-            row=row,
-        )
-    return torch.from_numpy(column)
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None) -> Tensor:

@@ -176,7 +176,8 @@ class Network(Settings):
                 else " of integers (convert them to floats if it does not embed them)"
             )
             raise BadData(
-                f"the network cannot read rows of shape {described(X)}{whole}: {e}{_takes(self.module, X)}"
+                f"the network cannot read rows of shape {described(X)}{whole}: "
+                f"{_images(self.module, X) or e}{_takes(self.module, X)}"
             ) from e
         out = _one_tensor(out)
         self._check_outputs(out, y, classes)
@@ -217,6 +218,8 @@ class Network(Settings):
                 f"last layer, or number the labels from 0{', or name padding by ignore_index=' if y.ndim > 1 else ''}",
                 row=int(over[0][0]) if len(over) else None,
             )
+        if out.ndim == 2 and list(y.shape[1:]) == [1]:
+            raise BadData("the labels are a column, [n, 1]; give [n], y[:, 0]")
         if out.shape[2:] != y.shape[1:]:
             raise BadData(
                 f"the labels are {list(y.shape[1:])} a row and the network's outputs {list(out.shape[1:])}; want "
@@ -279,3 +282,14 @@ class Network(Settings):
             **({} if self.shared is None else {"shared": self.shared}),
             **({} if self.ignore_index == -100 else {"ignore_index": self.ignore_index}),
         }
+
+
+def _images(module: nn.Module, X: Data) -> str:
+    """A sentence about images without channels, or with channels last, which the first layer cannot take."""
+    first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None or isinstance(X, Fields) or X.ndim not in (3, 4):
+        return ""
+    if X.ndim == 3:
+        return "images are [channels, height, width], so give X[:, None]"
+    last = X.shape[1] != first.in_channels == X.shape[3]
+    return "channels come first, so give X.transpose(0, 3, 1, 2)" if last else ""

@@ -1,0 +1,111 @@
+"""PyTorch's loaders as the rows that one pass over them yields, whatever their order and batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Subset
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data._utils.collate import default_collate, default_convert
+
+from ..contract.errors import BadData
+
+log = logging.getLogger("medley")
+
+
+class Collated(TorchDataset[Any]):
+    """The rows of one batch of all items, as a loader's own ``collate_fn`` makes it."""
+
+    def __init__(self, loader: DataLoader[Any], items: Any, where: str) -> None:
+        made = loader.collate_fn([items[i] for i in range(len(items))])
+        self.batch: Any = [*made] if isinstance(made, tuple | list) else made
+        first = self.batch
+        while isinstance(first, Mapping | tuple | list) and len(first):
+            first = next(iter(first.values() if isinstance(first, Mapping) else first))
+        if not isinstance(first, Tensor) or not first.ndim or len(first) != len(items):
+            found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
+            raise BadData(
+                f"{where}: its collate_fn makes {found} of {len(items)} items; want a tensor with a row an item. Give "
+                "the data set itself, whose items are pairs (input, target)"
+            )
+        self.rows = len(items)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, i: int) -> Any:
+        return _row(self.batch, i)
+
+
+def _row(batch: Any, i: int) -> Any:
+    """Row i of a batch, which may be tensors by place, by name, or both."""
+    if isinstance(batch, Mapping):
+        return {k: _row(v, i) for k, v in batch.items()}
+    if isinstance(batch, tuple) or (isinstance(batch, list) and any(isinstance(v, Tensor | Mapping) for v in batch)):
+        return tuple(_row(v, i) for v in batch)
+    return batch[i]
+
+
+def loaded(loader: DataLoader[Any], where: str) -> Any:
+    """A loader's data set: the rows that its sampler or its batch sampler draws, as its ``collate_fn`` makes them.
+
+    Batches and their order are the pace's, so that a loader which shuffles all rows stands for all rows. Raises
+    BadData, naming ``where``, for one that draws other rows in every pass.
+    """
+    items: Any = loader.dataset
+    if isinstance(items, IterableDataset) or not hasattr(items, "__len__") or not len(items):
+        return items
+    rows = _rows(loader, len(items), where)
+    if rows != [*range(len(items))]:
+        items = Subset(items, rows)
+    return items if loader.collate_fn in (default_collate, default_convert) else Collated(loader, items, where)
+
+
+def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
+    """The numbers of the rows that the loader draws, in ascending order."""
+    batches: Any = loader.batch_sampler
+    own = batches is not None and type(batches) is not BatchSampler
+    source: Any = batches if own else loader.sampler if batches is None else batches.sampler
+    few = isinstance(source, RandomSampler) and source.num_samples != n
+    random = few or getattr(source, "replacement", False)
+    with _unmoved(loader, source):
+        passes = [] if random else [[*islice(_numbers(source), 100 * n + 1000)] for _ in range(2)]
+    if random or sorted(passes[0]) != sorted(passes[1]) or len(passes[0]) >= 100 * n + 1000:
+        raise BadData(
+            f"{where}: its {type(source).__name__} draws other rows in every pass, and a client's rows are fixed; give "
+            "the data set, or its rows by torch.utils.data.Subset(data, rows), and weights of rows as (X, y, weights)"
+        )
+    rows = passes[0]
+    if batches is not None and not own and batches.drop_last:
+        kept = len(rows) // batches.batch_size * batches.batch_size
+        if rows == passes[1] or not kept:  # else every pass leaves other rows out
+            rows = rows[:kept]
+        elif kept < len(rows):
+            log.warning(
+                "%s: its drop_last leaves other rows out in every pass: all are taken; see Pace(drop_last)", where
+            )
+    if not rows:
+        raise BadData(f"{where}: the loader yields no rows; leave it out, or its drop_last")
+    return sorted(rows)
+
+
+def _numbers(source: Iterable[Any]) -> Iterator[int]:
+    """Row numbers of a sampler, or of a sampler of batches."""
+    return (int(i) for i in chain.from_iterable(v if isinstance(v, list | tuple) else (v,) for v in source))
+
+
+@contextmanager
+def _unmoved(*owners: Any) -> Iterator[None]:
+    """A context that leaves torch's random stream, and those of a loader and its sampler, as they were."""
+    streams = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), torch.Generator)]
+    kept = [g.get_state() for g in streams]
+    with torch.random.fork_rng(devices=[]):
+        yield
+    for g, state in zip(streams, kept, strict=True):
+        g.set_state(state)
