@@ -365,3 +365,24 @@ def test_bad_settings(given: dict[str, Any], message: str) -> None:
 def test_the_battery() -> None:
     """Without noise, whose streams are named after the clients: a check of the battery renumbers them."""
     conformance(by_row(md.SCAFFOLD(), noise=0.0, clip=50.0))
+
+
+def test_the_files_of_a_private_run_hold_no_statistic_of_rows(tmp_path: Path) -> None:
+    """Means and deviations are exact: they are kept where they are public, and without them predict refuses raw rows."""
+    pandas = pytest.importorskip("pandas")
+    g = torch.Generator().manual_seed(0)
+    frame = pandas.DataFrame(torch.randn(40, 2, generator=g).numpy() * 3 + 7, columns=["age", "dose"])
+    raw = md.datasets.Dataset(frame, torch.arange(40) % 2, classes=2)
+    public = md.datasets.Dataset([[0.0, 0.0], [20.0, 20.0]], [0.0, 1.0], features=("age", "dose")).standardise()
+    found = {}
+    for name, data in (("own", raw.standardise()), ("public", raw.standardise(like=public))):
+        fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2), weights="uniform")
+        r = md.run(by_row(), fed, rounds=1, progress=False, checkpoint=tmp_path / name)
+        texts = [p.read_text() for p in (tmp_path / name).iterdir() if p.suffix in (".json", ".jsonl", ".csv", ".toml")]
+        found[name] = any("deviation" in text for text in texts)
+        if name == "own":
+            with pytest.raises(md.RecipeError, match="does not keep the mean and the deviation"):
+                r.predict(frame)
+        else:
+            assert r.predict(frame).shape == (40,)
+    assert found == {"own": False, "public": True}

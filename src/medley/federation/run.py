@@ -23,6 +23,7 @@ from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.problem import Problem, State
 from ..contract.settings import Settings, called_with
 from ..contract.tuned import Tuned
+from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
@@ -34,6 +35,7 @@ from ..server.protocols import Evaluator
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
 from ..storage.modules import trained
+from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.spill import Spill
 from ..transports.auto import Unchosen
@@ -131,13 +133,15 @@ class PreparedRun:
     def settings(self) -> dict[str, Any]:
         """The identity of the run, in plain values: a checkpoint is of the same run where these are the same."""
         o, asked = self.options, self.asked.settings()
-        faults = faults_of(o)
+        faults, of_data = faults_of(o), self.fed.settings()
+        if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
+            of_data["scaling"] = WITHHELD
         return {
             "method": self.algorithm.name,
             **{f"method.{k}": v for k, v in asked.items()},
             **{f"resolved.{k}": v for k, v in self.algorithm.settings().items() if v != asked[k]},
             "lr multiplier": self.lr,
-            **self.fed.settings(),
+            **of_data,
             "seed": o.seed,
             "evaluate_on": o.evaluate_on,
             "dtype": str(self.draw.problem.dtype).removeprefix("torch."),

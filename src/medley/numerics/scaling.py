@@ -51,21 +51,21 @@ class Scaling:
 
     def picked(self, columns: Sequence[int]) -> Scaling:
         """The scaling of these columns."""
-        return Scaling(self.mean[:, columns], self.deviation[:, columns])
+        return Scaling(self.mean[:, columns], self.deviation[:, columns], self.shared)
 
     def same(self, other: Scaling | None) -> bool:
         """Whether another one has the same numbers."""
         return other is not None and torch.equal(self.mean, other.mean) and torch.equal(self.deviation, other.deviation)
 
     def plain(self) -> dict[str, Any]:
-        """Mean and deviation as lists, for JSON."""
-        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        """Mean and deviation as lists, and whether they are shared, for JSON."""
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist(), "shared": self.shared}
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Scaling:
         """Inverse of `plain`. Raises KeyError, TypeError or ValueError for another table."""
         mean, deviation = (torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation"))
-        return cls(mean, deviation)
+        return cls(mean, deviation, table.get("shared") is True)
 
 
 def blocks(X: Tensor) -> Sequence[Tensor]:

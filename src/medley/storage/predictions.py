@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..contract.errors import BadData
+from ..contract.errors import BadData, RecipeError
 from ..numerics.scaling import Scaling
 from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, numbers
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse, is_sparse
+
+WITHHELD: Mapping[str, Any] = {}
+"""In the place of a scaling that a folder must not hold, since noise does not guard it."""
 
 
 def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
@@ -73,6 +76,13 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
     X = np.stack([numbers(c, f"predict(X): column {name!r}", remedy) for name, c in found.items()], 1)
     if scaling is None:
         return torch.from_numpy(X)
+    if scaling == WITHHELD:
+        raise RecipeError(
+            "predict(X): the result of a private run does not keep the mean and the deviation of the training rows, "
+            "which are exact and not private. Give an array of rows that are scaled already, or train on rows that "
+            "are scaled by public numbers, standardise(like=...)",
+            "scaling",
+        )
     of = Scaling.from_plain(scaling)
     if of.mean.shape[1:] != X.shape[1:]:
         raise BadData(f"predict(X): the frame has {X.shape[1]} columns, the training rows {of.mean.shape[1]}")
