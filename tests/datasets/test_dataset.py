@@ -71,6 +71,15 @@ def test_split_partitions_the_rows_and_their_keys(n: int, test: float, validatio
     assert torch.equal(d.y, d.X[:, 0].long() % 3)
 
 
+def test_test_and_validation_rows_have_draws_of_their_own() -> None:
+    whole = replace(numbered(100), X_test=None, y_test=None)
+    test, validation = whole.split(0.3).X_test, whole.split(0, 0.3).X_validation
+    assert test is not None
+    assert validation is not None
+    assert len(test) == len(validation) == 30
+    assert not torch.equal(test, validation)
+
+
 def test_split_leaves_a_given_test_set_alone_and_refuses_a_second_validation_set() -> None:
     d = numbered().split(test=0.5, validation=0.2)
     assert d.X_test is not None

@@ -40,6 +40,15 @@ def test_what_exceeds_the_budget_comes_back_with_the_same_bits():
     assert [i for i in kept if i in kept._here][-1] == 0  # the last one asked for is the last to go
 
 
+def test_a_value_that_is_replaced_counts_once():
+    kept = Spill({"Held": Held}, budget=10 * 4000)
+    for turn in range(20):
+        kept[0], kept[1] = value(turn), value(turn, n=500)
+        assert kept.size == 4000 + 2000
+    assert set(kept._here) == {0, 1}
+    assert kept._file is None
+
+
 def test_places_on_disk_are_used_again():
     kept = Spill({"Held": Held}, budget=0)
     for turn in range(20):
