@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ import medley as md
 from medley.cli import app
 from medley.contract.errors import RecipeError
 from medley.flower.agreement import own_version
-from medley.runtime.versions import OWN, version
+from medley.runtime.versions import OWN, found, version
+
+
+@pytest.fixture(autouse=True)
+def _read_anew() -> Iterator[None]:
+    found.cache_clear()
+    yield
+    found.cache_clear()
 
 
 def test_of_what_is_here() -> None:

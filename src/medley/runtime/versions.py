@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 OWN = "medley-fl"
 """The package's name where it is installed from."""
 
 
+@cache
+def found(package: str) -> str | None:
+    """The version of an installed package, else None; reading it takes milliseconds, and a run asks several times."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def is_installed(package: str = OWN) -> bool:
     """Whether the package is installed, and does not only lie on PYTHONPATH."""
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False
+    return bool(found(package))
 
 
 def version(package: str = OWN) -> str:
     """The version of a package, by default Medley's; "(not installed)" of one that only lies on PYTHONPATH."""
-    return metadata.version(package) if is_installed(package) else "(not installed)"
+    return found(package) or "(not installed)"
