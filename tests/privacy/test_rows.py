@@ -368,7 +368,7 @@ def test_the_battery() -> None:
 
 
 def test_the_files_of_a_private_run_hold_no_statistic_of_rows(tmp_path: Path) -> None:
-    """Means and deviations are exact: they are kept where they are public, and without them predict refuses raw rows."""
+    """Means and deviations are exact: they are kept where they are public; else predict refuses raw rows."""
     pandas = pytest.importorskip("pandas")
     g = torch.Generator().manual_seed(0)
     frame = pandas.DataFrame(torch.randn(40, 2, generator=g).numpy() * 3 + 7, columns=["age", "dose"])
