@@ -140,3 +140,9 @@ def test_tensors_are_named_by_their_place():
 
 def test_the_classes_of_a_state_are_found_through_its_hints():
     assert pytree.dataclasses_in(Root) == {"Root": Root, "Leaf": Leaf}
+
+
+def test_bytes_are_those_of_the_tensors() -> None:
+    t = torch.zeros(3, 2, dtype=torch.float64)
+    tree = {"a": [t, (t.float(), 1)], "b": None, "c": {"d": t.bool()}}
+    assert pytree.nbytes(tree) == 48 + 24 + 6 == sum(u.numel() * u.element_size() for _, u in pytree.tensors(tree))

@@ -63,6 +63,15 @@ def tensors(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors(v, f"{name}[{i}]")
 
 
+def nbytes(tree: Any) -> int:
+    """The bytes of the pytree's tensors."""
+    if isinstance(tree, Tensor):
+        return tree.numel() * tree.element_size()
+    if hasattr(tree, "__dataclass_fields__") or isinstance(tree, dict):
+        return sum(map(nbytes, (tree if isinstance(tree, dict) else vars(tree)).values()))
+    return sum(map(nbytes, tree)) if isinstance(tree, list | tuple) else 0
+
+
 def pack(tree: Any, store: dict[str, Tensor]) -> Skeleton:
     """The pytree as JSON values; its tensors go into ``store`` by name. Raises WireError for values of other types."""
     if isinstance(tree, Tensor):

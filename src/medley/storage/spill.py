@@ -95,7 +95,7 @@ class Spill(MutableMapping[int, Any]):
         return pytree.map_tensors(value, lambda t: t.to(self.device))
 
     def __setitem__(self, client: int, value: Any) -> None:
-        size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(value))
+        size = pytree.nbytes(value)
         before = self._here.get(client, (None, 0))[1]
         self._here[client] = value, size
         self._here.move_to_end(client)
