@@ -141,7 +141,7 @@ def tuned(score: Any) -> float:
 
 def file_of(out: Path, name: str, method: str) -> Path:
     """The file of a method's runs."""
-    return out / name / f"{method.replace(' ', '_')}.jsonl"
+    return out / name / f"{method.replace(',', '').replace(' ', '_')}.jsonl"
 
 
 def asked(experiments: Sequence[str], methods: str) -> list[tuple[str, str]]:
