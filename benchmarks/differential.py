@@ -299,7 +299,7 @@ def check(case: Case, counts: Counter[str]) -> None:
     want, reference = outcome(case.run)
     counts["refused" if reference is None else reference.status.outcome] += 1
     sparse = case.layout == "sparse"
-    if not (sparse and (case.problem == "Network" or case.dealt != "clients")):
+    if not (sparse and (case.problem in ("Network", "Values") or case.dealt != "clients")):
         how = {"engine": "seq"} if case.layout in MAPPED else {}
         plain = outcome(lambda: case.run(**how))[0] if how else want
         other, r = outcome(lambda: case.run(case.layout, **how))
