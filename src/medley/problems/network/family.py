@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -26,9 +26,9 @@ from ...rows.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
-from .names import trainable
+from .names import BODY, patterns, trainable, without_last
 from .own_loss import called, check_loss, check_mean, check_pairs
-from .problem import NetworkProblem, is_binary
+from .problem import TRIED, NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
 
@@ -81,8 +81,9 @@ class Network(Settings):
         transform: a function (rows [b, ...], generator) -> rows, of every batch that is trained on and of no other,
             such as `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
         shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"
-            takes names away. "body" is all but the last layer, "all but norms" all but normalisation layers. The others
-            are each client's own, as are the buffers of their modules: they neither travel nor count. None shares all
+            takes names away. "body" is all layers but the one that runs last, "all but norms" all but normalisation
+            layers. The others are each client's own, as are the buffers of their modules: they neither travel nor
+            count. None shares all
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
     client draws its own, from a named stream. A module that changes its inputs in place, as it is seen to on copies of
@@ -134,7 +135,7 @@ class Network(Settings):
             if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
-            trainable(self.module, self.shared)
+            trainable(self.module, tuple(name for name in patterns(self.shared) if name != BODY) or None)
         if self.start is None:
             if is_trained(self.module):
                 raise RecipeError(
@@ -160,7 +161,8 @@ class Network(Settings):
         """
         if isinstance(X, Sparse):
             raise BadData("a network's rows are dense; give X.toarray(), or use Logistic, Softmax or LeastSquares")
-        p = NetworkProblem(self, classes, dtype or torch.float32, device)
+        body = self.shared is not None and BODY in patterns(self.shared)
+        p = NetworkProblem(replace(self, shared=None) if body else self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
         try:
             p.check_ids(X)
@@ -193,6 +195,13 @@ class Network(Settings):
         p.changes_inputs = p.works_in_place(rows)
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out, y)
+        if y.ndim > 1:
+            p.gives -= {Need.CLASSES}
+        layers = p.note_layers(rows)
+        if self.shared is not None and body:
+            found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
+            p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
+            vars(p).update({name: getattr(found, name) for name in (*TRIED, "seen")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:

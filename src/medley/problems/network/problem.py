@@ -17,10 +17,11 @@ from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
 from ...contract.types import Data, Vec, Weights
 from ...numerics.initial_weights import redrawn
-from ...rows.fields import arguments, inputs_of, tensors
+from ...rows.fields import applied, arguments, inputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ..cross_entropy import row_means
+from .layers import Layers, seen
 from .model import NetworkModel
 from .names import trainable
 from .objective import NetworkObjective
@@ -37,6 +38,9 @@ DRAWING = (
     nn.FractionalMaxPool3d,
 )
 """Torch's layers whose forward pass may draw random numbers in training mode."""
+
+TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at")
+"""What `Network.ready` finds out on rows of the data, and processes that have none are told."""
 
 
 def is_binary(loss: object) -> bool:
@@ -61,7 +65,7 @@ class NetworkProblem(NetworkModel):
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         super().__init__(family, classes, dtype, device)
         noisy = any(map(may_draw, self.module.modules()))
-        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.FEATURES: self.head is not None, Need.NOISE: noisy}
+        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.NOISE: noisy}
         gives[Need.CLASSES] = family.loss == "cross_entropy" and classes is not None
         gives[Need.WEIGHTS] = self.by_rows
         self.gives = frozenset(k for k, v in gives.items() if v)
@@ -70,8 +74,7 @@ class NetworkProblem(NetworkModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
-        names = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy")
-        state = {name: getattr(self, name) for name in names}
+        state = {name: getattr(self, name) for name in TRIED}
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def inputs(self, X: Data) -> Data:
@@ -139,6 +142,20 @@ class NetworkProblem(NetworkModel):
                 return True
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             return not all(map(torch.equal, before, after))
+
+    def note_layers(self, X: Data) -> Layers:
+        """The layers that run last in the forward pass of these rows, noted in ``head_at`` and ``gives``."""
+        self.mode(False)
+        with self.forked():
+            rows = self.given(inputs_of(X))
+            found = seen(self.module, rows, lambda: applied(self.module, rows))
+        self.head_at = found.head
+        self.gives |= {
+            need
+            for need, there in ((Need.FEATURES, True), (Need.BODY, not found.raw))
+            if there and found.head is not None
+        }
+        return found
 
     def works_in_place(self, X: Data) -> bool:
         """Whether the forward pass of these rows, in training or in evaluation mode, changes its inputs in place.
