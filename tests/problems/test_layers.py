@@ -53,7 +53,7 @@ def written(m: Any, x: Tensor) -> Tensor:
 Case = tuple[nn.Module, tuple[str, ...], str | None, bool]
 
 
-def case(last: str, head: str | None, raw: bool, module: Any, **parts: Any) -> Case:
+def case(last: str, head: str | None, raw: bool, module: Any, /, **parts: Any) -> Case:
     """A module, or a forward pass of these parts; the last layers, the linear one, and whether it reads raw rows."""
     return module if isinstance(module, nn.Module) else Made(module, **parts), tuple(last.split()), head, raw
 
