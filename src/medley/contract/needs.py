@@ -26,6 +26,12 @@ class Need(StrEnum):
     FEATURES = "features", "a network whose last layer is linear and reads a vector for each row, or a linear model"
     BODY = "body", "a network with layers below its last one, since the means of what that layer reads are sent"
     CLASSES = "classes", "labels in classes, one for each row"
+    ROWS = (
+        "rows",
+        "a loss that is the mean of its rows' losses; this one couples rows, as Cox's, losses of pairs and contrastive "
+        "ones do, or cannot be had of one row alone",
+    )
+
     NETWORK = "network", "a Network"
     WEIGHTS = "weights", "weights of rows: a linear model, or a Network whose own loss returns one number a row"
     NOISE = "noise", "a network that draws random numbers, as dropout does"

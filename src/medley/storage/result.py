@@ -279,7 +279,7 @@ class Result:
         errors are those of `outputs`.
         """
         outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
-        return predicted(outputs, self.settings.get("classes"), names)
+        return predicted(outputs, self.settings.get("classes"), names, self.settings.get("decision", "argmax"))
 
     def client_model(self, client: int | str) -> nn.Module:
         """The network that a client uses at the end, in evaluation mode: its own, or the server's where all use that.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -26,11 +27,18 @@ from ...rows.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
+from . import probes
 from .names import BODY, patterns, trainable, without_last
 from .own_loss import called, check_loss, check_mean, check_pairs
 from .problem import TRIED, NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
+
+log = logging.getLogger("medley")
+
+
+SOME = 8
+"""Rows that a user's own loss is tried on, spread over the data."""
 
 
 def _check_shapes(module: nn.Module) -> None:
@@ -194,10 +202,11 @@ class Network(Settings):
             p.gives -= {Need.NOISE}
         p.changes_inputs = p.works_in_place(rows)
         p.seen = rows, self.targets(y[:2], classes).to(device)
-        self._tried(p, out, y)
+        self._tried(p, out, y, classes)
         if y.ndim > 1:
             p.gives -= {Need.CLASSES}
         layers = p.note_layers(rows)
+        self._ends(p, layers.end)
         if self.shared is not None and body:
             found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
@@ -234,8 +243,8 @@ class Network(Settings):
         if self.class_weights is not None and len(self.class_weights) not in (classes, out.shape[1]):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
-    def _tried(self, p: NetworkProblem, out: Tensor, y: Data) -> None:
-        """Try the user's own loss on the outputs of two rows, and note whether it gives the loss of each row."""
+    def _tried(self, p: NetworkProblem, out: Tensor, y: Data, classes: int | None) -> None:
+        """Try the user's own loss on outputs of some rows: its form, the classes that it means, the losses of rows."""
         if not callable(self.loss) or p.seen is None:
             return
         two = p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1]
@@ -243,9 +252,29 @@ class Network(Settings):
         if found is not None and found.ndim == 0:
             check_mean(self.loss, out, two, found)
         check_pairs(self.loss, out, in_memory(y))
-        p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
+        some = in_memory(y[torch.linspace(0, len(y) - 1, min(len(y), SOME)).long()])
+        targets = self.targets(some, classes).to(two)
+        with p.forked():
+            if probes.separable(self.loss, out[:1].expand(len(targets), *out.shape[1:]), targets):
+                p.gives |= {need for need in (Need.ROWS,) if p.running() or not p.mixes_rows}
+                p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
+            if is_binary(self.loss):
+                p.decision = 0.0
+            elif classes and not two.is_floating_point():
+                p.decision = probes.decision(self.loss, out, two, classes)
+            else:
+                p.decision = None
         if p.by_rows:
             p.gives |= {Need.WEIGHTS}
+
+    def _ends(self, p: NetworkProblem, end: str) -> None:
+        """Say in the log that a loss of logits gets what a softmax or a sigmoid made, and decide at its middle."""
+        if (end == "sigmoid" and is_binary(self.loss)) or (end == "softmax" and self.loss == "cross_entropy"):
+            said = "%s takes logits, and the network ends in a %s: leave that out, since the loss has its own"
+            log.warning(said, called(self.loss), end)
+        unclear = p.decision is None and callable(self.loss) and p.classes == 2
+        if end == "sigmoid" and (is_binary(self.loss) or unclear):
+            p.decision = 0.5
 
     def labelled(self, y: Data) -> bool:
         """Whether integer targets y number classes: for cross-entropy, and as one integer a row."""

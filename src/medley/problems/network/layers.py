@@ -19,6 +19,10 @@ ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
 """Operations that leave each of their inputs in its place, and so raw rows raw, when the other one is a parameter."""
 
 
+ENDS = ("sigmoid", "softmax", "log_softmax")
+"""Operations that make probabilities, or their logarithms."""
+
+
 class Layers(NamedTuple):
     """The layers behind a network's outputs.
 
@@ -27,12 +31,14 @@ class Layers(NamedTuple):
         head: the path of the last module of all, where that is an nn.Linear that runs once and reads vectors [b, f];
             None where it is another one, or there are several
         raw: whether the head's inputs hold the network's inputs, at most scaled, normalised or beside others
+        end: "sigmoid", "softmax" or "log_softmax" where that is the operation that makes the outputs; else empty
         failed: the reason for which the pass could not be seen; empty where it was
     """
 
     last: tuple[str, ...] = ()
     head: str | None = None
     raw: bool = False
+    end: str = ""
     failed: str = ""
 
 
@@ -77,6 +83,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.before: list[frozenset[int]] = [frozenset()] * len(places)
         self.kept = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]  # an address is not to be used again
         self.origins = {t.untyped_storage().data_ptr(): Origin(True, True) for t in self.kept}
+        self.ends: dict[int, str] = {}
         self.reads: dict[str, tuple[bool, bool]] = {}
 
     def origin(self, t: Tensor) -> Origin:
@@ -104,6 +111,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(o.rows for o in given):
             for use in others:
                 self.before[use] |= of_rows
+        name = func._schema.name.removeprefix("aten::").strip("_")
+        for t in tree_leaves(out):
+            if isinstance(t, Tensor) and t.layout is torch.strided and (name in ENDS or not func.is_view):
+                self.ends[t.untyped_storage().data_ptr()] = name
         raw = any(o.raw for o in given) and (not others or func._schema.name in ELEMENTWISE)
         self.mark(out, lambda t: Origin(any(o.rows for o in given), raw, uses))
         return out
@@ -147,16 +158,18 @@ def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layer
     hooks = [m.register_forward_hook(watch.called(path)) for path, m in watch.layers.items()]
     try:
         with torch.enable_grad(), watch:  # without gradients torch's encoder layers would call none of their parts
-            uses = watch.origin(forward()).uses
+            out = forward()
     except Exception as e:
         return Layers(failed=f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')}")
     finally:
         for hook in hooks:
             hook.remove()
+    uses, end = watch.origin(out).uses, watch.ends.get(out.untyped_storage().data_ptr(), "")
+    end = end if end in ENDS else ""
     trained = {path for path, m in module.named_modules() if any(p.requires_grad for p in m.parameters())}
     last, latest = watch.latest(uses, trained.__contains__), watch.latest(uses, lambda _: True)
     calls = Counter(watch.paths[len(watch.places) :])
     head = latest[0] if len(latest) == 1 and calls[latest[0]] == 1 else None
     if head is None or not isinstance(watch.layers.get(head), nn.Linear) or not watch.reads[head][0]:
-        return Layers(last)
-    return Layers(last, head, watch.reads[head][1])
+        return Layers(last, end=end)
+    return Layers(last, head, watch.reads[head][1], end)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ...contract.errors import RecipeError
 from ...contract.problem import State
-from ...contract.types import Data, Vec, Weights
+from ...contract.types import Data, Decision, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
@@ -46,7 +46,8 @@ class NetworkModel:
         floats, ints: the module's buffers by dtype.
         mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
             taken to keep rows apart.
-        by_rows: whether the loss of each row is known: not where the user's own returns a mean only.
+        by_rows: whether the loss of each row is known: not where the user's own returns a mean only, or couples rows.
+        decision: the class that outputs stand for; "argmax" but for losses of the user's own, and None for "mse".
         factors: the factor of the loss for each class [c]; None for 1 each.
         changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
@@ -83,6 +84,7 @@ class NetworkModel:
         self.noisy = False
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
+        self.decision: Decision = None if family.loss == "mse" else "argmax"
         weights = family.class_weights
         self.factors = None if weights is None else torch.tensor(weights, dtype=dtype, device=device)
         self.module.train()

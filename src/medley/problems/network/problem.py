@@ -39,7 +39,7 @@ DRAWING = (
 )
 """Torch's layers whose forward pass may draw random numbers in training mode."""
 
-TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at")
+TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at", "decision")
 """What `Network.ready` finds out on rows of the data, and processes that have none are told."""
 
 
@@ -68,6 +68,7 @@ class NetworkProblem(NetworkModel):
         gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.NOISE: noisy}
         gives[Need.CLASSES] = family.loss == "cross_entropy" and classes is not None
         gives[Need.WEIGHTS] = self.by_rows
+        gives[Need.ROWS] = self.by_rows and not (self.mixes_rows and not self.running())
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.row: torch.Size | None = None
         self.seen: tuple[Data, Data] | None = None
@@ -186,16 +187,16 @@ class NetworkProblem(NetworkModel):
         return out
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """1 for each row whose largest output is its label's, else 0; None where there are no classes.
+        """1 for each row whose output stands for its label, see `decision`, else 0; None where there are no classes.
 
-        Of sequences and maps it is the share of a row's targets, without ignored ones. A loss of the user's own has
-        classes where labels are integers [n]: one output for each class, or for two classes one number a row, which is
-        a logit, or a probability after an nn.Sigmoid. Of `binary_cross_entropy_with_logits` it is the share of a row's
-        targets.
+        Of sequences and maps it is the share of a row's targets, without ignored ones, and of
+        `binary_cross_entropy_with_logits` that of a row's targets. A loss of the user's own has classes where labels
+        are integers [n].
         """
-        if is_binary(self.family.loss):
-            return ((outputs > 0) == (y > 0.5)).to(outputs.dtype).reshape(len(y), -1).mean(1)
-        if self.classes is None or self.family.loss == "mse":
+        at = self.decision
+        if is_binary(self.family.loss) and isinstance(at, float):
+            return ((outputs > at) == (y > 0.5)).to(outputs.dtype).reshape(len(y), -1).mean(1)
+        if self.classes is None or at is None:
             return None
         if self.family.loss == "cross_entropy" and y.ndim > 1:
             there = y != self.family.ignore_index
@@ -203,9 +204,8 @@ class NetworkProblem(NetworkModel):
             return row_means(right.to(outputs.dtype), there)
         if y.is_floating_point() or y.ndim != 1:
             return None
-        if callable(self.family.loss) and outputs.numel() == len(y) and self.classes == 2:
-            last = list(self.module.modules())[-1]
-            return ((outputs.reshape(-1) > (0.5 if isinstance(last, nn.Sigmoid) else 0.0)) == y).to(outputs.dtype)
+        if at != "argmax":
+            return ((outputs.reshape(-1) > at) == y).to(outputs.dtype)
         if outputs.ndim != 2 or outputs.shape[1] < self.classes:
             return None
         return (self.compared(outputs, y).argmax(1) == y).to(outputs.dtype)
