@@ -103,7 +103,7 @@ def test_accuracy_and_predictions_are_those_by_hand(module: nn.Module, loss: Any
         test=(X[140:], Y[140:]),
         pace=md.scenarios.Pace(lr=1.0, epochs=3),
     )
-    r = md.run(md.FedAvg(), fed, rounds=4, progress=False)
+    r = md.run(md.FedAvg(), fed, rounds=8, progress=False)
     hand = ((r.outputs(X[140:]).reshape(-1).numpy() > by_hand) == Y[140:]).mean()
     assert hand > 0.8
     assert r.summary["accuracy"] == pytest.approx(hand, abs=1e-12)

@@ -192,9 +192,11 @@ def predicted(
         labels: the classes' names as the data had them; None for 0..classes−1
         decision: the class that an output stands for; margins are above 0 of the second class by default
 
-    Returns labels [n, ...] where there are classes, else the outputs. Raises BadData for outputs that are nan, and for
-    a class without a name.
+    Returns labels [n, ...] where there are classes, 0 or 1 for each output that a threshold decides, else the outputs.
+    Raises BadData for outputs that are nan, and for a class without a name.
     """
+    if classes is None and isinstance(decision, float):  # targets are floats, one for each output
+        return (outputs > decision).long().numpy()
     if classes is None or decision is None:
         return outputs.numpy()
     if not bool(outputs.isfinite().all()) and outputs.isnan().any():
