@@ -102,7 +102,7 @@ FLOATS |= {
     "GroupNorm": lambda: Then(nn.GroupNorm(2, 6), plain),
     "LocalResponseNorm": lambda: Then(nn.LocalResponseNorm(2), shaped(3, 2)),
     "BatchNorm1d": lambda: Then(nn.BatchNorm1d(6), plain),
-    "InstanceNorm1d": lambda: Then(nn.InstanceNorm1d(3, affine=True), shaped(3, 2)),
+    "InstanceNorm1d": lambda: Then(nn.InstanceNorm1d(2, affine=True), shaped(2, 3)),
     "InstanceNorm1d running": lambda: Then(nn.InstanceNorm1d(3, track_running_stats=True), shaped(3, 2)),
     "Unflatten": lambda: Then(nn.Unflatten(1, (2, 3)), plain),
     "Fold": lambda: Then(nn.Fold((2, 2), (2, 1)), shaped(2, 2)),
@@ -140,7 +140,7 @@ IDS |= {
 }
 IMAGES: dict[str, Callable[[], nn.Module]] = {
     f"{said} {pool}": lambda said=said, pool=pool: nn.Sequential(nn.Conv2d(2, 2, 2, **said), nn.ReLU(), nn.MaxPool2d(2, **pool), nn.Flatten(), nn.LazyLinear(3))  # type: ignore[misc]
-    for said in ({}, {"padding": 1}, {"stride": 2}, {"dilation": 2}, {"groups": 2}, {"bias": False}, {"padding": 1, "padding_mode": "reflect"}, {"padding": "same"})
+    for said in ({}, {"padding": 1}, {"stride": 2}, {"dilation": 2}, {"groups": 2}, {"bias": False}, {"padding": 1, "padding_mode": "reflect"})
     for pool in ({"stride": 1}, {"padding": 1}, {"ceil_mode": True})
 }  # fmt: skip
 LOSSES: dict[str, Any] = {
