@@ -275,9 +275,7 @@ class Result:
     def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
         """The model's predictions for rows X: class labels [n], or the outputs where there are no classes.
 
-        Under binary cross-entropy of logits they are 0 or 1 for each output, as for the accuracy.
-
-        Labels are as the data had them: numbers where it had numbers, booleans or text where it had such. Arguments and
+        Labels are as the data had them: numbers, booleans or text, and 0 or 1 under binary cross-entropy. Arguments and
         errors are those of `outputs`.
         """
         outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
