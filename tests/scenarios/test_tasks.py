@@ -136,6 +136,9 @@ def test_cf17_figures_of_a_matrix_by_hand():
     assert got["learn"] == pytest.approx(2.4 / 3)
     assert figures([[0.5, 0], [0.7, 0.6]])["fgt_max"] == 0 == figures([[0.5]])["fgt"]
     assert figures([[0.5, 0, 0], [0.7, 0.6, 0], [0.2, 0.6, 0.9]])["fgt_max"] == pytest.approx(0.25)
+    early = [[0.5, 0.9, 0.1], [0.7, 0.6, 0.2], [0.2, 0.6, 0.9]]  # a client had task 1 at step 0
+    assert figures(early)["fgt_max"] == pytest.approx((0.5 + 0) / 2)
+    assert figures(early, [0, 0, 1])["fgt_max"] == pytest.approx((0.5 + 0.3) / 2)
     for matrix in (a, a[:2]):
         got, n = figures(matrix), len(matrix)
         assert got["acc"] == pytest.approx(got["learn"] - (n - 1) / n * got["fgt"], abs=1e-15)

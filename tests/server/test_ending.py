@@ -59,6 +59,10 @@ def test_an_accuracy_back_at_its_start_after_learning() -> None:
         "the accuracy fell to 0.11 after it had been 0.8; it was 0.1 at the start: the run diverges"
     )
     assert diverged(rows(flat, [0.1, 0.6, 0.8, 0.12, 0.2, 0.11])) == ""  # not lost in all of the last rows
+    lost = [0.1, 0.6, 0.8, 0.12, 0.1, 0.11]
+    assert diverged(rows([0.69, 0.5, 0.4, 0.39, 0.39, 0.39], lost)) == ""  # it has come to the larger class's share
+    assert diverged(rows([0.69, 0.5, 0.39, 0.45, 0.5, 0.54], lost)) == ""  # half of the fall is 0.54
+    assert "the accuracy fell" in diverged(rows([0.69, 0.5, 0.39, 0.45, 0.55, 0.5], lost))
     assert diverged(rows(flat, [0.1, 0.15, 0.2, 0.12, 0.1, 0.11])) == ""  # it had hardly learnt
     assert diverged(rows(flat, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0])) == ""
     assert diverged(rows(flat, [0.1, 0.8, 0.1])) == ""  # one evaluation

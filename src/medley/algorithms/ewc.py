@@ -73,7 +73,7 @@ class EWC(Algorithm[Server]):
     """Elastic weight consolidation. ``lam`` is λ, the weight of the past; 0 is `FineTune`."""
 
     lam: Annotated[float, at_least(0)] = 100.0
-    needs = frozenset({Need.STREAM})
+    needs = frozenset({Need.STREAM, Need.ROWS})
 
     def start(self, x: Vec) -> Server:
         """x₀, held by nothing."""

@@ -5,7 +5,7 @@ Clients", AAAI 2022, Algorithm 1.
 
 **Status**: published
 
-**Needs**: labels in classes, and a model with features.
+**Needs**: labels in classes, and a network with layers below its last one, as the means of what that reads travel.
 
 **One round sends** (floats per client; C classes, f features, k = C f + C or 0):
 
@@ -111,7 +111,7 @@ class FedProto(Algorithm[Server, Memory]):
     weight: Annotated[float, at_least(0)] = 1.0
     predict: Literal["head", "prototype"] = "head"
 
-    needs = frozenset({Need.CLASSES, Need.FEATURES})
+    needs = frozenset({Need.CLASSES, Need.FEATURES, Need.BODY})
 
     def start(self, x: Vec) -> Server:
         """x₀."""

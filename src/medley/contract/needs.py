@@ -23,8 +23,15 @@ class Need(StrEnum):
     QUADRATIC = "quadratic", "a quadratic problem: LeastSquares"
     HESSIAN = "hessian", "Hessians, which this problem hasn't got"
     FACTOR = "factor", "Hessians of the form AᵀA + δI: Logistic, Softmax or LeastSquares"
-    FEATURES = "features", "a network whose last layer is linear, or a linear model"
-    CLASSES = "classes", "labels in classes"
+    FEATURES = "features", "a network whose last layer is linear and reads a vector for each row, or a linear model"
+    BODY = "body", "a network with layers below its last one, since the means of what that layer reads are sent"
+    CLASSES = "classes", "labels in classes, one for each row"
+    ROWS = (
+        "rows",
+        "a loss that is the mean of its rows' losses; this one couples rows, as Cox's, losses of pairs and contrastive "
+        "ones do, or cannot be had of one row alone",
+    )
+
     NETWORK = "network", "a Network"
     WEIGHTS = "weights", "weights of rows: a linear model, or a Network whose own loss returns one number a row"
     NOISE = "noise", "a network that draws random numbers, as dropout does"

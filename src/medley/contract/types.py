@@ -1,7 +1,7 @@
 """Names for array types. Their shapes are checked at run time in tests only."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -24,6 +24,10 @@ Weights = Float[Tensor, " n"] | None
 
 Data = Shaped[Tensor, "n ..."]
 """Inputs or labels, one sample in each row."""
+
+
+Decision = float | Literal["argmax"] | None
+"""The class that outputs stand for: that of the largest, the second of two above this output, or none."""
 
 
 def number(column: Tensor) -> Num:

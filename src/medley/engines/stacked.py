@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..contract import types
 from ..contract.client import Client, Descent, Engine, LocalUpdate
@@ -224,6 +225,21 @@ class Stacked:
         return rows.mean() if share is None else (rows.reshape(len(share), -1).mean(1) * share).sum()
 
 
+class Optional(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes in a pass that an embedding has options by which its gradient depends on the ids: vmap has none of them.
+
+    It sees the operations, so that it is the same of torch's layers, of functions, and of a user's own modules.
+    """
+
+    used = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, options = func._schema.name, args[2:]  # of aten::embedding: padding_idx, scale_grad_by_freq, sparse
+        self.used |= name == "aten::embedding" and any(v is True or (v is not False and v != -1) for v in options)
+        self.used |= name in ("aten::embedding_renorm_", "aten::_embedding_bag")
+        return func(*args, **(kwargs or {}))
+
+
 def graph_bytes(loss: Tensor) -> int:
     """Bytes that the loss's graph keeps for the backward pass, each tensor counted once; at least 1."""
     kept, nodes, seen = {0: 1}, [loss.grad_fn], set[Any]()
@@ -251,7 +267,8 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
     """The engine for this problem, or a sentence with the reason for which it has none.
 
     A network is tried on two rows of its data, at two points: the mapped gradients must be those of each client by
-    itself. The problem and the random streams stay as they were.
+    itself, and no operation may have an option that vmap leaves out, whether these rows show it or not. The problem and
+    the random streams stay as they were.
     """
     if isinstance(problem, LinearProblem):
         return Stacked(problem, True, least)
@@ -273,13 +290,16 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         at, h, labels = kept + some(2, problem.d) / 10, torch.stack([X, X.flip(0)]), torch.stack([y, y.flip(0)])
         found = Stacked(problem, not callable(problem.family.loss) and _by_row(problem, at[0], X, some), least)
         slopes = found.gradients(at, h, labels, 1 / len(X))
-        wanted = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
+        with (optional := Optional()):  # type: ignore[no-untyped-call]
+            wanted = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
     except Exception as e:
         said = next(iter(str(e).strip().splitlines()), "")
         return f"vmap cannot map the network or its loss ({type(e).__name__}: {said})"
     finally:
         torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
         problem.load(kept)
+    if optional.used:
+        return "the gradient of an embedding depends on its ids (padding_idx, scale_grad_by_freq, max_norm, sparse)"
     if not _close(slopes, wanted):
         return "mapped by vmap, the network has other gradients than by itself"
     return found
@@ -290,6 +310,8 @@ def _by_row(problem: NetworkProblem, x: Vec, X: Data, some: Callable[..., Tensor
     others = X.flip(0).flip(-1)
     if X.is_floating_point():
         others = others + some(*X.shape)
+    elif X.numel():  # other ids, where the rows are alike
+        others = (others + some(*X.shape).mul(100).long().abs()) % (int(X.max()) + 1)
     with torch.no_grad():
         together = problem.call(x, torch.cat([X, others]))[: len(X)]
         try:

@@ -81,6 +81,11 @@ class Small:
         return None if self.draw.rounds_per_task is None else ROUNDS
 
     @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        return self.draw.first_steps
+
+    @property
     def task_count(self) -> int:
         """Tasks of the trial."""
         return min(TASKS, self.draw.task_count)

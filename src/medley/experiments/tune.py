@@ -200,7 +200,7 @@ def score(result: Result, metric: str) -> float:
 
 def figures_of(result: Result) -> dict[str, float]:
     """Final figures of a stream of tasks, such as acc, fgt and learn; empty for other runs."""
-    return figures(result.summary.get("matrix", []))
+    return {name: result.summary[name] for name in figures([[0.0]]) if name in result.summary}
 
 
 def _name(algorithm: Algorithm[Any, Any], point: Mapping[str, Any]) -> str:

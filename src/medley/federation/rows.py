@@ -18,6 +18,7 @@ from ..contract.errors import BadData, Unsupported
 from ..contract.needs import Need
 from ..contract.problem import Family, Objective, Problem
 from ..contract.types import Index, Weights
+from ..problems.network import Network
 from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks
@@ -289,6 +290,25 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
             what,
             str(taken.dtype).removeprefix("torch."),
         )
+
+
+def counting(family: Family, y: Tensor) -> Tensor | None:
+    """Which rows have a target [n]: not those of sequences and maps whose labels are all ignored. None where all do."""
+    if not isinstance(family, Network) or family.loss != "cross_entropy" or y.ndim < 2:
+        return None
+    there = (y != family.ignore_index).reshape(len(y), -1).any(1)
+    return None if bool(there.all()) else there
+
+
+def with_targets(family: Family, y: Tensor, rows: np.ndarray, client: int) -> np.ndarray:
+    """A client's rows of a data set with labels y that count. Raises BadData, naming the client, where none does."""
+    there = counting(family, y[torch.from_numpy(rows)])
+    if there is None:
+        return rows
+    if not bool(there.any()):
+        raise BadData(f"client {client}: all targets of its rows are ignore_index; leave it out", client=client)
+    counted: np.ndarray = rows[there.numpy()]
+    return counted
 
 
 def targets_of(family: Family, problem: Problem, y: Tensor, classes: int | None, device: str) -> Tensor:

@@ -23,6 +23,7 @@ from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.problem import Problem, State
 from ..contract.settings import Settings, called_with
 from ..contract.tuned import Tuned
+from ..contract.types import Decision
 from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem
@@ -147,6 +148,7 @@ class PreparedRun:
             "dtype": str(self.draw.problem.dtype).removeprefix("torch."),
             "device": o.device_name,
             "engine": self.engine.name,
+            **({} if (decision := _decision(self.draw.problem)) == "argmax" else {"decision": decision}),
             "codec": repr(o.encoding),
             # Another number moves the ends of tasks.
             **({} if self.draw.rounds_per_task is None else {"rounds a task": o.rounds}),
@@ -261,6 +263,12 @@ def sharing(fed: Population, method: Algorithm[Any, Any]) -> Population:
             need="shared",
         )
     return fed.sharing(patterns)
+
+
+def _decision(problem: Problem) -> Decision:
+    """The class that the problem's outputs stand for; "argmax" of linear models, or a margin above 0."""
+    network = problem.joint if isinstance(problem, SharedNetwork) else problem
+    return network.decision if isinstance(network, NetworkProblem) else "argmax"
 
 
 def faults_of(options: RunOptions) -> str:

@@ -23,7 +23,7 @@ from ..storage.result import Row
 from .clients import ClientFactory
 from .evaluation import EvaluationData, Held, RowEvaluator
 from .row_sample import RowSample
-from .rows import Layout, held_out, laid_out
+from .rows import Layout, counting, held_out, laid_out, with_targets
 from .scenario import Scenario
 from .tasks import DealtTask, TaskPlan
 
@@ -77,7 +77,7 @@ class Simulation:
         labels = [task.classes for task in dealt]
         self.plan = TaskPlan.draw(scenario.stream, labels, classes, n, seed, rounds, device)
         met = [
-            (dealt[turn[s]].data, dealt[turn[s]].parts[i])
+            (dealt[turn[s]].data, with_targets(scenario.problem, dealt[turn[s]].data.y, dealt[turn[s]].parts[i], i))
             for s in range(len(dealt))
             for i, turn in enumerate(self.plan.turns)
         ]
@@ -88,8 +88,12 @@ class Simulation:
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
         held = [_held(task.data, s, on, kept, scenario.stream is not None) for s, task in enumerate(dealt)]
         family = scenario.problem
-        tests = [None if rows is None else held_out(family, self.problem, rows, classes, device, on) for rows in held]
         owners = [_owner(task, rows, on, kept) for task, rows in zip(dealt, held, strict=True)]
+        for s, rows in enumerate(held):
+            if rows is not None and (counted := counting(family, rows[1])) is not None:
+                held[s], owner = (rows[0][counted], rows[1][counted]), owners[s]
+                owners[s] = None if owner is None else owner[counted.numpy()]
+        tests = [None if rows is None else held_out(family, self.problem, rows, classes, device, on) for rows in held]
         self.tasks = tuple(self._task(s, tests, owners, classes) for s in range(len(dealt)))
         attack = scenario.attack
         self.lies = None if attack is None else attack.lies(seed, n)
@@ -140,6 +144,11 @@ class Simulation:
     def sizes(self) -> np.ndarray:
         """Rows of each client [clients], of the first task where there are tasks."""
         return self.tasks[0].sizes
+
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        return self.plan.first_steps
 
     @property
     def task_count(self) -> int:

@@ -84,6 +84,11 @@ class TaskPlan:
             return 0
         return min(max(round - 1, 0) // max(1, self.rounds), len(self) - 1)
 
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        return [min(int(np.flatnonzero(turn == k)[0]) for turn in self.turns) for k in range(len(self))]
+
     def now(self, s: int) -> list[int]:
         """The tasks that clients meet at step s, ascending."""
         return sorted({int(turn[s]) for turn in self.turns})

@@ -141,6 +141,11 @@ class RemoteSimulation:
         return self.fed.scenario.members(max(round, 1), len(self.fed.census))
 
     @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        return self.plan.first_steps
+
+    @property
     def task_count(self) -> int:
         """The number of tasks; 1 without a stream."""
         return len(self.plan)

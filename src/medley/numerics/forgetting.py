@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def figures(matrix: Sequence[Sequence[float]]) -> dict[str, float]:
+def figures(matrix: Sequence[Sequence[float]], first: Sequence[int] = ()) -> dict[str, float]:
     """Figures of a[s][j], the test accuracy on task j after task s, of the S tasks done; none for S = 0.
 
     Args:
@@ -13,13 +13,16 @@ def figures(matrix: Sequence[Sequence[float]]) -> dict[str, float]:
         learn: mean accuracy right after each task, (1/S) Σ_j a[j][j].
         fgt: mean loss since then over all tasks but the last; acc = learn − (S−1)/S·fgt.
         bwt: −fgt.
-        fgt_max: mean loss since each task's best; at least ``fgt``.
+        fgt_max: mean loss since each task's best, from the first step on at which a client had it; at least ``fgt``.
+
+    ``first`` has these steps; by default every task j is first met at step j.
     """
     S = len(matrix)
     if S == 0:
         return {}
     last, right_after = matrix[-1][:S], [matrix[j][j] for j in range(S)]
-    best = [max(row[j] for row in matrix[j:]) for j in range(S)]
+    since = [min(j, first[j]) if j < len(first) else j for j in range(S)]
+    best = [max(row[j] for row in matrix[since[j] :]) for j in range(S)]
     old = max(S - 1, 1)
     fgt = (sum(right_after) - sum(last)) / old
     return {

@@ -202,7 +202,7 @@ class Private(Wrapper[PrivateServer]):
 
         Replies must displace no others. With rows as the unit only the first two are needed.
         """
-        own = {Need.FIXED}
+        own = {Need.FIXED} if self.unit == "client" else {Need.FIXED, Need.ROWS}
         if self.unit == "client":
             own |= {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
         return self.method.requires() | own | ({Need.SHARES} if self.noise_at == "clients" else set())

@@ -18,8 +18,10 @@ class Ring(Settings):
 
     The counts of two classes of a task differ by at most 1. Of a class with fewer rows than its share all are kept,
     and the rest of the share goes to the other classes (Chaudhry et al., "On Tiny Episodic Memories in Continual
-    Learning", 2019). A client that descends on its memory alone, as in `CFLAG.joint` where it has no rows of the task,
-    passes through the memory in the pace's batches. Raises RecipeError for sizes below 1.
+    Learning", 2019). So rare classes are as frequent in the memory as common ones, and a model that is trained on it
+    predicts them more often than they come: where classes are imbalanced take `Reservoir`, whose memory has them as
+    often as the stream had. A client that descends on its memory alone, as in `CFLAG.joint` where it has no rows of the
+    task, passes through the memory in the pace's batches. Raises RecipeError for sizes below 1.
 
     Attributes:
         capacity: Most rows of one task.

@@ -30,6 +30,9 @@ WILD = 10.0
 """A loss so many scales above its start is excused by an accuracy only that has learnt; a nearer one by one that is
 better than chance by LOST of what it lacked."""
 
+KEPT = 0.5
+"""The share of its fall that a loss has kept at the end of a run that has converged, whatever its accuracy."""
+
 LEARNT, LOST = 0.2, 0.05
 """A run has learnt where it gained LEARNT of the accuracy that it lacked at its start, and has lost all where no more
 than LOST of that gain is left."""
@@ -71,7 +74,8 @@ def diverged(history: Sequence[Row]) -> str:
 
     - The loss ends far above its start, and the accuracy, where there is one, is hardly better than its own; of a loss
       that is higher still, it has not learnt.
-    - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt.
+    - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt, and the loss
+      has lost half of its fall. Where the loss has kept that, the model has come to the share of the larger class.
 
     Far above is three times the start in each of the last three rows; in a history of three rows or fewer, a thousand
     times the start, and a thousand, in the last one. The accuracy alone does not judge so short a history.
@@ -85,12 +89,18 @@ def diverged(history: Sequence[Row]) -> str:
         return ""
     accuracy, loss = ([row[key] for row in history if key in row] for key in ("accuracy", "loss"))
     first, best, end = _range(accuracy, max)
-    if len(accuracy) > LAST and best - first >= LEARNT * (1 - first) > 0 and end <= first + LOST * (best - first):
+    start, lowest, least = _range(loss, min)
+    fallen = lowest < start and max(loss[-LAST:]) <= start - KEPT * (start - lowest)
+    if (
+        len(accuracy) > LAST
+        and not fallen
+        and best - first >= LEARNT * (1 - first) > 0
+        and end <= first + LOST * (best - first)
+    ):
         return (
             f"the accuracy fell to {accuracy[-1]:.3g} after it had been {best:.3g}; it was {first:.3g} at the start: "
             "the run diverges"
         )
-    start, lowest, least = _range(loss, min)
     scale, far = max(abs(start), start - lowest), FAR
     if scale > 0 and len(loss) <= LAST:
         scale, far = max(scale, 1.0), BEYOND

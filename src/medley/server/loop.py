@@ -370,12 +370,13 @@ class Loop:
             with contextlib.suppress(lesser):
                 state.clients = self.clientwise.last(state)
         engines, waits = state.bookkeeping.engines, self._waits_as
+        own = [row for row in state.clients if row["round"] == state.round]
         return Result(
             self.algorithm.name,
             self.options.seed,
             self.algorithm.model(state.s).detach().cpu().clone(),
             state.history,
-            state.summary() | summary([row for row in state.clients if row["round"] == state.round]),
+            state.summary(self.clients.first_steps) | summary(own),
             state.bookkeeping.ledger,
             status.naming(self.settings.get("client_names", ())),
             self.settings

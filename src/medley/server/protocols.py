@@ -31,6 +31,11 @@ class ClientSource(Protocol):
         """The number of tasks; 1 without a stream."""
         ...
 
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        ...
+
     def view(self, round: int) -> TaskView:
         """The task of this round: its number, its classes, and each client's share p_i of its rows."""
         ...

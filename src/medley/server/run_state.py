@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -90,11 +90,14 @@ class RunState:
             "last": "" if self.last is None else history_text([self.last]),
         }
 
-    def summary(self) -> dict[str, Any]:
-        """Final figures: the last row, the best, accuracies on tasks, and means over the last ten rows."""
+    def summary(self, first: Sequence[int]) -> dict[str, Any]:
+        """Final figures: the last row, the best, accuracies on tasks, and means over the last ten rows.
+
+        ``first`` has the first step at which a client meets each task.
+        """
         out: dict[str, Any] = dict(summarise(self.history))
         if self.matrix:
-            out |= {**figures(self.matrix), "matrix": self.matrix}
+            out |= {**figures(self.matrix, first), "matrix": self.matrix}
         for name in ("loss", "accuracy"):
             last = [row[name] for row in self.history[-10:] if name in row and row.get("task") == out.get("task")]
             if last:

@@ -36,9 +36,11 @@ FORMAT = "6"
 PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
-DESCRIBING = frozenset({"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers"})
+DESCRIBING = frozenset(
+    {"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers", "decision"}
+)
 """Settings that describe data: names and scaling of its features, number of test rows and their commonest label, number
-and names of its classes, and its inputs that are whole numbers."""
+and names of its classes, the outputs that stand for them, and its inputs that are whole numbers."""
 
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import BadData, RecipeError
+from ..contract.types import Decision
 from ..numerics.scaling import Scaling
 from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, numbers
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
@@ -184,26 +185,31 @@ def _tensor(X: Any) -> Tensor:
     return torch.as_tensor(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
 
 
-def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None) -> np.ndarray:
+def predicted(
+    outputs: Tensor, classes: int | None, labels: Sequence[Any] | None, decision: Decision = "argmax"
+) -> np.ndarray:
     """Predictions from outputs.
 
     Args:
         outputs: [n], margins of two classes; [n, c, ...], an output a class; or any others
         classes: the number of classes; None for none
         labels: the classes' names as the data had them; None for 0..classes−1
+        decision: the class that an output stands for; margins are above 0 of the second class by default
 
-    Returns labels [n, ...] where there are classes, else the outputs. Raises BadData for outputs that are nan, and for
-    a class without a name.
+    Returns labels [n, ...] where there are classes, 0 or 1 for each output that a threshold decides, else the outputs.
+    Raises BadData for outputs that are nan, and for a class without a name.
     """
-    if classes is None:
+    if classes is None and isinstance(decision, float):  # targets are floats, one for each output
+        return (outputs > decision).long().numpy()
+    if classes is None or decision is None:
         return outputs.numpy()
     if not bool(outputs.isfinite().all()) and outputs.isnan().any():
         row = int(outputs.isnan().nonzero()[0, 0])
         raise BadData(f"predict(X): the model's output of row {row} is nan; fill the row's missing cells", row=row)
-    if outputs.ndim > 1 and outputs.shape[1] >= classes:
+    if outputs.ndim > 1 and outputs.shape[1] >= classes and decision == "argmax":
         found = outputs.argmax(1)
-    elif outputs.ndim == 1 and classes == 2:
-        found = (outputs > 0).long()
+    elif outputs.numel() == len(outputs) and classes == 2:
+        found = (outputs.reshape(-1) > (0.0 if decision == "argmax" else decision)).long()
     else:
         return outputs.numpy()
     if labels is None:

@@ -275,11 +275,11 @@ class Result:
     def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
         """The model's predictions for rows X: class labels [n], or the outputs where there are no classes.
 
-        Labels are as the data had them: numbers where it had numbers, booleans or text where it had such. Arguments and
+        Labels are as the data had them: numbers, booleans or text, and 0 or 1 under binary cross-entropy. Arguments and
         errors are those of `outputs`.
         """
         outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
-        return predicted(outputs, self.settings.get("classes"), names)
+        return predicted(outputs, self.settings.get("classes"), names, self.settings.get("decision", "argmax"))
 
     def client_model(self, client: int | str) -> nn.Module:
         """The network that a client uses at the end, in evaluation mode: its own, or the server's where all use that.

@@ -23,7 +23,7 @@ class LinearProblem(LinearModel):
 
     def __init__(self, family: LinearLoss, features: int, width: int, dtype: torch.dtype, device: str) -> None:
         super().__init__(family, features, width, dtype, device)
-        convex = {Need.CONVEX, Need.HESSIAN, Need.FACTOR, Need.FEATURES, Need.WEIGHTS}
+        convex = {Need.CONVEX, Need.HESSIAN, Need.FACTOR, Need.FEATURES, Need.WEIGHTS, Need.ROWS}
         self.gives = frozenset(convex | {Need.CLASSES if family.classification else Need.QUADRATIC})
 
     def inputs(self, X: Data) -> Data:

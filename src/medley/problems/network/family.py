@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -26,11 +27,18 @@ from ...rows.sparse import Sparse
 from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
-from .names import trainable
+from . import probes
+from .names import BODY, patterns, trainable, without_last
 from .own_loss import called, check_loss, check_mean, check_pairs
-from .problem import NetworkProblem, is_binary
+from .problem import TRIED, NetworkProblem, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
+
+log = logging.getLogger("medley")
+
+
+SOME = 8
+"""Rows that a user's own loss is tried on, spread over the data."""
 
 
 def _check_shapes(module: nn.Module) -> None:
@@ -81,8 +89,9 @@ class Network(Settings):
         transform: a function (rows [b, ...], generator) -> rows, of every batch that is trained on and of no other,
             such as `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
         shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"
-            takes names away. "body" is all but the last layer, "all but norms" all but normalisation layers. The others
-            are each client's own, as are the buffers of their modules: they neither travel nor count. None shares all
+            takes names away. "body" is all layers but the one that runs last, "all but norms" all but normalisation
+            layers. The others are each client's own, as are the buffers of their modules: they neither travel nor
+            count. None shares all
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
     client draws its own, from a named stream. A module that changes its inputs in place, as it is seen to on copies of
@@ -134,7 +143,7 @@ class Network(Settings):
             if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
-            trainable(self.module, self.shared)
+            trainable(self.module, tuple(name for name in patterns(self.shared) if name != BODY) or None)
         if self.start is None:
             if is_trained(self.module):
                 raise RecipeError(
@@ -160,7 +169,8 @@ class Network(Settings):
         """
         if isinstance(X, Sparse):
             raise BadData("a network's rows are dense; give X.toarray(), or use Logistic, Softmax or LeastSquares")
-        p = NetworkProblem(self, classes, dtype or torch.float32, device)
+        body = self.shared is not None and BODY in patterns(self.shared)
+        p = NetworkProblem(replace(self, shared=None) if body else self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
         try:
             p.check_ids(X)
@@ -193,7 +203,15 @@ class Network(Settings):
             p.gives -= {Need.NOISE}
         p.changes_inputs = p.works_in_place(rows)
         p.seen = rows, self.targets(y[:2], classes).to(device)
-        self._tried(p, out, y)
+        self._tried(p, out, y, classes)
+        if y.ndim > 1:
+            p.gives -= {Need.CLASSES}
+        layers = p.note_layers(rows)
+        self._ends(p, layers.end)
+        if self.shared is not None and body:
+            found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
+            p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
+            vars(p).update({name: getattr(found, name) for name in (*TRIED, "seen")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
@@ -228,8 +246,8 @@ class Network(Settings):
         if self.class_weights is not None and len(self.class_weights) not in (classes, out.shape[1]):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
-    def _tried(self, p: NetworkProblem, out: Tensor, y: Data) -> None:
-        """Try the user's own loss on the outputs of two rows, and note whether it gives the loss of each row."""
+    def _tried(self, p: NetworkProblem, out: Tensor, y: Data, classes: int | None) -> None:
+        """Try the user's own loss on outputs of some rows: its form, the classes that it means, the losses of rows."""
         if not callable(self.loss) or p.seen is None:
             return
         two = p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1]
@@ -237,9 +255,29 @@ class Network(Settings):
         if found is not None and found.ndim == 0:
             check_mean(self.loss, out, two, found)
         check_pairs(self.loss, out, in_memory(y))
-        p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
+        some = in_memory(y[torch.linspace(0, len(y) - 1, min(len(y), SOME)).long()])
+        targets = self.targets(some, classes).to(two)
+        with p.forked():
+            if probes.separable(self.loss, out[:1].expand(len(targets), *out.shape[1:]), targets):
+                p.gives |= {need for need in (Need.ROWS,) if p.running() or not p.mixes_rows}
+                p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
+            if is_binary(self.loss):
+                p.decision = 0.0
+            elif classes and not two.is_floating_point():
+                p.decision = probes.decision(self.loss, out, two, classes)
+            else:
+                p.decision = None
         if p.by_rows:
             p.gives |= {Need.WEIGHTS}
+
+    def _ends(self, p: NetworkProblem, end: str) -> None:
+        """Say in the log that a loss of logits gets what a softmax or a sigmoid made, and decide at its middle."""
+        if (end == "sigmoid" and is_binary(self.loss)) or (end == "softmax" and self.loss == "cross_entropy"):
+            said = "%s takes logits, and the network ends in a %s: leave that out, since the loss has its own"
+            log.warning(said, called(self.loss), end)
+        unclear = p.decision is None and callable(self.loss) and p.classes == 2
+        if end == "sigmoid" and (is_binary(self.loss) or unclear):
+            p.decision = 0.5
 
     def labelled(self, y: Data) -> bool:
         """Whether integer targets y number classes: for cross-entropy, and as one integer a row."""

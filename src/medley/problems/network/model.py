@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ...contract.errors import RecipeError
 from ...contract.problem import State
-from ...contract.types import Data, Vec, Weights
+from ...contract.types import Data, Decision, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
@@ -41,11 +41,13 @@ class NetworkModel:
         gradient: the gradient [d] of the last backward pass, of which the parameters' ``.grad`` are views.
         places: (path, index) of every place in the module of a parameter: its name, and its index in ``shapes``. A
             parameter that several modules share has several places; a module with several names has one.
-        head: the last nn.Linear; None without one.
+        head_at: the path of the nn.Linear that runs last, see `medley.problems.network.layers.Layers`; None without
+            one, and until `Network.ready` has seen a forward pass.
         floats, ints: the module's buffers by dtype.
         mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
             taken to keep rows apart.
-        by_rows: whether the loss of each row is known: not where the user's own returns a mean only.
+        by_rows: whether the loss of each row is known: not where the user's own returns a mean only, or couples rows.
+        decision: the class that outputs stand for; "argmax" but for losses of the user's own, and None for "mse".
         factors: the factor of the loss for each class [c]; None for 1 each.
         changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
@@ -74,8 +76,7 @@ class NetworkModel:
         for p, w, g in zip(params, self.split(self.flat), self.split(self.gradient), strict=True):
             p.data = w
             p.grad = g
-        linear = [m for m in self.module.modules() if isinstance(m, nn.Linear)]
-        self.head = linear[-1] if linear else None
+        self.head_at: str | None = None
         self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
         self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
         self.changes_inputs = True
@@ -83,9 +84,24 @@ class NetworkModel:
         self.noisy = False
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
+        self.decision: Decision = None if family.loss == "mse" else "argmax"
         weights = family.class_weights
         self.factors = None if weights is None else torch.tensor(weights, dtype=dtype, device=device)
         self.module.train()
+
+    @property
+    def head(self) -> nn.Linear | None:
+        """The nn.Linear that runs last; None without one."""
+        return None if self.head_at is None else cast(nn.Linear, self.module.get_submodule(self.head_at))
+
+    def last(self) -> tuple[int, int | None] | None:
+        """Positions in ``flat`` of the head's weights and biases; None where they are not trained as they are."""
+        own = {} if self.head is None else self.head._parameters
+        weight, bias = own.get("weight"), own.get("bias")
+        if weight is None or not all(p.requires_grad for p in own.values() if p is not None):
+            return None
+        # Parameters are views of the flat vector.
+        return int(weight.storage_offset()), None if bias is None else int(bias.storage_offset())
 
     def split(self, x: Vec) -> list[Tensor]:
         """Views of x in the parameters' shapes."""

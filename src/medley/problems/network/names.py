@@ -10,7 +10,7 @@ from ...contract.errors import RecipeError
 from ...contract.personal import Patterns
 
 BODY, BUT_NORMS = "body", "all but norms"
-"""Words in the place of names: all layers but the last one, and all but normalisation layers."""
+"""Words in the place of names: all layers but the one that runs last, and all but normalisation layers."""
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 """Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""
@@ -21,18 +21,58 @@ def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Param
 
     Args:
         module: the network
-        shared: names, see `medley.problems.Network`; None shares all
+        shared: names, see `medley.problems.Network`, "body" among them only once `without_last` has said what it is;
+            None shares all
 
     Raises RecipeError for a pattern that fits no trainable parameter, and where none is shared.
     """
     params = [p for p in module.parameters() if p.requires_grad]
     if shared is None:
         return params, len(params)
-    chosen = _chosen(module, (shared,) if isinstance(shared, str) else tuple(shared))
+    chosen = _chosen(module, patterns(shared))
     first = [p for p in params if id(p) in chosen]
     if not first:
         raise RecipeError(f"Network(shared={shared!r}): no parameter is left to share", "shared")
     return first + [p for p in params if id(p) not in chosen], len(first)
+
+
+def patterns(shared: Patterns) -> tuple[str, ...]:
+    """The patterns, of which there may be one."""
+    return (shared,) if isinstance(shared, str) else tuple(shared)
+
+
+def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], failed: str) -> tuple[str, ...]:
+    """The patterns with names in the place of "body": all trainable parameters but those of the last layer.
+
+    Args:
+        module: the network
+        shared: the patterns
+        last: the paths of the layers that run last, see `medley.problems.network.layers.Layers`
+        failed: the reason for which they are not known; empty where they are
+
+    Raises RecipeError, with the names, unless there is one such layer.
+    """
+    names = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    whole = last == ("",) and any(True for child in module.children() for _ in child.parameters())
+    if failed or len(last) != 1 or whole:
+        several = " and ".join(map(repr, last))
+        why = failed or (
+            "a parameter outside of all layers runs last"
+            if whole
+            else f"{several} run side by side"
+            if last
+            else "no layer runs after all others"
+        )
+        raise RecipeError(
+            f"Network(shared={BODY!r}): it is all layers but the one that runs last, and which one that is cannot be "
+            f"told: {why}. Give the shared parameters by name, such as shared={[next(iter(names))]!r}",
+            "shared",
+        )
+    own = {id(p) for p in module.get_submodule(last[0]).parameters()}
+    body = [name for name, p in names.items() if id(p) not in own]
+    if not body:
+        raise RecipeError(f"Network(shared={shared!r}): no parameter is left to share", "shared")
+    return tuple(name for pattern in patterns(shared) for name in (body if pattern == BODY else [pattern]))
 
 
 def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
@@ -41,9 +81,7 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
     every = {id(p) for p in names.values()}
     chosen: set[int] = set() if any(not pattern.startswith("!") for pattern in shared) else set(every)
     for pattern in shared:
-        if pattern == BODY:
-            chosen |= every - _last(module)
-        elif pattern == BUT_NORMS:
+        if pattern == BUT_NORMS:
             norms = {id(p) for m in module.modules() if isinstance(m, NORMS) for p in m.parameters() if p.requires_grad}
             if not norms:
                 raise RecipeError(f"Network(shared={pattern!r}): the network has no normalisation layers", "shared")
@@ -54,9 +92,3 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
                 raise RecipeError.unknown(pattern.removeprefix("!"), names, "Network(shared=...)")
             chosen = chosen - found if pattern.startswith("!") else chosen | found
     return chosen
-
-
-def _last(module: nn.Module) -> set[int]:
-    """The parameters of the last layer that has trainable ones."""
-    own = [{id(p) for p in m.parameters(recurse=False) if p.requires_grad} for m in module.modules()]
-    return [ids for ids in own if ids][-1]

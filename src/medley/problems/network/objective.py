@@ -257,11 +257,9 @@ class NetworkObjective:
 
     def last(self) -> tuple[int, int | None]:
         """Positions in x of the last linear layer's weights and biases. Raises Unsupported where it is not trained."""
-        head = self.problem.head
-        if head is None or not head.weight.requires_grad:
+        if (at := self.problem.last()) is None:
             raise Unsupported("the network's last layer is not linear, or it is frozen", method="last", need="features")
-        # Parameters are views of the flat vector.
-        return int(head.weight.storage_offset()), None if head.bias is None else int(head.bias.storage_offset())
+        return at
 
     def like(self, X: Data, y: Data) -> NetworkObjective:
         """The same objective of other rows; its work counts as this one's."""
@@ -325,7 +323,8 @@ class NetworkBatch:
     def _pass(self) -> tuple[Tensor, Tensor | None]:
         """The outputs, and the inputs of the last linear layer; None without such a layer."""
         p, kept = self.of.problem, []
-        hook = p.head.register_forward_pre_hook(lambda m, args: kept.append(args[0])) if p.head is not None else None
+        head = p.head
+        hook = None if head is None else head.register_forward_pre_hook(lambda m, args: kept.append(args[0]))
         try:
             out = p.apply(self.X)
         finally:

@@ -17,10 +17,11 @@ from ...contract.errors import BadData, RecipeError
 from ...contract.needs import Need
 from ...contract.types import Data, Vec, Weights
 from ...numerics.initial_weights import redrawn
-from ...rows.fields import arguments, inputs_of, tensors
+from ...rows.fields import applied, arguments, inputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ..cross_entropy import row_means
+from .layers import Layers, seen
 from .model import NetworkModel
 from .names import trainable
 from .objective import NetworkObjective
@@ -37,6 +38,9 @@ DRAWING = (
     nn.FractionalMaxPool3d,
 )
 """Torch's layers whose forward pass may draw random numbers in training mode."""
+
+TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at", "decision")
+"""What `Network.ready` finds out on rows of the data, and processes that have none are told."""
 
 
 def is_binary(loss: object) -> bool:
@@ -61,17 +65,17 @@ class NetworkProblem(NetworkModel):
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         super().__init__(family, classes, dtype, device)
         noisy = any(map(may_draw, self.module.modules()))
-        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.FEATURES: self.head is not None, Need.NOISE: noisy}
+        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.NOISE: noisy}
         gives[Need.CLASSES] = family.loss == "cross_entropy" and classes is not None
         gives[Need.WEIGHTS] = self.by_rows
+        gives[Need.ROWS] = self.by_rows and not (self.mixes_rows and not self.running())
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.row: torch.Size | None = None
         self.seen: tuple[Data, Data] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
-        names = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy")
-        state = {name: getattr(self, name) for name in names}
+        state = {name: getattr(self, name) for name in TRIED}
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def inputs(self, X: Data) -> Data:
@@ -140,6 +144,20 @@ class NetworkProblem(NetworkModel):
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             return not all(map(torch.equal, before, after))
 
+    def note_layers(self, X: Data) -> Layers:
+        """The layers that run last in the forward pass of these rows, noted in ``head_at`` and ``gives``."""
+        self.mode(False)
+        with self.forked():
+            rows = self.given(inputs_of(X))
+            found = seen(self.module, rows, lambda: applied(self.module, rows))
+        self.head_at = found.head
+        self.gives |= {
+            need
+            for need, there in ((Need.FEATURES, True), (Need.BODY, not found.raw))
+            if there and found.head is not None
+        }
+        return found
+
     def works_in_place(self, X: Data) -> bool:
         """Whether the forward pass of these rows, in training or in evaluation mode, changes its inputs in place.
 
@@ -169,16 +187,16 @@ class NetworkProblem(NetworkModel):
         return out
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """1 for each row whose largest output is its label's, else 0; None where there are no classes.
+        """1 for each row whose output stands for its label, see `decision`, else 0; None where there are no classes.
 
-        Of sequences and maps it is the share of a row's targets, without ignored ones. A loss of the user's own has
-        classes where labels are integers [n]: one output for each class, or for two classes one number a row, which is
-        a logit, or a probability after an nn.Sigmoid. Of `binary_cross_entropy_with_logits` it is the share of a row's
-        targets.
+        Of sequences and maps it is the share of a row's targets, without ignored ones, and of
+        `binary_cross_entropy_with_logits` that of a row's targets. A loss of the user's own has classes where labels
+        are integers [n].
         """
-        if is_binary(self.family.loss):
-            return ((outputs > 0) == (y > 0.5)).to(outputs.dtype).reshape(len(y), -1).mean(1)
-        if self.classes is None or self.family.loss == "mse":
+        at = self.decision
+        if is_binary(self.family.loss) and isinstance(at, float):
+            return ((outputs > at) == (y > 0.5)).to(outputs.dtype).reshape(len(y), -1).mean(1)
+        if self.classes is None or at is None:
             return None
         if self.family.loss == "cross_entropy" and y.ndim > 1:
             there = y != self.family.ignore_index
@@ -186,9 +204,8 @@ class NetworkProblem(NetworkModel):
             return row_means(right.to(outputs.dtype), there)
         if y.is_floating_point() or y.ndim != 1:
             return None
-        if callable(self.family.loss) and outputs.numel() == len(y) and self.classes == 2:
-            last = list(self.module.modules())[-1]
-            return ((outputs.reshape(-1) > (0.5 if isinstance(last, nn.Sigmoid) else 0.0)) == y).to(outputs.dtype)
+        if at != "argmax":
+            return ((outputs.reshape(-1) > at) == y).to(outputs.dtype)
         if outputs.ndim != 2 or outputs.shape[1] < self.classes:
             return None
         return (self.compared(outputs, y).argmax(1) == y).to(outputs.dtype)

@@ -85,11 +85,8 @@ class SharedNetwork(PartlyShared):
 
     def _head(self) -> tuple[int, int | None] | None:
         """The places of the last linear layer in x; None where it is not shared as a whole."""
-        head = self.joint.head
-        if head is None or not head.weight.requires_grad:
-            return None
-        at = int(head.weight.storage_offset()), None if head.bias is None else int(head.bias.storage_offset())
-        return at if max(at[0], at[1] or 0) < self.d else None
+        at = self.joint.last()
+        return at if at is not None and max(at[0], at[1] or 0) < self.d else None
 
     def whole(self, x: Vec) -> Whole:
         """All parameters [d + e]: x and the own part."""

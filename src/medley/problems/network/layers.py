@@ -1,0 +1,175 @@
+"""A network's layers in the order in which they run, seen in one forward pass: which one is last, and what it reads."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .names import NORMS
+
+ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
+"""Operations that leave each of their inputs in its place, and so raw rows raw, when the other one is a parameter."""
+
+
+ENDS = ("sigmoid", "softmax", "log_softmax")
+"""Operations that make probabilities, or their logarithms."""
+
+
+class Layers(NamedTuple):
+    """The layers behind a network's outputs.
+
+    Attributes:
+        last: paths of the modules with trainable parameters that no other such module runs after; one in most networks
+        head: the path of the last module of all, where that is an nn.Linear that runs once and reads vectors [b, f];
+            None where it is another one, or there are several
+        raw: whether the head's inputs hold the network's inputs, at most scaled, normalised or beside others
+        end: "sigmoid", "softmax" or "log_softmax" where that is the operation that makes the outputs; else empty
+        failed: the reason for which the pass could not be seen; empty where it was
+    """
+
+    last: tuple[str, ...] = ()
+    head: str | None = None
+    raw: bool = False
+    end: str = ""
+    failed: str = ""
+
+
+class Origin(NamedTuple):
+    """Where a tensor comes from: from the rows or not, whether it has them as they were, and the uses before it."""
+
+    rows: bool = False
+    raw: bool = False
+    uses: frozenset[int] = frozenset()
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module with parameters is one layer: no module inside has others, or they are not called by it."""
+    inside = any(True for child in module.children() for _ in child.parameters())
+    return not inside or isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
+
+
+def layers_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a module by path, without what is inside of another one."""
+    out: dict[str, nn.Module] = {}
+    for path, m in module.named_modules():
+        inside = any(path.startswith(f"{outer}.") for outer in out) or "" in out
+        if not inside and any(True for _ in m.parameters()) and is_layer(m):
+            out[path] = m
+    return out
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows the rows through a pass: from each operation's inputs to its outputs, memory by memory.
+
+    A use is one call of a layer, or a parameter that an operation outside of its layer reads.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.layers = layers_of(module)
+        within = {id(p): path for path, m in self.layers.items() for p in m.parameters()}
+        own = {id(p): path for path, m in module.named_modules() for p in m.parameters(recurse=False)}
+        places = sorted((p.data_ptr(), p.data_ptr() + p.nbytes, id(p)) for p in module.parameters() if p.numel())
+        self.starts, self.places = [start for start, _, _ in places], places
+        self.paths = [within.get(key, own[key]) for _, _, key in places]
+        self.before: list[frozenset[int]] = [frozenset()] * len(places)
+        self.kept = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]  # an address is not to be used again
+        self.origins = {t.untyped_storage().data_ptr(): Origin(True, True) for t in self.kept}
+        self.ends: dict[int, str] = {}
+        self.reads: dict[str, tuple[bool, bool]] = {}
+
+    def origin(self, t: Tensor) -> Origin:
+        """Where a tensor comes from."""
+        if t.layout is not torch.strided:
+            return Origin()
+        k = bisect_right(self.starts, t.data_ptr()) - 1
+        if k >= 0 and t.data_ptr() < self.places[k][1]:
+            return Origin(uses=frozenset([k]))
+        return self.origins.get(t.untyped_storage().data_ptr(), Origin())
+
+    def mark(self, out: Any, origin: Callable[[Tensor], Origin]) -> None:
+        """Say where the tensors of ``out`` come from. Those of parameters do not change."""
+        for t in tree_leaves(out):
+            if isinstance(t, Tensor) and t.layout is torch.strided and t.numel():
+                self.origins[t.untyped_storage().data_ptr()] = origin(t)
+                self.kept.append(t)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [self.origin(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        uses = frozenset().union(*(o.uses for o in given))
+        of_rows = frozenset().union(*(o.uses for o in given if o.rows))
+        others = frozenset().union(*(o.uses for o in given if not o.rows))
+        if any(o.rows for o in given):
+            for use in others:
+                self.before[use] |= of_rows
+        name = func._schema.name.removeprefix("aten::").strip("_")
+        for t in tree_leaves(out):
+            if isinstance(t, Tensor) and t.layout is torch.strided and (name in ENDS or not func.is_view):
+                self.ends[t.untyped_storage().data_ptr()] = name
+        raw = any(o.raw for o in given) and (not others or func._schema.name in ELEMENTWISE)
+        self.mark(out, lambda t: Origin(any(o.rows for o in given), raw, uses))
+        return out
+
+    def called(self, path: str) -> Callable[..., None]:
+        """A hook of the layer at this path: what it returns comes from one use, of it, and not from its parameters."""
+
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
+            mine = frozenset(k for k, of in enumerate(self.paths[: len(self.places)]) if of == path)
+            found = [self.origin(t) for t in tree_leaves(out) if isinstance(t, Tensor)]
+            use = len(self.paths)
+            self.paths.append(path)
+            self.before.append(frozenset().union(*(o.uses for o in found)) - mine)
+            first = args[0] if args and isinstance(args[0], Tensor) else None
+            self.reads[path] = first is not None and first.ndim == 2, first is not None and self.origin(first).raw
+            raw = self.reads[path][1] and isinstance(module, NORMS)
+
+            def made(t: Tensor) -> Origin:
+                o = self.origin(t)
+                return Origin(o.rows, raw, (o.uses - mine) | {use})
+
+            self.mark(out, made)
+
+        return hook
+
+    def latest(self, uses: frozenset[int], among: Callable[[str], bool]) -> tuple[str, ...]:
+        """The paths of those uses that come before none of the others."""
+        some = [use for use in uses if among(self.paths[use])]
+        return tuple(sorted({self.paths[u] for u in some if not any(u in self.before[v] for v in some if v != u)}))
+
+
+def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layers:
+    """The layers behind the outputs of one forward pass.
+
+    Args:
+        module: the network, in the mode of the pass
+        inputs: its rows, a tensor or several
+        forward: the pass
+    """
+    watch: Any = Watch(module, inputs)
+    hooks = [m.register_forward_hook(watch.called(path)) for path, m in watch.layers.items()]
+    try:
+        with torch.enable_grad(), watch:  # without gradients torch's encoder layers would call none of their parts
+            out = forward()
+    except Exception as e:
+        return Layers(failed=f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')}")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    uses, end = watch.origin(out).uses, watch.ends.get(out.untyped_storage().data_ptr(), "")
+    end = end if end in ENDS else ""
+    trained = {path for path, m in module.named_modules() if any(p.requires_grad for p in m.parameters())}
+    last, latest = watch.latest(uses, trained.__contains__), watch.latest(uses, lambda _: True)
+    calls = Counter(watch.paths[len(watch.places) :])
+    head = latest[0] if len(latest) == 1 and calls[latest[0]] == 1 else None
+    if head is None or not isinstance(watch.layers.get(head), nn.Linear) or not watch.reads[head][0]:
+        return Layers(last, end=end)
+    return Layers(last, head, watch.reads[head][1], end)

@@ -1,0 +1,127 @@
+"""What a user's own loss takes outputs for, tried on numbers: classes, a threshold, and losses of single rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...contract.types import Decision
+from .spec import Loss
+
+INSIDE, OUTSIDE = (0.0, 0.25, 0.5, 0.75, 1.0), (-2.0, -1.0, 2.0, 3.0)
+"""Outputs that are probabilities, and others."""
+
+CLOSE = 1e-4
+"""The largest relative difference of two numbers that are taken to be equal."""
+
+
+def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
+    """The class that an output stands for: "argmax", a threshold of the second of two classes, or None if unclear.
+
+    Args:
+        loss: the user's function
+        out: the network's outputs of two rows [2, ...]
+        y: their labels, whole numbers
+        classes: the number of classes
+    """
+    if out.numel() == len(y) and classes == 2:
+        return _threshold(loss, out, y)
+    if out.ndim < 2 or out.shape[1] < classes:
+        return None
+    for a, b in ((0, 1), (classes - 1, 0)):
+        own, other = (
+            _mean(loss, [(_of(out, p), p, q) for p, q in pairs], y) for pairs in (((a, a), (b, b)), ((a, b), (b, a)))
+        )
+        if not own < other:
+            return None
+    return "argmax"
+
+
+def _of(out: Tensor, c: int) -> Tensor:
+    """Outputs that are largest for class c; they are probabilities too."""
+    z = torch.zeros_like(out)
+    z[:, c] = 2.0
+    return torch.softmax(z, 1)
+
+
+def _mean(loss: Loss, cases: Sequence[tuple[Tensor, int, int]], y: Tensor) -> float:
+    """The sum of the losses of these outputs, each with all targets of one class; nan where the loss fails."""
+    return sum(_value(loss, z, torch.full_like(y, q)) for z, _, q in cases)
+
+
+def _value(loss: Loss, z: Tensor, y: Tensor) -> float:
+    """The mean loss; nan where the loss fails."""
+    for copies in (1, 16):  # some losses want more than two rows
+        try:
+            with torch.no_grad():
+                return float(loss(*(t.repeat(copies, *[1] * (t.ndim - 1)) for t in (z, y))).mean())
+        except Exception:
+            continue
+    return math.nan
+
+
+def _threshold(loss: Loss, out: Tensor, y: Tensor) -> float | None:
+    """The output above which the second class is meant: 0 of a logit, ½ of a probability; None if unclear.
+
+    A loss of probabilities fails outside of 0..1, or stays the same there; one of logits or margins falls throughout
+    for the second class and rises for the first. Elsewhere the two are equal at the threshold.
+    """
+    # On the CPU: on CUDA, binary cross-entropy of numbers that are no probabilities ends the process.
+    like, labels = out.cpu(), y.cpu()
+    found = {
+        z: [_value(loss, torch.full_like(like, z), torch.full_like(labels, c)) for c in (0, 1)]
+        for z in INSIDE + OUTSIDE
+    }
+    if not (found[0.75][1] < found[0.25][1] and found[0.25][0] < found[0.75][0]):
+        return None
+    if not all(math.isfinite(v) for z in OUTSIDE for v in found[z]):
+        return 0.5
+    at_0, at_half = (math.isclose(*found[z], rel_tol=CLOSE) for z in (0.0, 0.5))
+    if at_0 != at_half:
+        return 0.0 if at_0 else 0.5
+    rows = [found[z] for z in sorted(found)]
+    if all(a[1] > b[1] and a[0] < b[0] for a, b in pairwise(rows)):
+        return 0.0
+    flat = all(
+        math.isclose(a, b, rel_tol=CLOSE)
+        for p, q in ((-2.0, -1.0), (2.0, 3.0))
+        for a, b in zip(found[p], found[q], strict=True)
+    )
+    return 0.5 if flat else None
+
+
+def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
+    """Whether the loss of a batch is a mean of losses of its rows, which may have factors by their targets.
+
+    The gradient by a row's outputs is then a positive multiple of that row's by itself, the same multiple at any
+    outputs: tried at two random ones. A loss that fails on one row alone has no row losses.
+
+    Args:
+        loss: the user's function
+        out: the network's outputs of some rows [b, ...], for their shape and type
+        y: the targets of these rows
+    """
+    g = torch.Generator().manual_seed(0)
+    draws = [torch.rand(out.shape, generator=g, dtype=torch.float64) for _ in range(2)]
+    if out.ndim > 1 and out.shape[1] > 1:
+        draws = [z / z.sum(1, keepdim=True) for z in draws]  # probabilities, and logits as well
+    try:
+        together, alone = [], []
+        for draw in draws:
+            z = (0.1 + 0.8 * draw).to(out).requires_grad_()
+            (whole,) = torch.autograd.grad(loss(z, y).mean(), z)
+            single = [torch.autograd.grad(loss(z[j : j + 1], y[j : j + 1]).mean(), z)[0][j] for j in range(len(y))]
+            together.append(whole.reshape(len(y), -1))
+            alone.append(torch.stack(single).reshape(len(y), -1))
+    except Exception:
+        return False
+    a, b = torch.cat(alone, 1).double(), torch.cat(together, 1).double()
+    if not bool(b.isfinite().all()):
+        return False
+    factor = (a * b).sum(1, keepdim=True) / a.square().sum(1, keepdim=True).clamp(min=1e-30)
+    left = (b - factor * a).norm(dim=1)
+    return bool(((left <= 1e-3 * b.norm(dim=1).clamp(min=1e-12)) & ((factor[:, 0] > 0) | (b.norm(dim=1) == 0))).all())
