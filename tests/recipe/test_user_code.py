@@ -148,7 +148,7 @@ optimizer = { kind = "torch.optim:AdamW", weight_decay = 0.1 }
 
 [run]
 rounds = 2
-metrics = { top3 = "MODULE:top3" }
+metrics = { top3 = ["MODULE:top3", "max"] }
 
 [[methods]]
 kind = "MODULE:FedHalf"

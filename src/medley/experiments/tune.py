@@ -17,7 +17,7 @@ from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
-from ..storage.directions import higher_is_better
+from ..storage.directions import directions_of, higher_is_better
 from ..storage.result import Result, Row
 from .plan import Method, Runner, seeds_of, split
 from .sweep import Sweep, check_options
@@ -164,6 +164,8 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
+    if metric in (own := directions_of(options.get("metrics"))):
+        higher_is_better(metric, own)
     if options.get("evaluate_on", "validation") != "validation":
         raise RecipeError(
             f"tune(evaluate_on={options['evaluate_on']!r}): a choice by test rows would flatter the method; leave "

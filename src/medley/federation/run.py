@@ -177,7 +177,7 @@ class PreparedRun:
     def _evaluator(self) -> Evaluator:
         """The evaluator of the run's figures."""
         o, minimises = self.options, Need.CONVEX in self.algorithm.requires()
-        return self.draw.evaluator(o.metrics, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
+        return self.draw.evaluator(o.functions, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
 
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""

@@ -173,7 +173,11 @@ class Recipe:
         self._build.options(run, RUN, COUNTS)
         declared = {setting.name: setting.hint for setting in describe(RunOptions)}
         if isinstance(run.get("metrics"), dict):
-            run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
+            own = self._build.own
+            run["metrics"] = {
+                k: (own(f"run.metrics.{k}", v[0]), *v[1:]) if isinstance(v, list) and v else own(f"run.metrics.{k}", v)
+                for k, v in run["metrics"].items()
+            }
         for key, value in run.items():
             self._build.typed(f"run.{key}", value, declared[key])
         if "init" in run and self.folder is not None:
