@@ -71,7 +71,9 @@ def run(call: Call) -> Result:
 
     Raises RecipeError for options that make no sense, and Unsupported for a method that needs more than there is.
     """
-    return PreparedRun.of(call.method, call.fed, call).run()
+    with streams.globals_kept(call.device_name):
+        streams.name_globals(call.device_name, call.seed, "begin")
+        return PreparedRun.of(call.method, call.fed, call).run()
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from ...numerics.initial_weights import redrawn
 from ...rows.fields import arguments, inputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
+from ...storage.modules import OWN
 from ..cross_entropy import row_means
 from .model import NetworkModel
 from .names import trainable
@@ -48,6 +49,16 @@ def may_draw(module: nn.Module) -> bool:
     """Whether a forward pass of this module may draw random numbers; True of a user's own, which nobody knows."""
     torchs = type(module).__module__.startswith("torch.nn.modules.")
     return not torchs or isinstance(module, DRAWING)
+
+
+def counted(module: nn.Module) -> dict[str, object]:
+    """Numbers that modules hold as plain attributes, by name, and how often tensors there were changed in place."""
+    out: dict[str, object] = {}
+    for path, m in module.named_modules():
+        for name, value in vars(m).items():
+            if name not in OWN and isinstance(value, int | float | Tensor):
+                out[f"{path}.{name}".lstrip(".")] = value._version if isinstance(value, Tensor) else value
+    return out
 
 
 class NetworkProblem(NetworkModel):
