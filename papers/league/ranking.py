@@ -70,10 +70,14 @@ def cliques(mean_ranks: Sequence[float], difference: float) -> list[tuple[int, i
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: with p sorted ascending, max over j ≤ i of (m − j + 1) p_j, at most 1."""
-    order, out, worst = sorted(range(len(p)), key=lambda i: p[i]), [1.0] * len(p), 0.0
+    """Holm's adjusted p-values: with p sorted ascending, max over j ≤ i of (m − j + 1) p_j, at most 1; nan of nan.
+
+    A nan counts as no comparison: it changes no other.
+    """
+    order = sorted((i for i in range(len(p)) if not math.isnan(p[i])), key=lambda i: p[i])
+    out, worst = [math.nan] * len(p), 0.0
     for rank, i in enumerate(order):
-        worst = max(worst, (len(p) - rank) * p[i])
+        worst = max(worst, (len(order) - rank) * p[i])
         out[i] = min(1.0, worst)
     return out
 
@@ -106,7 +110,7 @@ class Duel:
     @property
     def outcome(self) -> str:
         """ "win" or "loss" where p is below 0.05, else "tie"."""
-        return "tie" if self.p >= 0.05 else "win" if self.difference > 0 else "loss"
+        return "tie" if not self.p < 0.05 else "win" if self.difference > 0 else "loss"
 
 
 def duels(merits: Merits, method: str, rivals: Mapping[str, str]) -> list[Duel]:

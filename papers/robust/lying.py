@@ -70,7 +70,7 @@ def points(results: Iterable[Result]) -> list[Point]:
 
 
 def _last(r: Result, name: str) -> float:
-    return final(r, name) if usable(r) else float(r.history[-1].get(name, math.nan))
+    return float(r.summary.get(f"tail_{name}", final(r, name)) if usable(r) else r.history[-1].get(name, math.nan))
 
 
 def attacks(of: Iterable[Point]) -> list[str]:

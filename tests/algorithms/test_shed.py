@@ -480,3 +480,19 @@ def test_pairs_are_one_number_or_one_a_client():
     for pairs in ([1], [1, 2, 3]):
         with pytest.raises(md.RecipeError, match=f"{len(pairs)} numbers for 2 clients"):
             md.run(md.SHED(pairs=pairs), fed, 1, progress=False)
+
+
+@pytest.mark.parametrize("off", [30, 300, 3000])
+def test_codes_give_way_where_one_direction_drowns_the_others(off):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    y = (X[:, 0] - X[:, 1] + rng.normal(size=200) > 0).astype(int)
+    clients = [(X[q] + off, y[q]) for q in np.array_split(np.argsort(X[:, 0]), 4)]
+    fed = md.Federation(md.problems.Logistic(mu=1e-3, intercept=True), clients=clients)
+    best = md.run(md.Newton(), fed, 40, progress=False).summary["loss"]
+    r = md.run(md.SHED.fast(), fed, 60, progress=False)
+    assert r.summary["loss"] - best < 1e-10
+    centred = md.Federation(
+        md.problems.Logistic(mu=1e-3, intercept=True), clients=[(x - off, labels) for x, labels in clients]
+    )
+    assert md.run(md.SHED.fast(), centred, 60, progress=False).ledger.up < r.ledger.up  # it keeps its codes

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -117,7 +118,7 @@ class Descent(Algorithm[Server, Memory]):
                 self.elsewhere["count"] = me.round, count + 1 if at == me.round else 0
                 step = step * (1 + 0.1 * self.elsewhere["count"][1])
             case "draws without a name":
-                step = step * torch.rand(())
+                step = step * np.random.default_rng().random()
             case "knows its number":
                 step = step * (1 + 0.1 * me.id)
         if self.fault != "changes memory in place":

@@ -59,7 +59,7 @@ def test_a_target_may_be_an_own_metric_in_its_own_direction_on_a_mean_of_evaluat
     def surprise(z: torch.Tensor, y: torch.Tensor) -> float:
         return float(-z.log_softmax(1)[torch.arange(len(y)), y].mean())
 
-    metrics = {"worst_class": worst_class, "surprise": surprise}
+    metrics = {"worst_class": (worst_class, "max"), "surprise": surprise}
     r = md.run(md.FedAvg(), federation(), 60, metrics=metrics, target={"worst_class": 0.5}, target_over=3)
     assert r.status.outcome == "target"
     assert "worst_class, the mean of the last 3 evaluations, " in r.status.message

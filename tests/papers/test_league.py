@@ -91,6 +91,8 @@ def test_cliques_are_the_longest_runs_within_the_difference(league: dict[str, An
 def test_holm_by_hand(league: dict[str, Any]) -> None:
     # Sorted 0.01, 0.02, 0.03, 0.2 times 4, 3, 2, 1 is 0.04, 0.06, 0.06, 0.2, made monotone.
     assert league["ranking"].holm([0.03, 0.01, 0.2, 0.02]) == pytest.approx([0.06, 0.04, 0.2, 0.06])
+    found = league["ranking"].holm([math.nan, 0.03, 0.01, math.nan, 0.2, 0.02])
+    assert found == pytest.approx([math.nan, 0.06, 0.04, math.nan, 0.2, 0.06], nan_ok=True)
     assert league["ranking"].holm([0.5, 0.9]) == [1.0, 1.0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from scipy.stats import norm
@@ -119,3 +120,13 @@ def test_ends() -> None:
     assert epsilon([release(EVERYONE, math.inf)], 1e-5) == 0.0
     with pytest.raises(RecipeError, match=r"no noise gives ε = 1e-09"):
         noise_for(EVERYONE, 1e-9, 1e-12, 1_000)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "all"])
+def test_noise_too_small_for_a_grid_still_has_an_epsilon(kind: str) -> None:
+    law = Sampling(kind, clients=20, rate=0.5, size=10, period=1)
+    spent = [epsilon([release(law, z, 3)], 1e-3) for z in (1e-2, 1e-3, 1e-4, 1e-6)]
+    assert all(b > 50 * a > 0 for a, b in pairwise(spent))  # about 1/z²
+    assert math.isfinite(spent[-1])
+    assert epsilon([release(law, 1e-200, 3)], 1e-3) == math.inf
+    assert together([1e-200, 1.0]) == 0.0

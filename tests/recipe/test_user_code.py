@@ -78,6 +78,10 @@ from medley.contract.algorithm import Algorithm, Client, on_client
 from medley.contract.messages import Model, Step
 
 
+def loose(classes, **options):
+    return Net(None, classes, **options)
+
+
 class Net(nn.Module):
     def __init__(self, shape, classes, hidden: int = 8):
         super().__init__()
@@ -148,7 +152,7 @@ optimizer = { kind = "torch.optim:AdamW", weight_decay = 0.1 }
 
 [run]
 rounds = 2
-metrics = { top3 = "MODULE:top3" }
+metrics = { top3 = ["MODULE:top3", "max"] }
 
 [[methods]]
 kind = "MODULE:FedHalf"
@@ -187,7 +191,17 @@ def test_a_recipe_names_ones_own_model_loss_data_metric_optimizer_and_method(
     assert "AdamW" in str(fed.pace.optimizer)
 
 
-@pytest.mark.slow
+def test_a_model_with_options_takes_any_key(tmp_path: Path) -> None:
+    path = written(tmp_path, "own_with_options")
+    path.write_text(path.read_text().replace("own_with_options:Net", "own_with_options:loose"))
+    recipe = recipes.load(path)
+    r = recipe.federation().run(md.FedAvg(), 1)
+    assert r.model is not None
+    assert r.model.body[1].out_features == 12  # type: ignore[index,union-attr]
+    path.write_text(path.read_text().replace("hidden = 12", ""))
+    assert recipes.load(path).federation().run(md.FedAvg(), 1).model.body[1].out_features == 8  # type: ignore[index,union-attr]
+
+
 @pytest.mark.slow
 def test_a_method_of_ones_own_keeps_the_recipes_settings_by_whatever_name(tmp_path: Path) -> None:
     recipe = recipes.load(written(tmp_path, "own_by_name"))

@@ -45,8 +45,7 @@ def test_the_terminal_shows_every_method_and_how_it_ended() -> None:
     assert "One seed: no intervals" in lone
     assert "±" not in lone.split("One seed")[0]
     assert "against" not in lone
-    assert "last evaluations" not in lone
-    assert "Accuracy: mean of a run's last evaluations." in printed([run(rounds=50, summary={"tail_accuracy": 0.5})])
+    assert "Figures of the last evaluation." in lone
     assert "No run came to its end." in printed([run(died=True)])
 
 

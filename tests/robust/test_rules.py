@@ -218,3 +218,34 @@ def test_trimmed_is_numpys_sort(a: int, seed: int, data: st.DataObject) -> None:
     x = rows_of(a, 5, seed)
     assert np.allclose(trimmed(x, f), np.sort(x.numpy(), 0)[f : a - f].mean(0))
     assert np.allclose(median(x), np.median(x.numpy(), 0))
+
+
+def spread(rows: torch.Tensor, v: torch.Tensor) -> float:
+    return float((rows - v).norm(dim=1).sum())
+
+
+@pytest.mark.parametrize("beside", [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1])
+def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(beside: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    crossed = torch.tensor([[0, 0], [10, 0.1], [10, -0.1], [-0.1, 10], [-0.1, -10]], dtype=torch.float64)
+    honest = torch.cat([torch.randn(12, 200, generator=g) + 3, 9 * torch.randn(8, 200, generator=g)]).double()
+    s = honest.sort(0).values
+    liar = torch.cat([honest, (s[9:10] + s[10:11]) / 2])
+    for rows, at in ((crossed, 0), (liar, 20)):
+        rows = rows.clone()
+        rows[at] += beside * torch.randn(rows.shape[1], generator=g).double()
+        v, best = R.GeometricMedian()(rows), R.GeometricMedian(steps=20000, tolerance=1e-14)(rows)
+        w = rows.mean(0)
+        for _ in range(20000):
+            beta = 1 / (rows - w).norm(dim=1).clamp(min=1e-12)
+            w = beta @ rows / beta.sum()
+        least = min([spread(rows, w), *(spread(rows, row) for row in rows)])
+        assert spread(rows, v) / least - 1 < 2e-5, beside
+        assert spread(rows, best) / least - 1 < 1e-9, beside
+        assert spread(rows, rows.median(0).values) / least - 1 > 1e-3
+
+
+def test_a_reply_that_is_the_geometric_median_is_returned() -> None:
+    x = torch.tensor([[0.0, 0], [1, 0], [-0.5, 0.9], [-0.5, -0.9], [0, 0]], dtype=torch.float64)
+    assert R.GeometricMedian()(x).norm() < 1e-6
+    assert torch.equal(R.GeometricMedian()(x[[1, 1, 1]]), x[1])

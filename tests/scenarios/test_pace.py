@@ -14,8 +14,9 @@ from medley.scenarios import Choice, Integers, Pace, Uniform, cosine, step_decay
 
 def test_numbers_are_for_everyone():
     assert Pace().of(0, 5, 1) == core.Pace()
-    pace = Pace(lr=1, steps=3, batch=None, momentum=0.9, weight_decay=1e-4, clip=10, optimizer="adam", pairs=4)
-    assert pace.of(1, 2, 3) == core.Pace(1.0, 1, 3, None, 0.9, 1e-4, 10.0, "adam", pairs=4)
+    pace = Pace(lr=1, steps=3, batch=None, momentum=0.9, weight_decay=1e-4, clip=10, pairs=4)
+    assert pace.of(1, 2, 3) == core.Pace(1.0, 1, 3, None, 0.9, 1e-4, 10.0, pairs=4)
+    assert Pace(optimizer="adam").of(1, 2, 3) == core.Pace(optimizer="adam")
 
 
 def test_a_list_is_one_entry_a_client():

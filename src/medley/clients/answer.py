@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from ..contract import pytree
 from ..contract.client import Client
 from ..contract.errors import ClientFailed, MedleyError, RecipeError
 from ..contract.message import Packed
-from ..contract.needs import Need
 from ..contract.pace import OptimizerState
 from ..contract.personal import OwnState, PartlyShared
 from ..contract.problem import Problem, State
@@ -66,8 +64,8 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     if isinstance(problem, PartlyShared):
         problem.load_own(request.owns[i])
     try:
-        with named_noise(me, exchange, problem, device):
-            packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
+        name_draws(me, exchange, device)
+        packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
     except Exception as e:
         # The user's own loss is client code: on these rows it failed, on others it may not.
         if isinstance(e, MedleyError) and not (isinstance(e, RecipeError) and e.key == "loss"):
@@ -94,6 +92,7 @@ def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[
     ids = tuple(client.id for client in members)
     own = stack([request.own[i] for i in ids], like) if request.own else None
     memory = stack([request.memories[i] for i in ids], like) if request.algorithm.remembers else None
+    name_draws(members[0], request.exchange, like.device.type)
     up = call(request, me, ids, own, memory)
     messages = rows(type(up), up.pack(), len(ids), request.method, copy=copy)
     memories: Iterable[Any] = itertools.repeat(None, len(ids))
@@ -106,17 +105,9 @@ def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[
     ]
 
 
-@contextlib.contextmanager
-def named_noise(me: Client[Any], exchange: Exchange, problem: Problem, device: str) -> Iterator[None]:
-    """Seed torch's global streams by client and exchange, for the length of a call: dropout draws from them."""
-    if Need.NOISE not in problem.gives:
-        yield
-        return
-    key = streams.key(me.seed, me.id, exchange.round, exchange.number, "noise")
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if "cuda" in device else []):
-        # torch.manual_seed looks for every kind of accelerator, and takes a hundred times as long.
-        (torch.default_generator.manual_seed if device == "cpu" else torch.manual_seed)(key)
-        yield
+def name_draws(me: Client[Any], exchange: Exchange, device: str) -> None:
+    """Name the global streams by client and exchange: dropout, and a user's own loss and optimizer, draw from them."""
+    streams.name_globals(device, me.seed, me.id, exchange.round, exchange.number, "noise")
 
 
 def equal(a: State, b: State) -> bool:

@@ -16,7 +16,7 @@ from ..contract.personal import PartlyShared
 from ..contract.problem import Problem
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
-from .answer import named_noise
+from .answer import name_draws
 
 PHASE = "personal"
 """The phase of clients that make their personal models: their random streams are not those of training."""
@@ -73,8 +73,8 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
     given = [("x", x, x._version), *((name, t, t._version) for name, t in pytree.tensors(parts.memories[i], "memory"))]
     where = f"{algorithm.name}.personal (client {i}, round {exchange.round})"
     try:
-        with named_noise(me, exchange, problem, host.device):
-            mine = algorithm.personal(me, x)
+        name_draws(me, exchange, host.device)
+        mine = algorithm.personal(me, x)
     except MedleyError:
         raise
     except Exception as e:

@@ -17,7 +17,7 @@ from ..contract.tuned import Tuned
 from ..contract.wrapper import Wrapper
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
-from ..storage.directions import higher_is_better
+from ..storage.directions import directions_of, higher_is_better
 from ..storage.result import Result, Row
 from .plan import Method, Runner, seeds_of, split
 from .sweep import Sweep, check_options
@@ -70,7 +70,7 @@ def tune(
     at the edge of its grid, a note, which is a warning of the log too and stands in reports.
 
     Raises RecipeError for an unknown key, an empty grid, ``evaluate_on="test"``, no validation split, and, after the
-    first evaluated round, for a metric that is not there; Diverged if all points diverged.
+    first evaluated round, for a metric that is not there or is nan everywhere; Diverged if all points diverged.
     """
     check_options(tune, options)
     _check(method, grid, metric, options)
@@ -152,7 +152,15 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
         there = sorted({m for r in results for row in (*r.history, figures_of(r)) for m in row})
         if metric not in there:
             raise RecipeError.unknown(metric, there, UNKNOWN)
+        if any(map(usable, results)):
+            raise RecipeError(
+                f"tune(metric={metric!r}): it is nan at the end of every run that ended well, and tells no point "
+                "from another; give a metric that has a value on these rows",
+                "metric",
+            )
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
+    if blind := [row for row in record if math.isnan(row["score"]) and row["status"] == "finished"]:
+        log.warning("tune: %s is nan at %d of %d points, which can't be chosen", metric, len(blind), len(record))
     sign = 1.0 if higher_is_better(metric, directions(results)) else -1.0
     return max(ranked, key=lambda k: sign * record[k]["score"])
 
@@ -164,6 +172,8 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
+    if metric in (own := directions_of(options.get("metrics"))):
+        higher_is_better(metric, own)
     if options.get("evaluate_on", "validation") != "validation":
         raise RecipeError(
             f"tune(evaluate_on={options['evaluate_on']!r}): a choice by test rows would flatter the method; leave "

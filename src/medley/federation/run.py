@@ -74,7 +74,9 @@ def run(call: Call) -> Result:
 
     Raises RecipeError for options that make no sense, and Unsupported for a method that needs more than there is.
     """
-    return PreparedRun.of(call.method, call.fed, call).run()
+    with streams.globals_kept(call.device_name):
+        streams.name_globals(call.device_name, call.seed, "begin")
+        return PreparedRun.of(call.method, call.fed, call).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +186,7 @@ class PreparedRun:
     def _evaluator(self) -> Evaluator:
         """The evaluator of the run's figures."""
         o, minimises = self.options, Need.CONVEX in self.algorithm.requires()
-        return self.draw.evaluator(o.metrics, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
+        return self.draw.evaluator(o.functions, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
 
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""

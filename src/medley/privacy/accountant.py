@@ -77,14 +77,16 @@ def together(noises: Iterable[float]) -> float:
     """z of several sums over the same clients: 1/√(Σ 1/z²); 0 if one of them has no noise, inf for no sum."""
     total = 0.0
     for z in noises:
-        if z == 0:
+        if z * z == 0:
             return 0.0
         total += z**-2
     return 1 / math.sqrt(total) if total else math.inf
 
 
 def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -> float:
-    """The ε of all releases together, at this δ; inf where one has no noise.
+    """The ε of all releases together, at this δ; inf where one has no noise, or ε is beyond any float.
+
+    Noise so small that its privacy losses fit no grid is counted in Rényi's divergence.
 
     Args:
         releases: of one run in their order, all with the same kind of sampling
@@ -95,9 +97,15 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
     Raises RecipeError where ``dp-accounting`` is not installed.
     """
     found = tuple(releases)
-    if any(r.noise == 0 for r in found if r.rounds):
+    if any(r.noise * r.noise == 0 for r in found if r.rounds):
         return math.inf
-    return max((_epsilon(turns, delta, by) for turns in _turns(found)), default=0.0)
+    most = 0.0
+    for turns in _turns(found):
+        try:
+            most = max(most, _epsilon(turns, delta, by))
+        except OverflowError:
+            most = max(most, _by_divergence(turns, delta))
+    return most
 
 
 def within(releases: Iterable[Release], target: float, delta: float, rounds: int | None) -> bool:

@@ -43,10 +43,11 @@ class Builder:
         self, path: str, f: Callable[..., Any], args: Mapping[str, Any], also: Iterable[str] = ()
     ) -> Mapping[str, inspect.Parameter]:
         """f's parameters, once every key of ``args`` is one of them. A setting that is gone raises its sentence."""
-        parameters, gone = inspect.signature(f).parameters, getattr(f, "gone", {})
+        (parameters, takes_any), gone = named(f), getattr(f, "gone", {})
         for key in args.keys() & gone.keys():
             raise RecipeError(f"{self.source}: {path}: {gone[key]}", key)
-        self.known(path, args, parameters, also)
+        if not takes_any:
+            self.known(path, args, parameters, also)
         return parameters
 
     def options(self, run: Mapping[str, Any], keys: Iterable[str], also: Iterable[str]) -> None:
@@ -139,6 +140,13 @@ class Builder:
         if isinstance(value, dict) and "kind" in value:
             return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
         return value
+
+
+def named(f: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """f's parameters that have a name, and whether it takes any others too, as ``**options``."""
+    every = inspect.signature(f).parameters
+    stars = {name: p.kind for name, p in every.items() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {k: p for k, p in every.items() if k not in stars}, inspect.Parameter.VAR_KEYWORD in stars.values()
 
 
 def transport_kinds() -> dict[str, Any]:

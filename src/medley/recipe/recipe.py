@@ -23,7 +23,7 @@ from ..federation.scenario import Scenario
 from ..server.options import RunOptions
 from ..storage.atomic import made, replacing
 from . import rows, toml
-from .build import Builder, by_id
+from .build import Builder, by_id, named
 from .limits import ClientLimits
 from .schema import (
     CALLS,
@@ -173,7 +173,11 @@ class Recipe:
         self._build.options(run, RUN, COUNTS)
         declared = {setting.name: setting.hint for setting in describe(RunOptions)}
         if isinstance(run.get("metrics"), dict):
-            run["metrics"] = {k: self._build.own(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
+            own = self._build.own
+            run["metrics"] = {
+                k: (own(f"run.metrics.{k}", v[0]), *v[1:]) if isinstance(v, list) and v else own(f"run.metrics.{k}", v)
+                for k, v in run["metrics"].items()
+            }
         for key, value in run.items():
             self._build.typed(f"run.{key}", value, declared[key])
         if "init" in run and self.folder is not None:
@@ -254,9 +258,11 @@ class Recipe:
             self._build.known("problem", table, own, also=("kind",))
             return family, None, table, {}
         model = self._build.pick("problem.model", table.pop("model", None), model_functions())
-        its = inspect.signature(model).parameters
-        self._build.known("problem", table, [*(k for k in own if k != "module"), *its], also=("kind", "model"))
-        return family, model, {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in its}
+        its, takes_any = named(model)
+        if not takes_any:
+            self._build.known("problem", table, [*(k for k in own if k != "module"), *its], also=("kind", "model"))
+        of_model = {k: v for k, v in table.items() if k in its or (takes_any and k not in own)}
+        return family, model, {k: v for k, v in table.items() if k in own}, of_model
 
     def _family(self, problem: Parts, shape: tuple[int, ...], classes: int | None, name: str) -> Any:
         """The problem of [problem].

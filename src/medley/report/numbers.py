@@ -157,36 +157,23 @@ def in_use(result: Result, metric: str) -> str:
     return metric if own else _IN_USE.get(metric, metric)
 
 
-def final(result: Result, metric: str, tail: bool = True) -> float:
-    """A run's final figure; nan where it has none.
+def final(result: Result, metric: str) -> float:
+    """A run's final figure, that of its last evaluation; nan where it has none.
 
-    Costs come from the ledger, which knows every delivery. The first of these that there is gives any other figure:
-    ``summary["tail_" + metric]``, a mean of the last evaluations; the last row; ``summary[metric]``.
+    Costs come from the ledger, which knows every delivery. Any other figure comes from the last row, or where that
+    lacks it, from ``summary[metric]``.
 
     Args:
         result: The run.
         metric: Name of a column, of a summary entry, or "rounds".
-        tail: Whether the mean of the last evaluations may be taken; default True.
     """
     if metric in _LEDGER and len(result.ledger):
         return float(getattr(result.ledger, _LEDGER[metric]))
     if metric == "rounds":
         return float(last_round(result))
     sources: list[Mapping[str, Any]] = [result.history[-1] if result.history else {}, result.summary]
-    if tail and _is_number(result.summary.get(f"tail_{metric}")):
-        return float(result.summary[f"tail_{metric}"])
     metric = in_use(result, metric)
     return next((float(s[metric]) for s in sources if _is_number(s.get(metric))), math.nan)
-
-
-def tailed(results: Sequence[Result], metric: str) -> bool:
-    """Whether the final ``metric`` is the mean of a run's last evaluations, its tail, which smooths a noisy end.
-
-    It is where every usable run has a tail, since a tail and a last row do not compare, and at least 40 rows: with
-    fewer, the last ten would reach back into the climb.
-    """
-    ran = [r for r in results if usable(r)]
-    return bool(ran) and all(len(r.history) >= 40 and _is_number(r.summary.get(f"tail_{metric}")) for r in ran)
 
 
 def last_round(result: Result) -> int:
@@ -222,7 +209,6 @@ def metrics_of(results: Sequence[Result]) -> list[str]:
         for row in r.history[-1:]:
             names.update(dict.fromkeys(k for k, v in row.items() if _is_number(v)))
         names.update(dict.fromkeys(k for k, v in r.summary.items() if _is_number(v) and not k.startswith("tail_")))
-        names.update(dict.fromkeys(k[5:] for k, v in r.summary.items() if _is_number(v) and k.startswith("tail_")))
         names.update(dict.fromkeys(_LEDGER if len(r.ledger) else ()))
     names.pop("round", None)
     return ["rounds", *names]
@@ -246,12 +232,11 @@ def aggregate(results: Sequence[Result]) -> list[MethodSummary]:
     Raises RecipeError where two runs have the same method and seed.
     """
     names = metrics_of(results)
-    tails = {m: tailed(results, m) for m in names}
     out = []
     for method, runs in by_method(results).items():
         ran = [r for r in runs if usable(r)]
         seeds, used = tuple(r.seed for r in runs), tuple(r.seed for r in ran)
-        stats = {m: Stat.of(final(r, m, tails[m]) for r in ran) for m in names}
+        stats = {m: Stat.of(final(r, m) for r in ran) for m in names}
         out.append(MethodSummary(method, seeds, used, stats, status_of(runs)))
     return out
 
@@ -293,8 +278,7 @@ def paired(results: Sequence[Result], base: str | None = None, metric: str | Non
     groups = by_method(results)
     base = base_of(groups, base)
     metric = metric or primary(results)
-    tail = tailed(results, metric)
-    ends = {m: {r.seed: final(r, metric, tail) for r in runs if usable(r)} for m, runs in groups.items()}
+    ends = {m: {r.seed: final(r, metric) for r in runs if usable(r)} for m, runs in groups.items()}
     sign = 1.0 if higher_is_better(metric, directions(results)) else -1.0
     out = []
     for method in groups:

@@ -24,7 +24,6 @@ from .numbers import (
     paired,
     primary,
     reached_by_most,
-    tailed,
     usable,
 )
 from .targets import COLUMNS, Goal
@@ -222,15 +221,13 @@ def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:
 
 
 def _spread(results: Sequence[Result]) -> str:
-    """The meaning of ± and the number of seeds."""
-    tails = [named(m, results) for m in headline(results) if tailed(results, m)]
-    tail = f" {' and '.join(tails).capitalize()}: mean of a run's last evaluations." if tails else ""
+    """What the figures are of, the meaning of ± and the number of seeds."""
     n = {len(s.used) for s in aggregate(results) if s.used}
     most = max(n, default=0)
     if most == 0:
         return "No run came to its end."
     if most == 1:
-        return f"One seed: no intervals, and no telling how much is luck.{tail}"
+        return "Figures of the last evaluation. One seed: no intervals, and no telling how much is luck."
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
     if primary(results) in COLUMNS:
         return (
@@ -238,7 +235,8 @@ def _spread(results: Sequence[Result]) -> str:
             "that both reached it."
         )
     return (
-        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end; differences by seed.{tail}"
+        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end, of the last evaluation; "
+        "differences by seed."
     )
 
 

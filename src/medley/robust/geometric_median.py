@@ -1,10 +1,13 @@
-"""Geometric median, by Weiszfeld's steps with smoothed weights.
+"""Geometric median, by Weiszfeld's steps, which leave a reply that is not the median.
 
 **Reference**: Pillutla, Kakade & Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal
-Processing 70, 2022, Algorithm 2 and eq. (9).
+Processing 70, 2022, Algorithm 2 and eq. (9); Vardi & Zhang, "The multivariate L1-median and associated data depth",
+PNAS 97, 2000, for the step at a reply.
 
 **Departures**: steps begin at the coordinate-wise median instead of 0 and go on until they are short. So the vector is
-the same wherever they begin, and a liar cannot use up a fixed number of steps by a start far off.
+the same wherever they begin, and a liar cannot use up a fixed number of steps by a start far off. At a reply the
+smoothed step hardly moves, so that one liar at the start would hold it there: the step is Vardi and Zhang's, by which
+a reply holds v only if the pull of all others is at most its own.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from .rule import NOTHING, Fold, Folded, Rows, Told, distances, median
 
 @dataclass(frozen=True)
 class GeometricMedian(Fold):
-    """argmin_v Σ_i ‖x_i − v‖, with norms smoothed below ν.
+    """argmin_v Σ_i ‖x_i − v‖.
 
     Attributes:
-        smoothing: ν, the distance below which a weight no longer grows; default 1e-6, the paper's.
+        smoothing: ν, the distance up to which v is at a reply; default 1e-6, the paper's.
         steps: The largest number of Weiszfeld's steps; default 100.
-        tolerance: Steps end at one that is shorter than this share of the median distance; default 1e-6.
+        tolerance: Steps end at one that is shorter than this share of the median distance, and a thousandth of the
+            least; default 1e-6.
     """
 
     smoothing: Annotated[float, positive] = 1e-6
@@ -31,13 +35,24 @@ class GeometricMedian(Fold):
     tolerance: Annotated[float, positive] = 1e-6
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """v ← Σ β_i x_i/Σ β_i with β_i = 1/max(ν, ‖x_i − v‖)."""
+        """v ← v + (1 − η/‖R‖)⁺ (T − v), with T = Σ β_i x_i/Σ β_i, β_i = 1/‖x_i − v‖, R = (T − v) Σ β_i.
+
+        The sums leave out the η replies that v is at. In the first step those are all within a hundredth of the median
+        distance: a liar beside the start would make many short steps of it.
+        """
         v = median(rows)
-        for _ in range(self.steps):
+        for step in range(self.steps):
             away = distances(rows, v)
-            beta = 1 / away.clamp(min=float(self.smoothing))
+            middle = float(away.median())
+            at = away <= max(float(self.smoothing), 0.0 if step else middle / 100)
+            if bool(at.all()):
+                break
+            beta = (1 / away).masked_fill(at, 0)
             new = (beta / beta.sum()).to(rows.dtype) @ rows
+            if held := int(at.sum()):
+                pull = float(beta.sum() * (new - v).norm())
+                new = v + max(0.0, 1 - held / pull) * (new - v) if pull > 0 else v
             moved, v = float((new - v).norm()), new
-            if moved <= self.tolerance * float(away.median()):
+            if moved <= min(self.tolerance * middle, float(away[~at].min()) / 1000) and step:
                 break
         return v

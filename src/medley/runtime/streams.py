@@ -6,8 +6,10 @@ and nothing to restore. A draw is the same in one process, in ten workers and on
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, shake_256
 
@@ -44,6 +46,27 @@ def generator(seed: int, *name: Name) -> torch.Generator:
 def rng(seed: int, *name: Name) -> np.random.Generator:
     """A fresh numpy generator of that name."""
     return np.random.Generator(np.random.PCG64(key(seed, *name)))
+
+
+def name_globals(device: str, seed: int, *name: Name) -> None:
+    """Begin the global streams of torch, NumPy and Python anew at this name: a user's own code draws from them."""
+    at = key(seed, *name)
+    # torch.manual_seed looks for every kind of accelerator, and takes a hundred times as long.
+    (torch.default_generator.manual_seed if device == "cpu" else torch.manual_seed)(at)
+    np.random.seed(at % 2**32)
+    random.seed(at)
+
+
+@contextlib.contextmanager
+def globals_kept(device: str) -> Iterator[None]:
+    """A context after which the global streams of torch, NumPy and Python are as they were."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if "cuda" in device else []):
+            yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
 
 
 class Secret:

@@ -145,6 +145,12 @@ class Pace(Settings):
                 "anew in every round: give optimizer_state='fresh' too, or a class such as optimizer=torch.optim.SGD.",
                 "optimizer_state",
             )
+        if self.optimizer == "adam" and self.momentum:
+            raise RecipeError(
+                f"Pace(optimizer='adam', momentum={self.momentum}): Adam has moments of its own and takes no momentum: "
+                "leave momentum= out, or give functools.partial(torch.optim.Adam, betas=(0.9, 0.999)).",
+                "momentum",
+            )
         if own and self.momentum:
             raise RecipeError(
                 f"Pace(momentum={self.momentum}): a factory's optimizer has settings of its own; write "

@@ -163,6 +163,8 @@ class LiveCohort:
         if self.lies is not None:
             there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
             outcome.fold.refold(replace(exchange, weights=weights, clip=clip), there)
+        # Clients in this process have drawn from the global streams, and those elsewhere have not.
+        streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")
         came = outcome.fold.ids
         books.ledger.add(outcome.entries)
         books.acked.update({i: outcome.tags[i] for i in came})

@@ -19,7 +19,7 @@ from ..contract.algorithm import Algorithm
 from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, with_names
 from ..contract.problem import State
 from ..contract.types import Vec
-from ..runtime import deferred, stopwatch
+from ..runtime import deferred, stopwatch, streams
 from ..runtime.clock import Device
 from ..storage import run_folder
 from ..storage.as_json import shown_seed
@@ -267,6 +267,7 @@ class Loop:
         )
         if self._readmit or before != view.p.keys():
             cohort = regrouped(self.algorithm, state, (cohort, view), before, self._readmit, self._events)
+        streams.name_globals("cpu", self.options.seed, "server", t, "noise")
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):
                 refuse_return(self.algorithm.name, self.algorithm.round(state.s, cohort))
@@ -290,6 +291,7 @@ class Loop:
     def _evaluate(self, state: RunState) -> Row:
         """Add a row to the history. Raises Diverged for a loss that is not finite."""
         b = state.bookkeeping
+        streams.name_globals(self.options.device_name, self.options.seed, "server", state.round, "evaluation")
         with stopwatch.doing("evaluation"):
             try:
                 measured = self.evaluator.evaluate(self.algorithm.model(state.s), b.buffers, state.round)

@@ -15,7 +15,7 @@ from ..contract.errors import RecipeError
 from ..contract.numbers import integer, take
 from ..contract.settings import Checked, at_least, describe
 from ..secure import SecureSum
-from ..storage.directions import direction, higher_is_better
+from ..storage.directions import SAID, directions_of, higher_is_better
 from ..storage.result import Row
 from ..storage.weights import Start, Weights, weights_of
 from ..wire.codec import Codec, Plain
@@ -27,6 +27,9 @@ HeldOut = Literal["test", "validation"]
 
 Metric = Callable[[Tensor, Tensor], float]
 """A figure of the test rows' outputs and targets."""
+
+DeclaredMetric = Metric | tuple[Metric, Literal["max", "min"]]
+"""A metric, or one with its direction: "max" where more is better."""
 
 (FINITE,) = kinds(float)
 
@@ -87,8 +90,9 @@ class RunOptions(Checked):
             in their own direction
         target_over: the number of last evaluations whose mean is held against ``target``. A single evaluation, the
             default, stops a noisy run at a lucky round
-        metrics: functions of the test rows' (outputs, y), by the name of their column. Less is better for those that
-            `lower_is_better` marks, or whose name says so
+        metrics: functions of the test rows' (outputs, y), by the name of their column; ``(f, "max")`` or ``(f, "min")``
+            says whether more or less is better. A known metric's name tells, by whole words; where it matters and no
+            word tells, the run asks
         on_round: a function that is called with every row of the history
         throw: whether a run that diverges raises Diverged, one that stalls Stalled, and one whose privacy budget is
             spent BudgetSpent; all carry the result so far
@@ -122,7 +126,7 @@ class RunOptions(Checked):
     evaluate_on: HeldOut = "test"
     target: Annotated[Mapping[str, float], "{'accuracy': 0.9}"] | None = None
     target_over: Annotated[int, at_least(1)] = 1
-    metrics: Annotated[Mapping[str, Metric], "{'top3': function}"] | None = None
+    metrics: Annotated[Mapping[str, DeclaredMetric], "{'top3': (function, 'max')}"] | None = None
     on_round: Callable[[Row], object] | None = None
     throw: bool = field(default=True, metadata=HERE)
     progress: bool | None = field(default=None, metadata=HERE)
@@ -135,7 +139,12 @@ class RunOptions(Checked):
         settings = describe(type(self))  # type: ignore[arg-type]
         take(self, integer, *(s.name for s in settings if any(kind.type is int for kind in s.kinds)))
         super().__post_init__()
-        functions: dict[str, object] = {"on_round": self.on_round or print, **(self.metrics or {})}
+        for name, metric in (self.metrics or {}).items():
+            if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in SAID):
+                raise RecipeError(
+                    f"run(metrics={{{name!r}: {metric!r}}}): give a function, or (function, 'max' or 'min')", name
+                )
+        functions: dict[str, object] = {"on_round": self.on_round or print, **self.functions}
         for name, f in functions.items():
             if not callable(f) or isinstance(f, type):
                 raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
@@ -154,6 +163,7 @@ class RunOptions(Checked):
                 )
             if name not in (known := (*GOALS, *(self.metrics or {}))):
                 raise RecipeError.unknown(name, known, "run(target=...)")
+            higher_is_better(name, self.directions)
         if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
             raise RecipeError(
                 f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no "
@@ -210,9 +220,14 @@ class RunOptions(Checked):
         return None if folder is None else Path(folder)
 
     @property
+    def functions(self) -> dict[str, Metric]:
+        """The metrics' functions by name."""
+        return {name: m[0] if isinstance(m, tuple) else m for name, m in (self.metrics or {}).items()}
+
+    @property
     def directions(self) -> dict[str, str]:
-        """The direction of each metric by name, "higher" or "lower"."""
-        return {name: direction(name, f) for name, f in (self.metrics or {}).items()}
+        """The direction of each metric by name: "higher", "lower" or "unknown"."""
+        return directions_of(self.metrics)
 
     @property
     def at_least(self) -> frozenset[str]:

@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-Direction = Literal["higher", "lower"]
+from ..contract.errors import RecipeError
 
-LOWER = ("loss", "error", "mae", "mse", "nll", "perplexity", "brier", "ece", "deviance", "distance", "gap", "norm")
-"""Words in the names of a user's metrics of which less is better."""
+Direction = Literal["higher", "lower", "unknown"]
+
+SAID: Mapping[object, Direction] = {"max": "higher", "min": "lower"}
+"""The words that declare a metric's direction."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+WORDS: Mapping[Direction, frozenset[str]] = {
+    "higher": _words(
+        "accuracy acc recall precision sensitivity specificity auc auroc auprc aucpr ap map f1 f2 fbeta r2 mcc kappa "
+        "iou jaccard dice ndcg mrr bleu rouge hit hits concordance cindex likelihood"
+    ),
+    "lower": _words(
+        "loss losses logloss error errors mae mse rmse mape smape nll perplexity brier ece deviance distance distances "
+        "gap gaps norm norms regret cost wer cer eer fpr fnr bce spread std"
+    ),
+}
+"""Whole words in the names of known metrics, by direction."""
+
+DOUBT = _words(
+    "negative minus not no non anti inverse drop loses lost lack missed difference disparity decline decrease change "
+    "reduction delta improvement gained avoided saved corrected closed"
+)
+"""Words that may turn the direction of the word beside them."""
+
+HIGHER = _words("learn took_part")
+
+LOWER = _words(
+    "grad_norm fgt attack_success epsilon rounds exchanges seconds wall bytes_down bytes_up lost late evaluations "
+    "rounds_to_target exchanges_to_target bytes_to_target seconds_to_target"
+)
+"""Medley's own figures that no word of `WORDS` tells."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lower_is_better(f: F) -> F:
-    """Mark a metric of which less is better: ``metrics={"bias": md.lower_is_better(bias)}``, or as a decorator."""
+    """Mark a metric of which less is better, as a decorator; ``metrics={"bias": (bias, "min")}`` says the same."""
     f.lower_is_better = True  # type: ignore[attr-defined]
     return f
 
 
-def direction(name: str, f: object) -> Direction:
-    """The direction of a user's metric: as marked by `lower_is_better`, else by its name, else higher."""
-    named = any(word in name.lower() for word in LOWER)
-    return "lower" if getattr(f, "lower_is_better", named) else "higher"
+def by_name(name: str) -> Direction:
+    """The direction that a metric's name tells by whole words: "recall_abnormal" is higher, "abnormality" unknown.
+
+    "neg" in front, as in scikit-learn's neg_log_loss, and "free" behind, as in error_free, turn a loss. Words of both
+    directions, and those of `DOUBT`, leave it unknown.
+    """
+    words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*", name)]
+    known = WORDS["higher"] | WORDS["lower"]
+    words = [w if w in known else w.rstrip("0123456789") for w in words]
+    negated = words[:1] == ["neg"]
+    told: set[Direction] = {"unknown"} if DOUBT & {*words} else set()
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word in WORDS["higher"]:
+            told.add("unknown" if negated else "higher")
+        elif word in WORDS["lower"]:
+            told.add("higher" if negated or after == "free" else "lower")
+    return told.pop() if len(told) == 1 else "unknown"
+
+
+def direction(name: str, metric: object) -> Direction:
+    """The direction of a user's metric: as declared by a pair or by `lower_is_better`, else by its name."""
+    f, said = metric if isinstance(metric, tuple) else (metric, None)
+    marked = "lower" if getattr(f, "lower_is_better", False) else by_name(name)
+    return SAID.get(said, marked)
+
+
+def directions_of(metrics: Mapping[str, object] | None) -> dict[str, str]:
+    """The direction of each of a run's metrics, by name: "higher", "lower" or "unknown"."""
+    return {name: direction(name, f) for name, f in (metrics or {}).items()}
 
 
 def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> bool:
@@ -31,9 +90,17 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
     Args:
         metric: the name of a column or a final figure
         metrics: directions of a user's metrics by name, as settings of a run have them; default none
+
+    Raises RecipeError where neither a declaration nor the name tells.
     """
-    if metrics and metric in metrics:
-        return metrics[metric] == "higher"
-    if metric.endswith("_spread"):
-        return False
-    return "accuracy" in metric or metric in ("acc", "learn", "auc", "f1", "r2")
+    told = (metrics or {}).get(metric)
+    if told is None:
+        lower = metric in LOWER or metric.endswith("_spread")
+        told = "higher" if metric in HIGHER else "lower" if lower else by_name(metric)
+    if told == "unknown":
+        raise RecipeError(
+            f"is more or less of {metric!r} better? Its name does not tell: say metrics={{{metric!r}: (f, 'max')}} or "
+            f"(f, 'min'); of a run that is made, result.settings['metrics'][{metric!r}] = 'higher' or 'lower'",
+            "metrics",
+        )
+    return told == "higher"

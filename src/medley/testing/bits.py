@@ -20,7 +20,7 @@ def same_again(t: Subject) -> None:
         expect_same(
             t.plain(place),
             t.run(place.federation()),
-            f"{place.name}: the same run twice; draw by me.rng and clients.rng, never by torch's or NumPy's own",
+            f"{place.name}: the same run twice; draw by me.rng and clients.rng, never by a generator of your own",
         )
 
 

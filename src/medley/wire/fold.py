@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..contract.errors import MedleyError, WireError
@@ -60,7 +61,7 @@ class Fold:
         receipts: one of each client that replied
         replies: packed messages by client; empty in an exchange with weights
         total: the weighted sum, or None before the first reply and in an exchange without weights
-        buffers: Σ p_i times the change of the floating-point buffers, and the first client's integer buffers; None if
+        buffers: Σ p_i times the change of the floating-point buffers, and the largest of their integer buffers; None if
             no client changed any
         failed: error text by client, of clients that failed in a tolerant exchange
         engines: names of the engines that ran local descents, sorted
@@ -98,7 +99,7 @@ class Fold:
                 change = (buffers[0] - exchange.buffers[0]) * exchange.p[i]
                 if self.buffers is not None:
                     change = self.buffers[0].add_(change)
-                self.buffers = change, (self.buffers or buffers)[1]
+                self.buffers = change, torch.maximum(self.buffers[1], buffers[1]) if self.buffers else buffers[1]
 
     def _sum(self, exchange: Exchange, i: int, packed: Packed) -> None:
         assert exchange.weights is not None
@@ -131,7 +132,8 @@ class Fold:
             if other.buffers is not None:
                 # Not in place: a late reply's buffers may be the first that come, and a checkpoint holds them.
                 mine = self.buffers
-                self.buffers = other.buffers if mine is None else (mine[0] + other.buffers[0], mine[1])
+                both = other.buffers
+                self.buffers = both if mine is None else (mine[0] + both[0], torch.maximum(mine[1], both[1]))
 
     def refold(self, exchange: Exchange, replies: Mapping[int, Packed]) -> None:
         """Put ``replies`` in the place of those that came apart, and sum them where the exchange has weights."""

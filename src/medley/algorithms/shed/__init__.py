@@ -36,6 +36,8 @@ Beyond the paper, each alone; all but ``above`` in `SHED.fast`:
 
 Where columns differ in their units by orders of magnitude, rounding would spoil more than half of a row. Codes then
 count in units of the columns' own, roots of the Hessian's diagonal, for d bytes once; and directions travel whole.
+Where one direction has nearly all of the curvature, as of columns whose mean is 20 times their spread, rounding it
+would drown the others: all numbers of that client travel whole, and directions. Standardised columns keep codes.
 
 `medley.algorithms.shed.paper` is the method as published, `medley.algorithms.shed.fast` the rest; the settings compose
 them.
@@ -185,7 +187,7 @@ class SHED(Algorithm[Server, Memory]):
         due = paper.due(s, self.renewal, self.period, self.b)
         planned, eta, next_reports = s.renewals + due, 1.0, dict[int, Attempt]()
         if self.search != "none":
-            codes = None if self.bits is None else fast.coded(step, s.held.diagonal(c, rho))
+            codes = None if self.bits is None or s.whole else fast.coded(step, s.held.diagonal(c, rho))
             step = step if codes is None else restore(*codes)
             losses = CandidateLosses(s=s, clients=clients, step=step, p=p, beta=self.beta, losses=self.losses)
             if self.search == "speculative":

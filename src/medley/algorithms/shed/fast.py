@@ -27,7 +27,9 @@ class Coded(Exact):
     """Eigenvectors and changes of gradients in ``bits`` bits, with a scale each.
 
     Where one unit for all columns would spoil more than half of a row, codes count in units of the columns' own from
-    then on: roots of the Hessian's diagonal. ``above`` asks for a lift of Ĥ_i that restores Ĥ_i ⪰ H_i.
+    then on: roots of the Hessian's diagonal. Where codes would add to all other directions a curvature like their own,
+    as of columns with a mean far above their spread, numbers travel whole from then on. ``above`` asks for a lift of
+    Ĥ_i that restores Ĥ_i ⪰ H_i.
     """
 
     bits: int
@@ -44,6 +46,10 @@ class Coded(Exact):
             m.unit = torch.exp2(unit.to(new.g))
             codes, scale = quantise(rows / m.unit, self.bits)
         sent = restore(codes, scale) * m.unit
+        m.whole = m.whole or (new.held == 0 and drowns(new, sent[:-1] - new.V, metric))
+        if m.whole:
+            m.g = new.g
+            return super().encode(m, new)
         V, m.g = sent[:-1], m.g + sent[-1]
         if new.following <= m.delta and m.same:  # no pair is left: ρ stands for the rounding of those sent
             m.lost = max(m.lost, float(new.lam.abs() @ (V - new.V).square().sum(1)))
@@ -65,13 +71,26 @@ class Coded(Exact):
 
     def decode(self, s: Server, i: int, up: Report) -> tuple[Vec, Vectors]:
         """Client i's gradient and eigenvectors from their codes."""
+        if up.g_scale is None:
+            s.whole = True
+            return super().decode(s, i, up)
         if up.unit is not None:
             s.unit[i] = torch.exp2(up.unit.to(s.x))
         unit = s.unit.get(i, torch.ones_like(s.x))
-        assert up.g_scale is not None
         assert up.V_scale is not None
         g = s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale) * unit
         return g, restore(up.V, up.V_scale) * unit
+
+
+def drowns(new: Instalment, e: Vectors, metric: Vec) -> bool:
+    """Whether errors e of eigenvectors add a curvature above a quarter of the other directions' own.
+
+    Both are of the Hessian with a diagonal of ones: Σ λ_j e_jᵀMe_j, and what v_1 leaves of the trace, by direction.
+    """
+    if not len(new.V) or len(metric) < 2:
+        return False
+    rest = len(metric) - float(new.lam[0] * (new.V[0].square() @ metric))
+    return float(new.lam.abs() @ (e.square() @ metric)) > max(rest, 0.0) / (len(metric) - 1) / 4
 
 
 def coded(step: Vec, diagonal: Vec) -> tuple[Codes, Scales] | None:

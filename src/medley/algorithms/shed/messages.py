@@ -72,6 +72,7 @@ class Server:
         renewals, renewed_in: renewals that are due, and the round of the last.
         norms: ‖g‖ of the last three rounds.
 
+    - ``whole``: some client's numbers travel as they are, and so do directions.
     - By client: ``g`` its last gradient, ``rho`` ρ_i, ``lift`` see `Report`, ``unit`` the units of its
       codes [d], ``renewed`` its renewals, ``at`` the round of the θ of its last report.
     """
@@ -90,6 +91,7 @@ class Server:
     at: dict[int, int] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     before: list[Vec] = field(default_factory=list)
+    whole: bool = False
 
 
 @dataclass
@@ -104,6 +106,7 @@ class Memory:
             Hessians.
         diagonal: the Hessian's diagonal [d].
         unit, same: units of the codes by column, and whether they are all the same.
+        whole: whether codes would drown the curvature, so that numbers travel as they are.
         off: bounds on rounding, for the lift under ``above``: for each pair v sent as v̂ an a with v̂v̂ᵀ + aI ⪰ vvᵀ [s].
         lost: a lower bound of ρ that stands for rounding, once no pair is left to send: Σ|λ_j|‖v̂_j − v_j‖².
     """
@@ -116,6 +119,7 @@ class Memory:
     diagonal: Vec
     unit: Vec
     same: bool = True
+    whole: bool = False
     spectrum: Spectrum | None = None
     of: Vec | None = None
     delta: float = 0.0

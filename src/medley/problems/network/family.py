@@ -30,7 +30,7 @@ from ..labels import is_one_hot
 from . import probes
 from .names import BODY, patterns, trainable, without_last
 from .own_loss import called, check_loss, check_mean, check_pairs
-from .problem import TRIED, NetworkProblem, is_binary
+from .problem import TRIED, NetworkProblem, counted, is_binary
 from .shared import SharedNetwork
 from .spec import Loss, Transform
 
@@ -198,10 +198,17 @@ class Network(Settings):
                 "squared error of the two would be of all pairs; "
                 f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
+        before = counted(p.module)
         p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
         p.changes_inputs = p.works_in_place(rows)
+        if moved := [name for name, value in counted(p.module).items() if value != before.get(name, value)]:
+            log.warning(
+                "Network: the module's %s changes from pass to pass and is no buffer: each process counts its own "
+                "passes, so results depend on the number of workers, and on a resume; register it as a buffer",
+                moved[0],
+            )
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out, y, classes)
         if y.ndim > 1:

@@ -12,7 +12,7 @@ from ...contract.personal import Patterns
 BODY, BUT_NORMS = "body", "all but norms"
 """Words in the place of names: all layers but the one that runs last, and all but normalisation layers."""
 
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
 """Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""
 
 
@@ -82,6 +82,7 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
     chosen: set[int] = set() if any(not pattern.startswith("!") for pattern in shared) else set(every)
     for pattern in shared:
         if pattern == BUT_NORMS:
+            _ask_of_norms(module)
             norms = {id(p) for m in module.modules() if isinstance(m, NORMS) for p in m.parameters() if p.requires_grad}
             if not norms:
                 raise RecipeError(f"Network(shared={pattern!r}): the network has no normalisation layers", "shared")
@@ -92,3 +93,15 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
                 raise RecipeError.unknown(pattern.removeprefix("!"), names, "Network(shared=...)")
             chosen = chosen - found if pattern.startswith("!") else chosen | found
     return chosen
+
+
+def _ask_of_norms(module: nn.Module) -> None:
+    """Raise RecipeError for a layer of another class that is called a norm, and has parameters of its own."""
+    for name, m in module.named_modules():
+        own = next((n for n, p in m.named_parameters(recurse=False) if p.requires_grad), None)
+        if own and "norm" in type(m).__name__.lower() and not isinstance(m, NORMS):
+            raise RecipeError(
+                f"Network(shared={BUT_NORMS!r}): {name}, a {type(m).__name__}, is no layer of torch's that normalises: "
+                f"if it normalises, name what clients keep, Network(shared='!{name}.*'), else name its class otherwise",
+                "shared",
+            )

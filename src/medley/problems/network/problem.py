@@ -20,6 +20,7 @@ from ...numerics.initial_weights import redrawn
 from ...rows.fields import applied, arguments, inputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
+from ...storage.modules import OWN
 from ..cross_entropy import row_means
 from .layers import Layers, seen
 from .model import NetworkModel
@@ -54,6 +55,16 @@ def may_draw(module: nn.Module) -> bool:
     return not torchs or isinstance(module, DRAWING)
 
 
+def counted(module: nn.Module) -> dict[str, object]:
+    """Numbers that modules hold as plain attributes, by name, and how often tensors there were changed in place."""
+    out: dict[str, object] = {}
+    for path, m in module.named_modules():
+        for name, value in vars(m).items():
+            if name not in OWN and isinstance(value, int | float | Tensor):
+                out[f"{path}.{name}".lstrip(".")] = value._version if isinstance(value, Tensor) else value
+    return out
+
+
 class NetworkProblem(NetworkModel):
     """The problem contract (`medley.contract.problem.Problem`) of a network.
 
@@ -85,23 +96,27 @@ class NetworkProblem(NetworkModel):
         return X.to(device=self.device, dtype=self.dtype if X.is_floating_point() else X.dtype)
 
     def check_ids(self, X: Data) -> None:
-        """Raise BadData, with the row, for an integer that the network cannot read.
+        """Raise BadData, with the row, for an integer that the network cannot read; of floats if it has embeddings.
 
-        The rows of the greatest and of the least integer are tried, which pass if all do. Floats are not looked at.
+        The rows of the greatest and of the least number are tried, which pass if all do; of rows up to 64 long those of
+        every column, which may have an embedding of its own.
         """
+        embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
         for part, where in tensors(X, ""):
-            if part.is_floating_point() or isinstance(part, Lazy) or not part.numel():
+            if (part.is_floating_point() and not embeds) or isinstance(part, Lazy) or not part.numel():
                 continue
-            size = part.shape[1:].numel()
-            for at in (int(part.argmax()), int(part.argmin())):
-                row = at // size
+            flat = part.reshape(len(part), -1)
+            ends = [int(part.argmax()) // flat.shape[1], int(part.argmin()) // flat.shape[1]]
+            if 1 < flat.shape[1] <= 64:
+                ends = sorted({*flat.argmax(0).tolist(), *flat.argmin(0).tolist()})
+            for row in ends:
                 ids = part[row]
                 try:
                     rows = X[row : row + 1]
                     self.outputs(self.flat, rows.to(self.device, self.dtype if X.is_floating_point() else X.dtype))
                 except IndexError as e:
                     raise BadData(
-                        f"the network cannot read ids{where} {int(ids.min())}..{int(ids.max())} ({e}); give its "
+                        f"the network cannot read ids{where} {ids.min():.9g}..{ids.max():.9g} ({e}); give its "
                         "embedding more ids, or check the tokeniser",
                         row=row,
                     ) from e

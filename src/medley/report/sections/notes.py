@@ -10,8 +10,8 @@ import torch
 
 from ...runtime.versions import version
 from ..document import Block, Code, Definitions, Text
-from ..numbers import tailed, usable
-from ..table import estimated, headline, named, streamed
+from ..numbers import usable
+from ..table import estimated, named, streamed
 from .comparison import Comparison
 from .sites import same_clients
 
@@ -79,6 +79,8 @@ _BROKEN = (
     "no mean, so a method's means are over fewer seeds, and are kinder to it than its average run would be.",
 )
 
+_FINAL = ("Final figures", "Those of a run's last evaluation: of the model that it ends with.")
+
 _BYTES = (
     "Bytes and time",
     "Bytes are payloads both ways, summed over clients: a broadcast counts once per receiver. Virtual time is "
@@ -90,9 +92,7 @@ _BYTES = (
 def notes(c: Comparison) -> list[Block]:
     """Definitions of the terms that this page uses."""
     there = {m for s in c.summaries for m in s.metrics}
-    tails = [named(m, c.results) for m in headline(c.results) if tailed(c.results, m)]
     dealt = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
-    final = ("Final figures", f"For {', '.join(tails)}: the mean of a run's last evaluations, not its last alone.")
     paired = (
         "Paired differences",
         f"A seed fixes {dealt}the cohorts, the batch order and the first model, alike for every method. So "
@@ -109,7 +109,7 @@ def notes(c: Comparison) -> list[Block]:
         (_EPSILON, "epsilon" in there),
         (_WORST, bool(there & {"client_accuracy_worst", "client_test_loss_worst"})),
         (_ESTIMATE, "client_accuracy_worst_estimate" in there),
-        (final, bool(tails)),
+        (_FINAL, True),
         (_INTERVALS, True),
         (paired, len(c.groups) > 1),
         (_BROKEN, not all(usable(r) for r in c.results)),

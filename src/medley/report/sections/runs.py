@@ -9,7 +9,7 @@ from typing import Any
 from ...storage.as_json import plain, shown_seed
 from ...storage.result import Result
 from ..document import Block, Cell, Details, Table, Text, fitted
-from ..numbers import final, last_round, tailed, usable
+from ..numbers import final, last_round
 from ..table import headline, named
 from ..text import kind_of
 from ..units import DASH, FORMATS, count, duration, nbytes
@@ -43,8 +43,7 @@ def runs(c: Comparison) -> list[Block]:
 
 
 def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
-    # A run that broke off shows where it ended, not the mean of its last evaluations.
-    ends = {m: final(r, m, usable(r) and tailed(c.results, m)) for m in names}
+    ends = {m: final(r, m) for m in names}
     seconds = final(r, "seconds")
     after = f": {r.status.message}" if r.status.message else ""
     return [

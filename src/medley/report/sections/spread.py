@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...storage.result import Result
 from ..document import Block, Figure, Figures, Text
 from ..figures import Dots, strip
-from ..numbers import final, tailed, usable
+from ..numbers import final, usable
 from ..table import named, streamed
 from ..text import kind_of
 from .comparison import Comparison
@@ -50,5 +50,4 @@ def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Figure:
 
 
 def _ends(c: Comparison, metric: str, runs: Sequence[Result]) -> list[float]:
-    tail = tailed(c.results, metric)
-    return [v for v in (final(r, metric, tail) for r in runs if usable(r)) if math.isfinite(v)]
+    return [v for v in (final(r, metric) for r in runs if usable(r)) if math.isfinite(v)]

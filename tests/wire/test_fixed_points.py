@@ -1,0 +1,55 @@
+"""Methods whose server sums changes keep their fixed point under every codec that is a default somewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import medley as md
+from medley.wire.codecs import Cast, Codec, Delta, Plain, Quantise, TwoWay
+
+RNG = np.random.default_rng(0)
+CLIENTS = [(RNG.normal(size=(n, 3)) + np.eye(3).repeat(n // 3, 0) * 2, RNG.normal(size=n)) for n in (21, 6, 12)]
+BEST = np.linalg.solve(sum(x.T @ x for x, _ in CLIENTS), sum(x.T @ y for x, y in CLIENTS))
+
+METHODS = (
+    md.SCAFFOLD(),
+    md.FedDyn(alpha=1.0),
+    md.FedDC(alpha=1.0),
+    md.FedADMM(prox=1.0, server_lr="share"),
+    md.FedNorton(),
+    md.FedNorton(flows="client"),
+)
+
+
+def distance(method: md.Algorithm, codec: Codec | None) -> float:
+    pace = md.scenarios.Pace(lr=0.1, epochs=2, batch=None)
+    fed = md.Federation(md.problems.LeastSquares(), clients=CLIENTS, pace=pace)
+    r = md.run(method, fed, 100, codec=codec, progress=False)
+    return float(np.abs(r.x.numpy() - BEST).max())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.name}{' at clients' * (str(m).count('client') > 0)}")
+def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorithm) -> None:
+    plain = distance(method, None)
+    assert plain < 1e-7
+    for codec in (Delta(), TwoWay(down=Plain())):
+        assert distance(method, codec) < 2 * plain + 1e-12, codec
+    # The model goes down in float16: its rounding is all that is left.
+    for codec in (Cast(), TwoWay()):
+        assert distance(method, codec) < 2.0**-11, codec
+
+
+@pytest.mark.parametrize("inner", [Quantise(), Quantise(3), Quantise(4, "stochastic"), Cast()], ids=str)
+def test_a_sum_of_replies_through_delta_lacks_the_last_error_alone(inner: Quantise | Cast) -> None:
+    g, codec, kept = torch.Generator().manual_seed(0), Delta(inner), {}
+    said, got = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
+    for k in range(60):
+        v = torch.randn(9, generator=g, dtype=torch.float64) * 0.7**k
+        draws = lambda k=k: torch.Generator().manual_seed(k)
+        decoded = codec.decode(codec.encode({"v": v}, kept, draws), kept, torch.float64)
+        kept = codec.keep({"v": v}, decoded, kept)
+        said, got = said + v, got + decoded["v"]
+        assert torch.allclose(said - got, kept["v~"], atol=1e-12)
+    assert float((said - got).abs().max()) < 1e-7
