@@ -1,5 +1,7 @@
 """Engines against each other on every layer of torch.nn and the options that matter; ids that pad and repeat."""
 
+# ruff: noqa: E501  a table, a case a line
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..contract import types
 from ..contract.client import Client, Descent, Engine, LocalUpdate
@@ -31,6 +30,7 @@ from ..contract.types import Data, Num, Vec
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..rows.fields import Fields
+from ..runtime.operations import OperationMode
 from .minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
 from .seq import Seq
 
@@ -225,7 +225,7 @@ class Stacked:
         return rows.mean() if share is None else (rows.reshape(len(share), -1).mean(1) * share).sum()
 
 
-class Optional(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Optional(OperationMode):  # type: ignore[no-untyped-call]
     """Notes in a pass that an embedding has options by which its gradient depends on the ids: vmap has none of them.
 
     It sees the operations, so that it is the same of torch's layers, of functions, and of a user's own modules.

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...runtime.operations import OperationMode
 from .names import NORMS
 
 ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
@@ -66,7 +66,7 @@ def layers_of(module: nn.Module) -> dict[str, nn.Module]:
     return out
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(OperationMode):  # type: ignore[no-untyped-call]
     """Follows the rows through a pass: from each operation's inputs to its outputs, memory by memory.
 
     A use is one call of a layer, or a parameter that an operation outside of its layer reads.
