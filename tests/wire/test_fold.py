@@ -85,14 +85,19 @@ def exchange(weights=None, buffers=None):
     return Exchange(1, 0, "train", ((0, 1),), {}, {}, {}, p, weights, buffers)
 
 
-def test_buffers_are_the_weighted_change_and_the_first_clients_integers():
+def test_buffers_are_the_weighted_change_and_the_largest_integers_in_any_order():
     before = torch.tensor([1.0, 2.0]), torch.tensor([7])
     fold = Fold()
     fold.add(exchange(buffers=before), 0, {}, (torch.tensor([3.0, 2.0]), torch.tensor([8])))
     fold.add(exchange(buffers=before), 1, {}, (torch.tensor([1.0, 6.0]), torch.tensor([9])))
     assert fold.buffers is not None
     assert fold.buffers[0].tolist() == [0.25 * 2, 0.75 * 4]
-    assert fold.buffers[1].tolist() == [8]
+    assert fold.buffers[1].tolist() == [9]
+    turned = Fold()
+    turned.add(exchange(buffers=before), 0, {}, (torch.tensor([3.0, 2.0]), torch.tensor([9])))
+    turned.add(exchange(buffers=before), 1, {}, (torch.tensor([1.0, 6.0]), torch.tensor([8])))
+    assert turned.buffers is not None
+    assert turned.buffers[1].tolist() == [9]
 
 
 def test_replies_regrouped_have_the_sum_and_the_buffers_of_a_block_and_stay_as_they_are():

@@ -163,8 +163,7 @@ class LiveCohort:
         if self.lies is not None:
             there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
             outcome.fold.refold(replace(exchange, weights=weights, clip=clip), there)
-        # Clients in this process have drawn from the global streams, and those elsewhere have not.
-        streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")
+        streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")  # clients elsewhere drew none of ours
         came = outcome.fold.ids
         books.ledger.add(outcome.entries)
         books.acked.update({i: outcome.tags[i] for i in came})
@@ -175,8 +174,7 @@ class LiveCohort:
             books.buffers = books.buffers[0] + change / sum(self.p[i] for i in came), integers
         if self.observe is not None:
             silent = [i for i in asked if i not in came]
-            waiting = [i for i in silent if i in books.late]
-            lost = [i for i in silent if i not in books.late]
+            waiting, lost = ([i for i in silent if (i in books.late) is late] for late in (True, False))
             took = time.perf_counter() - began
             self.observe(ExchangeEvent(*exchange.tag, name, len(asked), lost, waiting, outcome.failed, took))
         return outcome
