@@ -172,12 +172,16 @@ class LiveCohort:
         if outcome.fold.buffers is not None and books.buffers is not None:
             change, integers = outcome.fold.buffers
             books.buffers = books.buffers[0] + change / sum(self.p[i] for i in came), integers
-        if self.observe is not None:
-            silent = [i for i in asked if i not in came]
-            waiting, lost = ([i for i in silent if (i in books.late) is late] for late in (True, False))
-            took = time.perf_counter() - began
-            self.observe(ExchangeEvent(*exchange.tag, name, len(asked), lost, waiting, outcome.failed, took))
+        self._tell(exchange, asked, outcome, time.perf_counter() - began)
         return outcome
+
+    def _tell(self, exchange: Exchange, asked: tuple[int, ...], outcome: ExchangeEnd, took: float) -> None:
+        """Hand the exchange to ``observe``: who was asked, who is lost, who is late, and the seconds that it took."""
+        if self.observe is not None:
+            silent, late = [i for i in asked if i not in outcome.fold.ids], self.bookkeeping.late
+            waiting, lost = [i for i in silent if i in late], [i for i in silent if i not in late]
+            event = (*exchange.tag, exchange.method, len(asked), lost, waiting, outcome.failed, took)
+            self.observe(ExchangeEvent(*event))
 
     def _encoded(
         self, common: Message, each: Mapping[int, Message] | None, asked: tuple[int, ...]

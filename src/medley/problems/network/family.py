@@ -172,24 +172,7 @@ class Network(Settings):
         body = self.shared is not None and BODY in patterns(self.shared)
         p = NetworkProblem(replace(self, shared=None) if body else self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
-        try:
-            p.check_ids(X)
-            rows = in_memory(p.inputs(X[:2])).clone()
-            p.noisy = Need.NOISE in p.gives  # until it is tried below
-            out = p.outputs(p.flat, rows)
-        except BadData:
-            raise
-        except Exception as e:
-            whole = (
-                ""
-                if X.is_floating_point() or isinstance(X, Fields)
-                else " of integers (convert them to floats if it does not embed them)"
-            )
-            raise BadData(
-                f"the network cannot read rows of shape {described(X)}{whole}: "
-                f"{_images(self.module, X) or e}{_takes(self.module, X)}"
-            ) from e
-        out = _one_tensor(out)
+        rows, out = self._read(p, X)
         self._check_outputs(out, y, classes)
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
             narrow = list(out.shape[1:]) == [1] and y.ndim == 1
@@ -220,6 +203,27 @@ class Network(Settings):
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
             vars(p).update({name: getattr(found, name) for name in (*TRIED, "seen")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
+
+    def _read(self, p: NetworkProblem, X: Data) -> tuple[Tensor, Tensor]:
+        """Two rows of X, and the network's outputs of them. Raises BadData where it cannot read such rows."""
+        try:
+            p.check_ids(X)
+            rows = in_memory(p.inputs(X[:2])).clone()
+            p.noisy = Need.NOISE in p.gives  # until it is tried
+            out = p.outputs(p.flat, rows)
+        except BadData:
+            raise
+        except Exception as e:
+            whole = (
+                ""
+                if X.is_floating_point() or isinstance(X, Fields)
+                else " of integers (convert them to floats if it does not embed them)"
+            )
+            raise BadData(
+                f"the network cannot read rows of shape {described(X)}{whole}: "
+                f"{_images(self.module, X) or e}{_takes(self.module, X)}"
+            ) from e
+        return rows, _one_tensor(out)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
         """Raise BadData where the outputs of two rows have not the shape that the labels ask of cross-entropy."""
