@@ -218,15 +218,10 @@ class Delta(Settings):
     def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
         """The decoded reply, and under ``name~`` what it lacks."""
         sent = {k: v for k, v in decoded.items() if compressible(v)}
-<<<<<<< Updated upstream
         if not self.carries:
             return sent
         said = {k: plus_kept(v, kept, f"{k}~") for k, v in packed.items() if compressible(v)}
         return sent | {f"{k}~": v - sent[k] for k, v in said.items()}
-=======
-        whole: Any = packed
-        return sent | {f"{k}~": plus_kept(whole[k], kept, f"{k}~") - v for k, v in sent.items() if self.carries}
->>>>>>> Stashed changes
 
 
 @dataclass(frozen=True)
