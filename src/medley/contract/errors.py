@@ -84,7 +84,13 @@ class Unsupported(MedleyError, NotImplementedError):
 
 
 class WireError(MedleyError):
-    """A message, checkpoint or run folder is damaged, or differs from its declaration."""
+    """A message, checkpoint or run folder is damaged, or differs from its declaration.
+
+    Of the message 2,000 characters are kept: it may quote what came.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message[:2000])
 
 
 class ClientFailed(MedleyError):
