@@ -150,7 +150,12 @@ def proxied(tmp_path: Path) -> Iterator[Proxied]:
 @needs
 def test_no_byte_of_a_strangers_body_is_stored(proxied: Proxied) -> None:
     """Six connections that announce 900 MB, with a signature that is none, or of a key that is not registered."""
-    stranger = [{"flwr-signature": "x"}, signed(key()), signed(proxied.member, age=310), signed(proxied.member, age=-60)]
+    stranger = [
+        {"flwr-signature": "x"},
+        signed(key()),
+        signed(proxied.member, age=310),
+        signed(proxied.member, age=-60),
+    ]
     codes, most = list[str](), 0
     for path in ("push-object", "push-messages"):
         threads = [

@@ -415,6 +415,14 @@ def test_the_fading_channel_and_the_fast_preset_have_names():
     assert fed.pace.pairs == md.scenarios.Rayleigh(d0=3)
 
 
+@pytest.mark.parametrize("digits", ["1" * 5000, "0x" + "f" * 5000], ids=["decimal", "hexadecimal"])
+def test_a_whole_number_of_thousands_of_digits_is_refused_in_a_sentence(digits: str) -> None:
+    with pytest.raises(md.RecipeError, match=r"recipe is not TOML: .*4300 digits"):
+        recipe.loads(f"[run]\nrounds = {digits}")
+    with pytest.raises(md.RecipeError, match=r"--set \.\.\.=.*4300 digits"):
+        recipe.loads("[run]\nrounds = 3").with_settings([f"run.rounds={digits}"])
+
+
 @pytest.mark.parametrize("text", ["a=" + "[" * 3000 + "]" * 3000, "a=" + "{b=" * 3000 + "1" + "}" * 3000])
 def test_tables_thousands_deep_are_refused(text):
     with pytest.raises(md.RecipeError, match="thousands deep"):

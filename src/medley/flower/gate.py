@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 import sqlite3
 from base64 import b64decode
-from collections.abc import Mapping
 from contextlib import closing
+from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
@@ -18,7 +18,7 @@ REGISTERED = "SELECT 1 FROM node WHERE public_key = ? AND status != 'unregistere
 """Flower's own question; its tables are not documented."""
 
 
-def admitted(headers: Mapping[str, str], database: Path) -> bool:
+def admitted(headers: Message, database: Path) -> bool:
     """Whether a request with these headers is signed, by a key that the SuperLink's database has, within the time that
     Flower allows.
     """
@@ -34,7 +34,7 @@ def admitted(headers: Mapping[str, str], database: Path) -> bool:
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute(REGISTERED, (key,)).fetchone() is None:
             return False
-    return verify_signature(bytes_to_public_key(key), at.encode("ascii"), signed)
+    return bool(verify_signature(bytes_to_public_key(key), at.encode("ascii"), signed))
 
 
 class Gate(ThreadingMixIn, UnixStreamServer):
