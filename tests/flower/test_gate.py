@@ -148,7 +148,7 @@ def proxied(tmp_path: Path) -> Iterator[Proxied]:
 
 @needs
 def test_no_byte_of_a_strangers_body_is_stored(proxied: Proxied) -> None:
-    """Twelve connections that announce 900 kB each, with a signature that is none, or of a key that is not registered."""
+    """Twelve connections of 900 kB each, with a signature that is none, or of a key that is not registered."""
     stranger = [
         {"flwr-signature": "x"},
         signed(key()),
