@@ -427,7 +427,7 @@ def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(
         datasets.sentiment140(folder=tmp_path)
     np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": pack_lines("a" * 1_000_000)})
     monkeypatch.setattr("medley.datasets.text.unpacked_limit", lambda packed: 100 * packed)
-    with pytest.raises(BadData, match="the packed text: .* packed bytes become more than"):
+    with pytest.raises(BadData, match=r"the packed text: .* packed bytes become more than"):
         datasets.sentiment140(folder=tmp_path)
 
 

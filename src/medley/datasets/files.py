@@ -111,7 +111,7 @@ def check_delimiter(delimiter: str, call: str) -> None:
 def read_bytes(path: Path, call: str) -> bytes:
     """The content of a file, unpacked if it starts like gzip.
 
-    Raises ``BadData``, naming ``call`` and file, if the gzip stream is damaged, or unpacks to more than `unpacked_limit`.
+    Raises ``BadData``, naming ``call`` and file, if the gzip stream is damaged or larger than `unpacked_limit`.
     """
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":
@@ -127,7 +127,7 @@ def read_bytes(path: Path, call: str) -> bytes:
 
 
 def unpacked_limit(packed: int) -> int:
-    """The bytes that so many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10 for one."""
+    """The bytes that so many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
     return max(1 << 28, 100 * packed)
 
 
