@@ -161,7 +161,7 @@ def test_no_byte_of_a_strangers_body_is_stored(proxied: Proxied) -> None:
             threading.Thread(
                 target=lambda h=h, path=path: codes.append(proxied.sent(f"/v1/fleet/{path}", h, 900_000, 12))
             )
-            for h in [*stranger, {}, {**signed(key()), "flwr-public-key": signed(member)["flwr-public-key"]}]
+            for h in [*stranger, {}, {**signed(key()), "flwr-public-key": signed(proxied.member)["flwr-public-key"]}]
         ]
         for t in threads:
             t.start()
