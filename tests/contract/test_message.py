@@ -65,6 +65,14 @@ def test_other_fields_than_declared_are_refused(change: dict[str, object]):
         Mixed.unpack(packed)
 
 
+def test_a_hundred_thousand_fields_make_a_short_error():
+    """They made a line of 1 MB a round; an error that quotes what came is bounded, whatever it quotes."""
+    with pytest.raises(WireError, match="a Mixed has fields") as caught:
+        Mixed.check(dict.fromkeys(map(str, range(100_000)), 1))
+    assert len(str(caught.value)) < 500
+    assert len(str(WireError("x" * 1_000_000))) == 2000
+
+
 class Typed(Message):
     x: Vec
     n: int

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import medley as md
+from medley.datasets import files
 from medley.datasets.files import called, check_delimiter, find, read_bytes, read_idx, read_npz, read_records
 
 
@@ -46,6 +49,32 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "good", "call") == b"abc" * 100
     with pytest.raises(md.BadData, match=r"call: .*bad is a damaged or truncated gzip file"):
         read_bytes(tmp_path / "bad", "call")
+
+
+def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_refused_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 MB of gzip became 3 GB; an npz says its size before, and may lie about an array's."""
+    assert (files.unpacked_limit(1000), files.unpacked_limit(10**9)) == (1 << 28, 10**11)
+    monkeypatch.setattr(files, "unpacked_limit", lambda packed: max(1 << 20, 100 * packed))
+    bomb = gzip.compress(bytes(30 << 20))
+    (tmp_path / "bomb").write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(md.BadData, match=rf"call: .*bomb: {len(bomb)} packed bytes become more than {100 * len(bomb)}"):
+        read_bytes(tmp_path / "bomb", "call")
+    np_bomb = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(np_bomb, "w", zipfile.ZIP_DEFLATED) as z, z.open("x.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "|u1", "fortran_order": False, "shape": (30 << 20,)})
+        for _ in range(30):
+            f.write(bytes(1 << 20))
+    with pytest.raises(md.BadData, match="packed bytes become more than"):
+        read_npz(np_bomb, ["x"], "call")
+    assert tracemalloc.get_traced_memory()[1] < 15 << 20
+    tracemalloc.stop()
+    with zipfile.ZipFile(np_bomb, "w") as z, z.open("x.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "|u1", "fortran_order": False, "shape": (1 << 60,)})
+    with pytest.raises(md.BadData, match="cannot be read as an npz file"):
+        read_npz(np_bomb, ["x"], "call")
 
 
 def test_an_idx_file_has_the_size_that_it_announces(tmp_path: Path) -> None:

@@ -395,7 +395,9 @@ def pack_lines(*lines: str) -> np.ndarray:
     return np.frombuffer(lzma.compress("\n".join(lines).encode()), np.uint8)
 
 
-def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(tmp_path: Path) -> None:
+def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = {
         "y": np.array([1, 0, 1]),
         "user": np.array([4, 4, 6]),
@@ -422,6 +424,10 @@ def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(tmp_path: Path)
         datasets.sentiment140(folder=tmp_path)
     np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": arrays["text_xz"][:-20]})
     with pytest.raises(BadData, match="packed text is damaged"):
+        datasets.sentiment140(folder=tmp_path)
+    np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": pack_lines("a" * 1_000_000)})
+    monkeypatch.setattr("medley.datasets.text.unpacked_limit", lambda packed: 100 * packed)
+    with pytest.raises(BadData, match=r"the packed text: .* packed bytes become more than"):
         datasets.sentiment140(folder=tmp_path)
 
 

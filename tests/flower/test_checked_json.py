@@ -29,6 +29,8 @@ from medley.flower.outliers import outliers
 from medley.flower.remote import Figures
 from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
+from medley.server.ending import judged_by
+from medley.storage.result import Status
 from medley.wire.codec import Plain
 from medley.wire.exchange import Exchange
 from medley.wire.fold import merged
@@ -205,6 +207,40 @@ def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
     with pytest.raises(BadData, match="client 2: its data") as caught:
         opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4, placed=True)), "client 2")
     assert vars(caught.value) == {"client": 2, "row": 3, "column": 4, "placed": True}
+
+
+ERRORS = [
+    md.MedleyError("a"),
+    md.RecipeError("b", "key"),
+    BadData("c", client=1, row=2),
+    md.Unsupported("d", method="m", need="n"),
+    WireError("e"),
+    md.ClientFailed(client=1, round=2, method="m", traceback="T"),
+    md.Diverged("f", unexplained=True),
+    md.Stalled("g"),
+    md.TooFewReplies("h"),
+]
+
+
+@pytest.mark.parametrize("e", ERRORS, ids=lambda e: type(e).__name__)
+def test_an_error_that_came_without_its_attributes_has_them(e: md.MedleyError) -> None:
+    """A client's Diverged without them ended the server with an AttributeError; so would others of another type."""
+    head = {"error": type(e).__name__, "text": "client 2: no", "attributes": {}}
+    with pytest.raises(type(e), match="client 2: no") as caught:
+        opened(b"!" + json.dumps(head).encode(), "client 2")
+    assert all(hasattr(caught.value, k) for k in vars(e))
+    if isinstance(caught.value, md.Diverged):
+        outcome = "stalled" if isinstance(e, md.Stalled) else "diverged"
+        assert judged_by(caught.value, True) == Status(outcome, "client 2: no")
+    for k in vars(e):
+        with pytest.raises(WireError, match="client 2 sent an error that is none of ours"):
+            opened(b"!" + json.dumps({**head, "attributes": {k: 1.5}}).encode(), "client 2")
+
+
+def test_no_client_ends_a_run_as_one_whose_budget_is_spent() -> None:
+    with pytest.raises(md.MedleyError, match="client 2: the budget is spent") as caught:
+        opened(sealed_error(md.BudgetSpent("the budget is spent")), "client 2")
+    assert type(caught.value) is md.MedleyError
 
 
 RECIPE = """

@@ -167,6 +167,25 @@ def test_noise_of_a_step() -> None:
         assert float(x.std()) == pytest.approx(0.1 * 2.0 * 0.5 / (batch or 10), rel=0.06)
 
 
+def test_noise_is_fresh_in_every_step_in_every_round_and_at_every_client() -> None:
+    """x is the mean of two clients' sums over 2 rounds of 4 steps: its deviation is lr·z·C/n·√(8/2).
+
+    One noise for all steps makes it twice as large, one in the first step half, one for both rounds or clients √2.
+    """
+    data = [(torch.zeros(10, 400, dtype=torch.float64), torch.zeros(10, dtype=torch.float64))] * 2
+    problem, pace = md.problems.LeastSquares(mu=0.0, intercept=False), md.scenarios.Pace(lr=0.1, steps=4, batch=None)
+    fed = md.Federation(problem, clients=data, pace=pace)
+    x = torch.cat([md.run(by_row(noise=2.0, clip=0.5), fed, rounds=2, seed=s, progress=False).x for s in range(8)])
+    assert float(x.std()) == pytest.approx(0.1 * 2.0 * 0.5 / 10 * 2, rel=0.06)
+
+
+def test_every_bit_of_the_seed_moves_the_noise_of_rows() -> None:
+    seed, bits = 2**255 + 12345, (0, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 255)
+    seeds = (seed, *(seed ^ (1 << k) for k in bits))
+    noises = [md.run(by_row(), federation([5], steps=1), rounds=1, seed=s, progress=False).x for s in seeds]
+    assert len({tuple(x.tolist()) for x in noises}) == len(seeds)
+
+
 def test_batches_are_poisson() -> None:
     """Batch sizes of 2,000 steps with n = 40, q = 0.25: mean 10, variance 7.5, as of independent rows."""
     sizes: list[int] = []

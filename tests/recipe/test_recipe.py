@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -413,6 +414,32 @@ def test_the_fading_channel_and_the_fast_preset_have_names():
     text = 'problem.kind = "Logistic"\ndata.name = "breast_cancer"\npartition = { kind = "IID", clients = 3 }\n'
     fed = recipe.loads(text + 'pace.pairs = { kind = "Rayleigh", d0 = 3 }').federation()
     assert fed.pace.pairs == md.scenarios.Rayleigh(d0=3)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    ["hidden = [999999999]", "hidden = [40000, 40000]", f"hidden = [{', '.join(['1'] * 6000)}]"],
+    ids=["a layer", "two together", "many layers"],
+)
+def test_a_network_that_no_message_carries_is_refused_before_it_is_made(sizes: str) -> None:
+    """The first took 256 GB before anything was said."""
+    resource = pytest.importorskip("resource")
+    text = f'[problem]\nkind = "Network"\nmodel = "mlp"\n{sizes}\n[data]\nname = "digits"\nflatten = true\n'
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(
+        md.RecipeError, match=r"recipe: problem: the network would have a part of .*choose smaller sizes"
+    ):
+        recipe.loads(f'{text}[partition]\nkind = "IID"\nclients = 2\n').federation()
+    assert time.monotonic() - begun < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # kB
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, "0x" + "f" * 5000], ids=["decimal", "hexadecimal"])
+def test_a_whole_number_of_thousands_of_digits_is_refused_in_a_sentence(digits: str) -> None:
+    with pytest.raises(md.RecipeError, match=r"recipe is not TOML: .*4300 digits"):
+        recipe.loads(f"[run]\nrounds = {digits}")
+    with pytest.raises(md.RecipeError, match=r"--set \.\.\.=.*4300 digits"):
+        recipe.loads("[run]\nrounds = 3").with_settings([f"run.rounds={digits}"])
 
 
 @pytest.mark.parametrize("text", ["a=" + "[" * 3000 + "]" * 3000, "a=" + "{b=" * 3000 + "1" + "}" * 3000])

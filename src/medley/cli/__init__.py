@@ -16,7 +16,7 @@ with quiet_stop():
 
     from .arguments import Debug
     from .console import Commands, show
-    from .deploy import deploy_init, deploy_run
+    from .deploy import deploy_gate, deploy_init, deploy_run
     from .doctor import doctor
     from .folders import show_folder
     from .information import cite, list_all, make_report
@@ -60,3 +60,4 @@ app.command()(node)
 app.add_typer(deployment, name="deploy")
 deployment.command("init")(deploy_init)
 deployment.command("run")(deploy_run)
+deployment.command("gate", hidden=True)(deploy_gate)

@@ -33,6 +33,14 @@ def deploy_init(
     show(f"next: {folder / 'trial.sh'} tries it on this machine; keys.sh, server.sh and medley node begin in earnest")
 
 
+def deploy_gate(database: Path, socket: Path) -> None:
+    """Say to nginx, at a socket, whether a registered node has signed a request; server.sh starts it."""
+    from ..flower.gate import Gate  # Windows has no such sockets
+
+    with Gate(database, socket) as gate:
+        gate.serve_forever()
+
+
 def deploy_run(
     project: Annotated[Path, typer.Argument(help="A folder of medley deploy init.", metavar="DIR")] = Path(),
     save: Annotated[

@@ -24,13 +24,18 @@ from typing import Any
 
 
 class MedleyError(Exception):
-    """Base of all of Medley's errors. ``result`` is the result up to the failure of a run, else None."""
+    """Base of all of Medley's errors. ``result`` is the result up to the failure of a run, else None.
+
+    An error that came from another process may lack attributes: classes have a value for each.
+    """
 
     result: Any = None
 
 
 class RecipeError(MedleyError, ValueError):
     """A setting that makes no sense. ``key`` is its name, or None."""
+
+    key: str | None = None
 
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
@@ -59,6 +64,11 @@ class BadData(MedleyError, ValueError):
     ``placed`` is whether the message says whose row it is, and ``row`` is the number there.
     """
 
+    client: int | None = None
+    row: int | None = None
+    column: int | None = None
+    placed: bool = False
+
     def __init__(
         self,
         message: str,
@@ -75,6 +85,9 @@ class BadData(MedleyError, ValueError):
 class Unsupported(MedleyError, NotImplementedError):
     """``method`` has a ``need`` that this run cannot meet."""
 
+    method: str = ""
+    need: str = ""
+
     def __init__(self, message: str, *, method: str, need: str) -> None:
         super().__init__(message)
         self.method, self.need = method, need
@@ -84,7 +97,13 @@ class Unsupported(MedleyError, NotImplementedError):
 
 
 class WireError(MedleyError):
-    """A message, checkpoint or run folder is damaged, or differs from its declaration."""
+    """A message, checkpoint or run folder is damaged, or differs from its declaration.
+
+    Of the message 2,000 characters are kept: it may quote what came.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message[:2000])
 
 
 class ClientFailed(MedleyError):
@@ -96,6 +115,11 @@ class ClientFailed(MedleyError):
         method: the client method
         traceback: text of the traceback on the client's machine
     """
+
+    client: int = -1
+    round: int = -1
+    method: str = ""
+    traceback: str = ""
 
     def __init__(self, *, client: int, round: int, method: str, traceback: str) -> None:
         last = traceback.strip().splitlines()[-1] if traceback.strip() else "no traceback"
@@ -133,6 +157,8 @@ class Diverged(MedleyError, ArithmeticError):
 
     ``unexplained`` is true where the run's loop adds the likely cause and the remedy to the message.
     """
+
+    unexplained: bool = False
 
     def __init__(self, message: str, result: Any = None, unexplained: bool = False) -> None:
         super().__init__(message)

@@ -101,9 +101,8 @@ class Message:
         """
         declared = _declared(cls)  # type: ignore[arg-type]
         if declared.keys() != packed.keys():
-            raise WireError(
-                f"{where}: a {cls.__name__} has fields {sorted(declared)}, but {sorted(map(str, packed))} came"
-            )
+            came = str(sorted(str(name)[:40] for name in packed))
+            raise WireError(f"{where}: a {cls.__name__} has fields {sorted(declared)}, but {came:.200} came")
         lengths = {} if d is None else {"d": d}
         for name, value in packed.items():
             if not any(kind.fits(value, lengths) for kind in declared[name]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import io
 import os
 import struct
 import zipfile
@@ -110,15 +111,31 @@ def check_delimiter(delimiter: str, call: str) -> None:
 def read_bytes(path: Path, call: str) -> bytes:
     """The content of a file, unpacked if it starts like gzip.
 
-    Raises ``BadData``, naming ``call`` and file, if the gzip stream is damaged.
+    Raises ``BadData``, naming ``call`` and file, if the gzip stream is damaged or larger than `unpacked_limit`.
     """
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
-        return gzip.decompress(raw)
+        with gzip.open(io.BytesIO(raw)) as stream:
+            content = stream.read((most := unpacked_limit(len(raw))) + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise BadData(f"{call}: {path} is a damaged or truncated gzip file ({error}). Fetch it again.") from None
+    if len(content) > most:
+        raise too_large(f"{call}: {path}", len(raw), most)
+    return content
+
+
+def unpacked_limit(packed: int) -> int:
+    """The bytes that so many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
+    return max(1 << 28, 100 * packed)
+
+
+def too_large(what: str, packed: int, most: int) -> BadData:
+    """The error for a file that would fill the memory."""
+    return BadData(
+        f"{what}: {packed} packed bytes become more than {most}, as no data set's do. If it is meant, unpack it first."
+    )
 
 
 def read_idx(path: Path, dims: int, call: str) -> np.ndarray:
@@ -192,10 +209,14 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
             for name in names:
                 if name not in archive.files:
                     raise RecipeError.unknown(name, archive.files, f"{call}: {path}")
+            wanted = {*names, *(f"{name}.npy" for name in names)}
+            size = sum(part.file_size for part in archive.zip.infolist() if part.filename in wanted)
+            if size > (most := unpacked_limit(path.stat().st_size)):
+                raise too_large(f"{call}: {path}", path.stat().st_size, most)
             return {name: archive[name] for name in names}
     except (BadData, RecipeError):
         raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise BadData(f"{call}: {path} cannot be read as an npz file of plain arrays ({error}).") from None
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..contract.errors import BadData
 from ..contract.settings import at_least, checked, in_range
 from .dataset import Dataset
-from .files import Place, find, read_npz
+from .files import Place, find, read_npz, too_large, unpacked_limit
 from .tokens import Vocabulary
 
 
@@ -90,7 +90,14 @@ def _labels(y: np.ndarray) -> Tensor:
 
 def _lines(packed: np.ndarray, n: int, call: str) -> list[str]:
     try:
-        lines = lzma.decompress(packed.tobytes()).decode().split("\n")
+        text = (unpacking := lzma.LZMADecompressor()).decompress(
+            packed.tobytes(), most := unpacked_limit(packed.nbytes)
+        )
+        if not unpacking.eof and len(text) == most:
+            raise too_large(f"{call}: the packed text", packed.nbytes, most)
+        if not unpacking.eof:
+            raise EOFError("its end is missing")
+        lines = text.decode().split("\n")
     except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
         raise BadData(f"{call}: the packed text is damaged ({error}). Fetch the file again.") from None
     if len(lines) != n:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import signal
 import threading
 import time
@@ -90,10 +91,7 @@ class Resident:
         return self.folder / "node"
 
     def run(self) -> None:
-        """Serve until `stop` is called, or the process gets SIGTERM or SIGINT.
-
-        Raises RecipeError where the SuperLink's certificate is not vouched for.
-        """
+        """Serve until `stop` is called, or the process gets SIGTERM or SIGINT."""
         with locked(self.folder), self._signals():
             self.tidy()
             beat = threading.Thread(target=self._beat, daemon=True)
@@ -231,9 +229,9 @@ class Resident:
                 log.debug("heartbeat: %s", e)
 
     def _tell(self, text: str) -> None:
-        """Log a sentence that differs from the one before."""
-        if text != self._said:
-            self._said = text
+        """Log a sentence that differs from the one before by more than numbers."""
+        if (words := re.sub(r"\d+", "", text)) != self._said:
+            self._said = words
             log.warning("%s; trying again", text)
 
     @contextmanager

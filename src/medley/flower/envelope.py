@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 
-from ..contract.errors import MedleyError, WireError
+from ..contract.errors import BudgetSpent, MedleyError, WireError
 from ..transports.failures import describe, revive
 from .checked_json import printable
 
 LONGEST = 1 << 20
 """Bytes of the longest error of a client that is read."""
 
-KEPT = ("client", "round", "method", "traceback", "row", "column", "placed", "key", "need", "result", "unexplained")
-"""Attributes that the errors of `medley.contract.errors` have."""
+KEPT: dict[str, type] = {
+    **dict.fromkeys(("client", "round", "row", "column"), int),
+    **dict.fromkeys(("method", "traceback", "key", "need"), str),
+    **dict.fromkeys(("placed", "unexplained"), bool),
+    "result": type(None),
+}
+"""Attributes that the errors of `medley.contract.errors` have, and their types; each may be None."""
 
 
 def sealed(answer: bytes) -> bytes:
@@ -54,12 +59,14 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         text, attributes = printable(head["text"]), head["attributes"]
         # Whatever the client calls its error, an error of this run has its number.
         head["text"] = text if who in text else f"{who}: {text}"
-        if not all(k in KEPT and isinstance(v, int | str | None) for k, v in attributes.items()):
+        if not all(k in KEPT and (v is None or type(v) is KEPT[k]) for k, v in attributes.items()):
             raise ValueError("attributes of no error")
         head["attributes"] = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
         e = revive(head)
         if not isinstance(e, MedleyError):
             raise TypeError("no error")
+        if isinstance(e, BudgetSpent):  # the server's own word, with which a run ends well
+            e = MedleyError(head["text"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WireError(f"{who} sent an error that is none of ours: {answer[1:200]!r}") from None
     raise e

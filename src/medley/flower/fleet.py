@@ -8,10 +8,12 @@ from __future__ import annotations
 import io
 import os
 import re
+import time
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,18 +250,29 @@ class FleetNode:
             if code == 401 or (name == "ActivateNode" and code in (404, 412)):
                 raise NotAdmitted(
                     f"the SuperLink at {self.superlink} does not accept this node's key: have it registered there "
-                    "(flwr supernode register), look at the clocks, which may differ by five minutes, or wait a minute "
+                    f"(flwr supernode register), look at this machine's clock, {_clock(e.response)}, or wait a minute "
                     "where a process with this key was killed and its memory folder is gone"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
             if "certificate verify failed" in str(e).lower():
-                raise RecipeError(
-                    f"the certificate of {self.superlink} is not vouched for by the file given as --ca: {e}", "ca"
+                raise Unreachable(  # the next one may be good: who ends it would end the node for good
+                    f"the certificate of {self.superlink} is not vouched for by the file given as --ca: {e}"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None
         except (ValueError, RuntimeError) as e:  # no protobuf; or the client was closed by another thread
             raise Unreachable(f"{self.superlink} answers {name} with something that is not Flower's: {e}") from None
+
+
+def _clock(response: Any) -> str:
+    """What Flower allows this machine's clock, and what it is by the server's answer."""
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+
+    said = f"which may be {SYSTEM_TIME_TOLERANCE} s ahead of the server's or {TIMESTAMP_TOLERANCE} s behind it"
+    with suppress(KeyError, ValueError):
+        ahead = time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()
+        said += f" and is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+    return said
 
 
 def error_reply(parcel: Parcel, reason: str) -> Message:

@@ -11,6 +11,7 @@ from typing import Any
 from .. import transports
 from ..contract.errors import RecipeError
 from . import toml
+from .bounds import Bounded
 from .schema import LAWS, fits, hints, model_functions, said
 from .user_code import found, is_own
 
@@ -138,7 +139,8 @@ class Builder:
     def nested(self, path: str, value: Any, choice: Mapping[str, Any] | None = None) -> Any:
         """The object that a table with a kind names, by default a law, schedule or model; any other value as it is."""
         if isinstance(value, dict) and "kind" in value:
-            return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
+            with Bounded():
+                return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
         return value
 
 

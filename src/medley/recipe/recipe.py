@@ -23,6 +23,7 @@ from ..federation.scenario import Scenario
 from ..server.options import RunOptions
 from ..storage.atomic import made, replacing
 from . import rows, toml
+from .bounds import Bounded
 from .build import Builder, by_id, named
 from .limits import ClientLimits
 from .schema import (
@@ -280,7 +281,8 @@ class Recipe:
             if "classes" in wanted and "classes" not in of_model and classes is None:
                 raise RecipeError(f"{self.source}: problem.model needs classes, and {name} has none", "classes")
             settings = {k: v for k, v in sizes.items() if k in wanted} | of_model
-            own = {**own, "module": self._build.call("problem", model, settings)}
+            with Bounded():
+                own = {**own, "module": self._build.call("problem", model, settings)}
         return self._build.call("problem", family, own)
 
     def _rest(self) -> dict[str, Any]:

@@ -19,11 +19,18 @@ DEEPEST = 30
 def read(text: str, source: str) -> dict[str, Any]:
     """The tables of a text. Raises RecipeError, with the name ``source``, where it is not TOML."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+        return _parsed(text)
+    except ValueError as e:
         raise RecipeError(f"{source} is not TOML: {e}") from None
     except RecursionError:
         raise RecipeError(f"{source} has tables or lists inside one another, thousands deep; write them flat") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The tables of a text. Raises ValueError, and also for a whole number that is too long to be written out."""
+    tables = tomllib.loads(text)
+    json.dumps(tables, default=str)  # Python reads hexadecimal digits without end
+    return tables
 
 
 def with_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -65,9 +72,11 @@ def _index(at: Any, key: str) -> Any:
 def _value(text: str) -> Any:
     """A value in TOML, else the text itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return _parsed(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as e:
+        raise RecipeError(f"--set ...={text[:20]}...: {e}") from None
     except RecursionError:
         raise RecipeError(f"--set ...={text[:20]}...: lists inside one another, thousands deep") from None
 

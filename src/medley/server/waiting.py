@@ -233,7 +233,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
         if not asking.missing:
             break
     for i in asking.missing:
-        because = f": {asking.failed[i]}" if i in asking.failed else ""
+        because = f": {asking.failed[i]:.500}" if i in asking.failed else ""
         log.warning("round %d, %s: no answer of client %d%s", exchange.round, exchange.method, i, because)
     return asking
 

@@ -31,12 +31,17 @@ def plain(value: Any) -> Any:
     return getattr(value, "__name__", None) or without_addresses(str(value))
 
 
-def shown_seed(seed: int, settings: Mapping[str, Any]) -> str:
-    """A run's seed for readers; "hidden" where its noise guards clients, or it is too long to be chosen by hand.
+def is_secret(seed: int, settings: Mapping[str, Any]) -> bool:
+    """Whether a run's noise guards clients, or its seed is too long to be chosen by hand.
 
     Whoever has the seed of a private run takes the noise off.
     """
-    return "hidden" if seed >> 64 or any(".private." in key for key in settings) else str(seed)
+    return seed >> 64 > 0 or any(".private." in key for key in settings)
+
+
+def shown_seed(seed: int, settings: Mapping[str, Any]) -> str:
+    """A run's seed for readers; "hidden" where it `is_secret`."""
+    return "hidden" if is_secret(seed, settings) else str(seed)
 
 
 def without_addresses(text: str) -> str:

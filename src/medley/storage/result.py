@@ -23,7 +23,7 @@ from ..contract.problem import State
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
-from .as_json import plain, shown_seed
+from .as_json import is_secret, plain, shown_seed
 from .checkpoint import FILE as CHECKPOINT
 from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
@@ -181,7 +181,7 @@ class Result:
 
     def write(self, folder: str | Path) -> Path:
         """`save` into whatever folder, such as the run's own."""
-        folder = atomic.made(Path(folder), own=shown_seed(self.seed, self.settings) != str(self.seed))
+        folder = atomic.made(Path(folder), own=is_secret(self.seed, self.settings))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))

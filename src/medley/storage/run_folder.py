@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
 from . import atomic, checkpoint
-from .as_json import plain, shown_seed
+from .as_json import is_secret, plain
 from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
 from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
@@ -146,7 +146,7 @@ class RunFolder:
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
-        atomic.made(self.path, own=shown_seed(settings["seed"], settings) != str(settings["seed"]))
+        atomic.made(self.path, own=is_secret(settings.get("seed", 0), settings))
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
         with atomic.replacing(self.path / RUN) as tmp:
             about = {"format": FORMAT, "settings": settings, "starts": starts}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ./server.sh: the SuperLink on loopback, and nginx before it, which passes only what nodes need. Ends both with itself.
+# ./server.sh: the SuperLink on loopback, and nginx before it, which passes only what nodes need and registered keys have
+# signed (medley deploy gate). Ends all of them with itself.
 # PORT (39391) is the port for nodes, LISTEN (0.0.0.0) its address, LINK (PORT + 1) the SuperLink's port on loopback.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -10,12 +11,16 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME="$PWD/flwr
 nginx="$(command -v nginx || echo /usr/sbin/nginx)"
 [ -x "$nginx" ] || { echo "server.sh needs nginx: apt-get install nginx-light" >&2; exit 2; }
 [ -f keys/server.pem ] || { echo "server.sh needs keys/server.pem and keys/server.key: ./keys.sh HOST" >&2; exit 2; }
+exec 9> superlink.lock
+flock -n 9 || { echo "another server.sh runs in this folder: two on one superlink.db would lose messages" >&2; exit 2; }
 mkdir -p "$FLWR_HOME" logs
-# The logs of the last four starts are kept.
-for log in superlink proxy; do
-  for k in 3 2 1; do [ ! -f "logs/$log.$k" ] || mv "logs/$log.$k" "logs/$log.$((k + 1))"; done
-  [ ! -f "logs/$log" ] || mv "logs/$log" "logs/$log.1"
-done
+# Five files of each log are kept, of 0.6 MB at most: a new one at each start, and where one is full.
+full=600000
+rotate() {
+  for k in 3 2 1; do [ ! -f "$1.$k" ] || mv "$1.$k" "$1.$((k + 1))"; done
+  [ ! -f "$1" ] || { tail -c "$full" "$1" > "$1.1"; : > "$1"; }
+}
+for log in superlink proxy; do rotate "logs/$log"; done
 # The SuperLink has a certificate of its own, which only this machine trusts: server.pem may come from any CA.
 [ -f keys/link.pem ] || openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 3650 \
   -subj "/CN=Medley SuperLink on loopback" -addext "subjectAltName=IP:127.0.0.1,DNS:localhost" \
@@ -36,22 +41,28 @@ if [ "$(id -u)" = 0 ]; then user="user nobody nogroup;"; chmod 711 "$bodies"; fi
 sed -e "s|@USER@|$user|" -e "s|@BODIES@|$bodies|g" -e "s|@KEYS@|$PWD/keys|g" -e "s|@LISTEN@|$listen:$port|" \
   -e "s|@LINK@|$link|" nginx.conf > logs/nginx.conf
 
-pids=()
-finish() { kill "${pids[@]}" 2>/dev/null || true; wait; rm -rf "$bodies"; }
+pids=() rotating=
+finish() { kill "${pids[@]}" "$rotating" 2>/dev/null || true; wait; rm -rf "$bodies"; }
 trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 flower-superlink --ssl-ca-certfile keys/link.pem --ssl-certfile keys/link.pem --ssl-keyfile keys/link.key \
   --enable-supernode-auth --disable-runtime-dependency-installation --database "$PWD/superlink.db" \
-  --host 127.0.0.1 --port "$link" > logs/superlink 2>&1 &
+  --host 127.0.0.1 --port "$link" >> logs/superlink 2>&1 &
 pids+=($!)
-"$nginx" -p "$PWD/logs/" -c nginx.conf -e stderr -g "daemon off;" > logs/proxy 2>&1 &
+medley deploy gate superlink.db "$bodies/gate" >> logs/proxy 2>&1 9>&- &
 pids+=($!)
-until grep -qs "startup complete" logs/superlink && [ -s logs/nginx.pid ]; do
+"$nginx" -p "$PWD/logs/" -c nginx.conf -e stderr -g "daemon off;" >> logs/proxy 2>&1 9>&- &
+pids+=($!)
+while sleep 2; do
+  for log in logs/superlink logs/proxy; do [ "$(wc -c < "$log")" -le "$full" ] || rotate "$log"; done
+done 9>&- &
+rotating=$!
+until grep -qs "startup complete" logs/superlink && [ -s logs/nginx.pid ] && [ -S "$bodies/gate" ]; do
   for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || break 2; done
   sleep 0.2
 done
 ! kill -0 "${pids[@]}" 2>/dev/null || echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
 wait -n "${pids[@]}" && code=0 || code=$?
-echo "the SuperLink or nginx has ended with $code; see logs/superlink and logs/proxy" >&2
+echo "the SuperLink, its gate or nginx has ended with $code; see logs/superlink and logs/proxy" >&2
 exit 1

@@ -1,0 +1,74 @@
+"""The gate of a server: says to nginx, before a request's body is read, whether a registered node has signed it.
+
+Flower signs a time and a public key in a request's headers, and checks them once it has the whole body in memory.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from base64 import b64decode
+from contextlib import closing
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+
+REGISTERED = "SELECT 1 FROM node WHERE public_key = ? AND status != 'unregistered'"
+"""Flower's own question; its tables are not documented."""
+
+
+def admitted(headers: Message, database: Path) -> bool:
+    """Whether a request with these headers is signed, by a key that the SuperLink's database has, within the time that
+    Flower allows.
+    """
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+    from flwr.supercore.date import now
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    key, signed = (b64decode(headers.get(f"flwr-{k}") or "", validate=True) for k in ("public-key", "signature"))
+    at = headers.get("flwr-timestamp") or ""
+    age = (now() - datetime.datetime.fromisoformat(at)).total_seconds()
+    if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+        return False
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        if db.execute(REGISTERED, (key,)).fetchone() is None:
+            return False
+    return bool(verify_signature(bytes_to_public_key(key), at.encode("ascii"), signed))
+
+
+class Gate(ThreadingMixIn, UnixStreamServer):
+    """Answers each request with 204 or 401, and nothing else.
+
+    Args:
+        database: the SuperLink's
+        at: the socket's file, which nginx's workers can open
+    """
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self, database: Path, at: Path) -> None:
+        self.database = database
+        super().__init__(str(at), _Asked)
+        at.chmod(0o666)
+
+
+class _Asked(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 100
+    server: Gate
+
+    def do_GET(self) -> None:
+        try:
+            code = 204 if admitted(self.headers, self.server.database) else 401
+        except Exception:  # headers may hold anything
+            code = 401
+        self.send_response_only(code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: a stranger's flood would fill the disk."""

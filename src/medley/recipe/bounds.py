@@ -1,0 +1,33 @@
+"""Bounds of what a recipe builds, checked before the memory is taken."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..contract.errors import RecipeError
+from ..contract.message import LIMIT
+
+NUMBERS, TENSORS = LIMIT // 4, 10_000
+"""The most numbers of a network, which are what one message carries in float32, and the most tensors."""
+
+
+class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it RecipeError is raised before torch makes a tensor that would take all of them over the bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = self.tensors = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        shape = args[0] if args else ()
+        if isinstance(shape, list | tuple) and all(isinstance(k, int) for k in shape):
+            self.numbers, self.tensors = self.numbers + math.prod(shape), self.tensors + 1
+            if self.numbers > NUMBERS or self.tensors > TENSORS:
+                raise RecipeError(
+                    f"the network would have a part of {'×'.join(map(str, shape))} numbers: with it more than "
+                    f"{NUMBERS} numbers, or {TENSORS} tensors, which no message carries; choose smaller sizes"
+                )
+        return func(*args, **(kwargs or {}))
