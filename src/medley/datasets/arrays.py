@@ -125,10 +125,14 @@ def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
 
 
 def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
-    """Texts as their places in ``names``. Raises BadData, naming ``what``, for targets that are no texts."""
+    """Texts as their places in ``names``. Raises BadData, naming ``what``, for no texts, and for texts not in them."""
     if not is_text(values):
         raise BadData(f"{what} holds other labels than texts, as the other targets do; give texts, y.astype(str)")
-    return np.searchsorted(np.asarray(names), np.asarray(values).astype(str))
+    texts, at = np.unique(np.asarray(values).astype(str), return_inverse=True)
+    if unknown := [k for k, text in enumerate(texts.tolist()) if text not in names]:
+        row = int(np.isin(at, unknown).reshape(-1).argmax())
+        raise BadData(f"{what}, row {row}: {texts[at.reshape(-1)[row]]!s} is not among labels={(*names,)}", row=row)
+    return np.array([names.index(text) for text in texts.tolist()], np.int64)[at].reshape(np.shape(values))
 
 
 def check_tensor(t: Tensor, what: str, client: int | None = None) -> None:

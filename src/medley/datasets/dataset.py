@@ -43,10 +43,8 @@ PARTS = {
 }
 """The tensors of a data set, and their names in messages."""
 
-
 ASIDE = {"identity": False}
 """Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
-
 
 DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of X by numbers of your own first"
 """The remedy where rows cannot be scaled."""
@@ -68,12 +66,12 @@ class Dataset(Settings):
             None. Integers [n, t] may do without ``classes``, where a loss of the user's own reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
-        classes: The number of classes. By default it is counted where whole numbers [n] are all of 0..C-1 and C is 2 or
-            more, or labels are texts; else None, for regression.
+        classes: The number of classes; default that of ``labels``. Without them it is counted where whole numbers [n]
+            are all of 0..C-1 and C is 2 or more, or targets are texts; else None, for regression.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
-        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. By default texts
-            among the targets, in the order of the alphabet.
+        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. Targets that are
+            texts get their places among these; default those texts, in the order of the alphabet.
         X_validation: Validation rows [v, ...]; default none.
         y_validation: Validation targets [v]; default none.
         weights: Weight of each training row's loss [n], at least 0; default 1 each.
@@ -170,11 +168,11 @@ class Dataset(Settings):
         object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
         targets = [y for y in (self.y, self.y_test, self.y_validation) if y is not None]
         if names := text_labels(targets):
+            names = tuple(map(str, self.labels)) or names
             for part in ("y", "y_test", "y_validation"):
                 if getattr(self, part) is not None:
                     object.__setattr__(self, part, numbered(getattr(self, part), names, f"{self.name}: {PARTS[part]}"))
             object.__setattr__(self, "labels", self.labels or names)
-            object.__setattr__(self, "classes", self.classes or len(names))
         for part, words in PARTS.items():
             given = getattr(self, part)
             if given is None and part in ("X", "y"):
@@ -193,6 +191,8 @@ class Dataset(Settings):
             }
             object.__setattr__(self, part, columns)
         y = self.y
+        if self.classes is None and self.labels and not y.is_floating_point():
+            object.__setattr__(self, "classes", len(self.labels))
         if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):
             found = torch.unique(y)
             if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
