@@ -376,8 +376,5 @@ def _table(
 
 def _float(values: Any) -> Tensor:
     """Numbers in float32, or in float64 where they lie too close together for it."""
-    if not is_sparse(values):
-        return torch.from_numpy(kept_apart(values))
-    small = values.data.astype(np.float32)
-    near = bool(((small != values.data) & (np.abs(values.data) > 2**20)).any())
-    return Sparse.of(values if near else values.astype(np.float32))
+    found = kept_apart(values)
+    return Sparse.of(found) if is_sparse(found) else torch.from_numpy(found)

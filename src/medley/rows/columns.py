@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from .sparse import is_sparse
 
 TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings, and in frames."""
 
 FINE = 128.0
 """Means over deviations up to which float32 is as good as float64: 17 of its 24 bits are left for the differences."""
+
+WHOLE = 2.0**24
+"""The largest number up to which float32 has all whole ones."""
 
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
@@ -140,21 +144,45 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def kept_apart(X: np.ndarray) -> np.ndarray:
-    """Rows [n, ...] in float32, or in float64 where float32 would merge numbers of a column, such as time stamps.
+def kept_apart(X: Any) -> Any:
+    """Rows [n, ...] in float32, or in float64 where it would merge or move numbers, such as time stamps; sparse too.
 
     A column's numbers then stay as they are until something is subtracted from them; those of other columns are rounded
-    all the same.
+    all the same, but for those that `moved` marks, whichever rows they stand among.
     """
+    if is_sparse(X):
+        data, (n, p) = X.data.astype(np.float64), X.shape
+        column = X.tocoo().col
+        sums: Callable[[np.ndarray], np.ndarray] = lambda v: np.bincount(column, v, p)
+        mean = sums(data) / n
+        squares = sums((data - mean[column]) ** 2) + (n - np.bincount(column, minlength=p)) * mean**2
+        found = _rounded(data, is_far(mean, np.sqrt(squares / n))[column])
+        return type(X)((found, X.indices, X.indptr), X.shape)
     if X.dtype.kind not in "fiu" or (X.dtype.kind == "f" and X.itemsize < 8) or X.itemsize < 4 or not len(X):
         return np.ascontiguousarray(X, np.float32)
-    with np.errstate(over="ignore"):  # infinities are refused where they are read
-        small = np.ascontiguousarray(X, np.float32)
-    off = (small != X).any(0)
-    if not off.any():
-        return small
-    far = off & is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64))
-    return np.where(far, np.asarray(X, np.float64), small) if far.any() else small
+    if (_small(X) == X).all():
+        return _small(X)
+    return _rounded(X, is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)))
+
+
+def _small(X: np.ndarray) -> np.ndarray:
+    """X in float32, numbers beyond it as infinities, which are refused where they are read."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(X, np.float32)
+
+
+def _rounded(X: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """X in float32; in float64 where that changes numbers which ``far`` marks, or moves some."""
+    small = _small(X)
+    kept = (far & (small != X)) | moved(X)
+    return np.where(far | kept, np.asarray(X, np.float64), small) if kept.any() else small
+
+
+def moved(X: np.ndarray) -> np.ndarray:
+    """Which numbers float32 changes though they are so large that its steps are of 2 or more; [...], booleans."""
+    small = _small(X)
+    found: np.ndarray = (small != X) & (np.abs(X) > WHOLE) & np.isfinite(small)
+    return found
 
 
 def is_far(mean: Any, deviation: Any) -> Any:

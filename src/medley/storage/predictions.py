@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..contract.errors import BadData, RecipeError
 from ..numerics.scaling import Scaling
-from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, numbers
+from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, moved, numbers
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
@@ -88,7 +88,7 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
         raise BadData(f"predict(X): the frame has {X.shape[1]} columns, the training rows {of.mean.shape[1]}")
     # As `kept_apart` keeps the training rows.
     far = is_far(of.mean.numpy(), of.deviation.numpy())
-    return of(torch.from_numpy(np.where(far, X, X.astype(np.float32))))
+    return of(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
 
 
 def _listed(names: Sequence[str]) -> str:
