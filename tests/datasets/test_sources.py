@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import medley as md
 from medley.datasets import augment
+from medley.rows.lazy import in_memory
 
 DIGITS = md.datasets.digits()
 PARTS = [range(k, 1400, 5) for k in range(5)]
@@ -265,3 +266,42 @@ def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:
     with pytest.raises(md.BadData, match=r"^Federation\(data=...\) has nan in row 6, column 1") as e:
         md.Federation(md.problems.Softmax(), data=(X, torch.arange(10) % 2), partition=deal)
     assert (e.value.client, e.value.row, e.value.column) == (None, 6, 1)
+
+
+class Pairs(TorchDataset[Any]):
+    """Items of a list."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.items[i]
+
+
+STAMPS = 1_700_000_001 + np.arange(4)
+ORDINARY = np.float32([0.5, 1.5, 2.5, 3.5])
+
+
+@pytest.mark.parametrize("form", ["arrays", "items", "fields"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_clients_whole_numbers_and_floats_have_a_dtype_that_holds_both(form: str, first: int) -> None:
+    def client(x: np.ndarray) -> Any:
+        if form == "items":
+            return Pairs([(x[k : k + 1], k % 2) for k in range(4)])
+        return ((x[:, None], {"t": x[:, None]})[form == "fields"], np.arange(4) % 2)
+
+    both = [STAMPS, ORDINARY][:: 1 - 2 * first]
+    X: Any = md.Federation(md.problems.Logistic(), clients=[client(x) for x in both]).data.X
+    X = in_memory(X.parts[0] if form == "fields" else X)
+    assert X.flatten().tolist() == np.concatenate(both).tolist()
+
+
+def test_items_of_a_dtype_that_the_first_does_not_hold_are_refused() -> None:
+    fed = md.Federation(
+        md.problems.Logistic(), clients=[Pairs([(np.float32([0.5]), 0), (STAMPS[:1], 1), (np.int64([3]), 0)])]
+    )
+    with pytest.raises(md.BadData, match=r"client 0, row 1 has int64, and row 0's float32 does not hold its"):
+        fed.data.X.sum()

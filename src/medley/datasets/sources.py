@@ -107,6 +107,10 @@ class Items:
                 said = f"row {i} has floats, row 0 whole numbers; give floats in all rows"
                 raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
             out.append(row.to(self.dtype))
+            if row.dtype != self.dtype and not torch.equal(out[-1].to(row.dtype), row):
+                a, b = (str(d).removeprefix("torch.") for d in (row.dtype, self.dtype))
+                said = f"row {i} has {a}, and row 0's {b} does not hold its numbers; give one dtype in all rows"
+                raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
 
