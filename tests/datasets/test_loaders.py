@@ -206,3 +206,28 @@ def test_streams_and_parts_are_no_clients() -> None:
     keyed = md.datasets.Dataset(X, Y, keys={"split": np.array(["train", "test"] * 50)})
     with pytest.raises(md.BadData, match="the clients are called test, train, which are parts"):
         md.Federation(NET, data=keyed, partition=md.scenarios.ByKey("split"))
+
+
+class Drawn(TorchDataset[Any]):
+    """A row drawn at random for each item, or a random input beside a fixed target."""
+
+    def __init__(self, target: bool) -> None:
+        self.rng, self.target = np.random.default_rng(0), target
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> Any:
+        k = int(self.rng.integers(100))
+        return X[k], float(X[k, 0]) if self.target else int(Y[i])
+
+
+def test_targets_that_are_drawn_at_random_are_refused_and_inputs_are_not() -> None:
+    with pytest.raises(md.BadData, match=r"client 1, row 0 has the target .*, and read again .*same target always"):
+        md.Federation(md.problems.LeastSquares(), clients=[Fixed(True), Drawn(True)])
+    assert md.Federation(NET, clients=[Drawn(False)]).data.y.tolist() == Y.tolist()
+
+
+class Fixed(Drawn):
+    def __getitem__(self, i: int) -> Any:
+        return X[i], float(X[i, 0])

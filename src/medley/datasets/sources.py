@@ -35,6 +35,9 @@ CALL = "datasets.frame(...)"
 
 DROP = "leave it out, frame.drop(columns=...)"
 
+TWICE = 4
+"""Items of a data set that are read twice, to find targets that are drawn at random."""
+
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""
 
@@ -174,8 +177,18 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray:
     items = loaded(items, where) if isinstance(items, DataLoader) else items
     if is_frame(items) or (is_hugging_face(items) and not is_transformed(items)):
         return cells(items, columns_of(items, where)[str(target)])
-    found = [read_item(items, i, where)[target] for i in range(len(items))]
-    found = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in found]
+
+    def read(i: int) -> Any:
+        v = read_item(items, i, where)[target]
+        return v.detach().cpu().numpy() if isinstance(v, Tensor) else v
+
+    found = [read(i) for i in range(len(items))]
+    with torch.random.fork_rng(devices=[]):
+        for i in np.unique(np.linspace(0, len(items) - 1, TWICE).astype(int)).tolist() if found else []:
+            if str(again := read(i)) != str(found[i]):
+                said = f"row {i} has the target {str(found[i])[:40]}, and read again {str(again)[:40]}"
+                fixed = "inputs and targets are read apart, so an item must have the same target always"
+                raise BadData(f"{where}, {said}; {fixed}: draw them first, as arrays", row=i, placed=True)
     if odd := [i for i, v in enumerate(found) if np.shape(v) != np.shape(found[0])]:
         said = f"row {odd[0]} has a target of shape {list(np.shape(found[odd[0]]))}, row 0 {list(np.shape(found[0]))}"
         raise BadData(f"{where}, {said}; give all the same", row=odd[0], placed=True)
