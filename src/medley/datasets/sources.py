@@ -208,6 +208,7 @@ def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[
     if isinstance(item, Mapping):
         target = target_of(item, f"{where}: an item")
         inputs = [name for name in item if name not in (target, aside)]
+        refuse_client(inputs, where)
         if target is not None and inputs:
             return [(name,) for name in inputs], inputs, target
         raise BadData(
@@ -239,7 +240,17 @@ def _of_frame(table: Any, where: str, aside: str | None, features: Sequence[str]
         )
     special = [target, *([] if aside is None else [aside])]
     refuse_index([n for n in names if n not in special], where, DROP)
+    refuse_client([n for n in names if n not in special], where)
     return _inputs(table, special, features or None)[1], cells(table, names[target])
+
+
+def refuse_client(inputs: Collection[str], where: str) -> None:
+    """Raise BadData, naming ``where``, for inputs of which one is called as the column of each row's client."""
+    if "client" in inputs:
+        raise BadData(
+            f"{where} has a column 'client', which would be an input; leave it out, frame.drop(columns='client'), "
+            "rename it if it is one, or give one frame of all clients' rows, Federation(clients=frame)"
+        )
 
 
 def by_client(value: Any) -> Dataset:
@@ -285,6 +296,11 @@ def frame(
     special = [target, *([] if client is None else [client])]
     if missing := [column for column in special if column not in (columns := columns_of(table, CALL))]:
         raise RecipeError.unknown(missing[0], columns, f"{CALL}: the table")
+    if both := [str(name) for name in features or () if str(name) in special]:
+        role = "target" if both[0] == target else "client"
+        raise RecipeError(
+            f"{CALL}: features= has {both[0]!r}, the column of the {role}; leave it out there", "features"
+        )
     names, X = _inputs(table, special, features)
     keys = {} if client is None else {client: _names(table, client)}
     given = cells(table, columns_of(table, CALL)[target])
