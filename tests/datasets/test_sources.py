@@ -305,3 +305,15 @@ def test_items_of_a_dtype_that_the_first_does_not_hold_are_refused() -> None:
     )
     with pytest.raises(md.BadData, match=r"client 0, row 1 has int64, and row 0's float32 does not hold its"):
         fed.data.X.sum()
+
+
+def test_items_in_any_order_of_bytes_are_read_and_masked_ones_are_not() -> None:
+    x = np.float64([[0.5, 2.0], [3.0, 4.0]])
+    P = md.problems.LeastSquares()
+    for rows in (x.astype(">f8"), x.astype(np.longdouble), x[:, ::-1][:, ::-1]):
+        assert (md.Federation(P, clients=[Pairs([(r, 0.5) for r in rows])]).data.X + 0).tolist() == x.tolist()
+    hidden = np.ma.masked_equal(x, 4.0)
+    with pytest.raises(md.BadData, match="client 0, row 1: an item's input has masked entries"):
+        md.Federation(P, clients=[Pairs([(r, 0.5) for r in hidden])]).data.X.sum()
+    with pytest.raises(md.BadData, match="client 0, row 1 has a masked target"):
+        md.Federation(P, clients=[Pairs([(r, t) for r, t in zip(x, hidden[:, 1], strict=True)])])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
-from ..rows.columns import REMEDIES
+from ..rows.columns import REMEDIES, native
 from ..rows.fields import Fields, fields
 from ..rows.lazy import Lazy, Mapped, in_memory
 from ..rows.sparse import Sparse, is_sparse
@@ -172,12 +172,7 @@ def _numbers(value: Any, what: str, client: int | None, labels: bool) -> np.ndar
         _refuse(bad, array, what, client, REMEDIES[kind], columns)
     elif kind == "u" and array.itemsize == 8:
         _in_range(array, what, client)
-    if array.dtype.kind == "f" and array.itemsize > 8:
-        array = array.astype(np.float64)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
-    odd = any(s < 0 for s in array.strides) or not array.flags.writeable
-    return array.copy() if odd else np.ascontiguousarray(array)
+    return native(array)
 
 
 def _ragged(value: Any) -> str:

@@ -102,7 +102,10 @@ class Items:
         numbers = rows.tolist()
         out = []
         for i, item in zip(numbers, self.shelf.read(numbers), strict=True):
-            row = as_row(_at(item, self.path), self.path)
+            try:
+                row = as_row(_at(item, self.path), self.path)
+            except BadData as e:
+                raise BadData(f"{self.shelf.where}, row {i}: {e}", row=i, placed=True) from None
             if row.shape != self.shape[1:]:
                 said = f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop"
                 raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
@@ -180,6 +183,8 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray:
 
     def read(i: int) -> Any:
         v = read_item(items, i, where)[target]
+        if np.ma.is_masked(v):
+            raise BadData(f"{where}, row {i} has a masked target; fill it in or leave the item out", row=i, placed=True)
         return v.detach().cpu().numpy() if isinstance(v, Tensor) else v
 
     found = [read(i) for i in range(len(items))]

@@ -190,10 +190,29 @@ def is_far(mean: Any, deviation: Any) -> Any:
     return (deviation > 1e-14 * abs(mean)) & (abs(mean) > FINE * deviation)
 
 
+def native(array: np.ndarray) -> np.ndarray:
+    """The array's numbers as torch reads them: this machine's order of bytes, no wider than float64, row after row."""
+    kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.itemsize > 8 else array.dtype.newbyteorder("=")
+    array = np.asarray(array).astype(kind, copy=False)
+    # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
+    odd = any(s < 0 for s in array.strides) or not array.flags.writeable
+    return array.copy() if odd else np.ascontiguousarray(array)
+
+
+def refuse_masked(value: object, what: str) -> None:
+    """Raise BadData, naming the first place, for an array with masked entries."""
+    if isinstance(value, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(value)).any():
+        at = [int(k) for k in np.argwhere(mask)[0]]
+        place = "".join(f", {word} {k}" for word, k in zip(("row", "column"), at, strict=False))
+        raise BadData(f"{what}{place} is masked; fill such entries or leave these rows out", row=next(iter(at), None))
+
+
 def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
     """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1]."""
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else value.to(torch.int64)
+    if np.ma.is_masked(value):
+        raise BadData("an item's input has masked entries; fill them or leave such items out")
     array = np.asarray(value)
     if hasattr(value, "getbands"):
         pixels = torch.from_numpy(array.astype(np.float32) / 255)
@@ -204,5 +223,5 @@ def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
         raise BadData(
             f"an item's input{name} is a {type(value).__name__}; give tensors, arrays, numbers or images{remedy}"
         )
-    t = torch.from_numpy(np.array(array))
+    t = torch.from_numpy(native(array).copy()).reshape(array.shape)
     return t if t.is_floating_point() else t.to(torch.int64)

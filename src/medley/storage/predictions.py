@@ -12,7 +12,19 @@ from torch import Tensor, nn
 
 from ..contract.errors import BadData, RecipeError
 from ..numerics.scaling import Scaling
-from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, moved, numbers
+from ..rows.columns import (
+    TARGETS,
+    as_row,
+    cells,
+    columns_of,
+    is_far,
+    is_frame,
+    is_hugging_face,
+    moved,
+    native,
+    numbers,
+    refuse_masked,
+)
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
@@ -178,10 +190,11 @@ def _tensor(X: Any) -> Tensor:
         return X
     if is_sparse(X):
         return Sparse.of(X)
+    refuse_masked(X, "predict(X)")
     array = np.asarray(X)
     if array.dtype.kind not in "fiub":
         raise BadData(f"predict(X): X is an array of {array.dtype}; give numbers, X.astype(float)")
-    return torch.as_tensor(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
+    return torch.from_numpy(native(array))
 
 
 def predicted(outputs: Tensor, classes: int | None, labels: Sequence[Any] | None) -> np.ndarray:
