@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
@@ -27,7 +27,7 @@ from ..rows.fields import Fields
 from ..rows.lazy import Lazy, Mapped
 from .arrays import as_column, given_labels, names_of
 from .dataset import Dataset
-from .loaders import loaded
+from .loaders import item_of, loaded, plain_tensors
 from .table_cells import coded, refuse_index
 
 CALL = "datasets.frame(...)"
@@ -59,7 +59,7 @@ def target_of(names: Collection[str], where: str) -> str | None:
 def read_item(items: Any, i: int, where: str) -> Any:
     """Item i of the data set ``where``. Raises BadData, naming both, where the data set itself raises."""
     try:
-        return items[i]
+        return item_of(items, i)
     except Exception as e:
         raise BadData(f"{where}, row {i} cannot be read, {type(e).__name__}: {e}", row=i, placed=True) from e
 
@@ -150,7 +150,7 @@ def pair_of(
     items: Any = loaded(value, where) if isinstance(value, DataLoader) else value
     if is_frame(items):
         return _of_frame(items, where, aside, features)
-    if isinstance(items, TensorDataset) and type(items).__getitem__ is TensorDataset.__getitem__ and items.tensors[1:]:
+    if plain_tensors(items) and items.tensors[1:]:
         *inputs, y = items.tensors
         return inputs[0] if len(inputs) == 1 else Fields(inputs), y
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__"):
