@@ -192,7 +192,7 @@ def test_arrays_lists_and_texts_become_tensors_and_whole_numbers_are_counted() -
         (np.array([0, 2, 0, 2, 0, 2]), "whole numbers, 0 to 2"),  # no 1 among them
         (np.array([3, 17, 4, 4, 4, 4]), "whole numbers, 3 to 17"),
         (np.ma.masked_equal(X[:, 0], 4.0), r"training y, row 2: 4.0 is masked"),
-        (np.array([None] * 6), "training y, row 0: None is no whole number"),
+        (np.array([None] * 6), "training y, row 0 has no label, None"),
     ):
         with pytest.raises(BadData, match=said):
             Dataset(X, y)  # type: ignore[arg-type]

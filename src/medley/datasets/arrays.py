@@ -76,6 +76,24 @@ def is_text(values: Any) -> bool:
     return array.ndim > 0 and (array.dtype.kind in "US" or _all_text(array))
 
 
+def refuse_mixed(values: Any, what: str, client: int | None = None) -> None:
+    """Raise BadData, naming the row, for labels of which one is None, or some are texts and some are not.
+
+    NumPy would make one text of 1 and "1", and "nan" of a missing label.
+    """
+    if not isinstance(values, list | tuple) and np.dtype(object) != getattr(values, "dtype", None):
+        return
+    found = [*values] if isinstance(values, list | tuple) else np.asarray(values).tolist()
+    kinds = [isinstance(v, str) for v in found]
+    text = kinds.index(True) if True in kinds else None
+    for row, v in enumerate(found):
+        missing = v is None or (text is not None and isinstance(v, float) and v != v)
+        if missing or (text is not None and not kinds[row]):
+            why = f"has {v!r}, and row {text} the text {str(text is not None and found[text])!r}; give all of one kind"
+            why = f"has no label, {v!r}; fill it in or drop the row" if missing else why
+            raise BadData(f"{what}, row {row} {why}", client=client, row=row)
+
+
 def _all_text(array: np.ndarray) -> bool:
     return array.dtype == object and all(isinstance(v, str) for v in array.ravel())
 

@@ -20,7 +20,7 @@ from ..rows.fields import Fields, described, layout
 from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse
 from ..storage.html import facts
-from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
+from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
 from .checks import check_keys, check_kinds, check_rows
 from .splits import carved, drawn, marked
 
@@ -166,12 +166,13 @@ class Dataset(Settings):
                     f"{', '.join(named['X'])}; give both the same columns in the same order."
                 )
         object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
-        targets = [y for y in (self.y, self.y_test, self.y_validation) if y is not None]
-        if names := text_labels(targets):
+        targets = {p: y for p in ("y", "y_test", "y_validation") if (y := getattr(self, p)) is not None}
+        for part, y in targets.items():
+            refuse_mixed(y, f"{self.name}: {PARTS[part]}")
+        if names := text_labels(targets.values()):
             names = tuple(map(str, self.labels)) or names
-            for part in ("y", "y_test", "y_validation"):
-                if getattr(self, part) is not None:
-                    object.__setattr__(self, part, numbered(getattr(self, part), names, f"{self.name}: {PARTS[part]}"))
+            for part, y in targets.items():
+                object.__setattr__(self, part, numbered(y, names, f"{self.name}: {PARTS[part]}"))
             object.__setattr__(self, "labels", self.labels or names)
         for part, words in PARTS.items():
             given = getattr(self, part)
@@ -183,8 +184,7 @@ class Dataset(Settings):
                 check_tensor(given, f"{self.name}: {words}")
                 object.__setattr__(self, part, given if words.endswith(" X") else in_memory(given))
             else:
-                made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
-                object.__setattr__(self, part, made)
+                object.__setattr__(self, part, as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y")))
         for part in ("keys", "test_keys"):
             columns = {
                 name: as_column(values, f"{self.name}: key {name!r}") for name, values in getattr(self, part).items()

@@ -25,7 +25,7 @@ from ..rows.columns import (
 )
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, Mapped
-from .arrays import as_column, given_labels, names_of
+from .arrays import as_column, given_labels, names_of, refuse_mixed
 from .dataset import Dataset
 from .loaders import item_of, loaded, plain_tensors
 from .table_cells import coded, refuse_index
@@ -197,6 +197,7 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray:
     if odd := [i for i, v in enumerate(found) if np.shape(v) != np.shape(found[0])]:
         said = f"row {odd[0]} has a target of shape {list(np.shape(found[odd[0]]))}, row 0 {list(np.shape(found[0]))}"
         raise BadData(f"{where}, {said}; give all the same", row=odd[0], placed=True)
+    refuse_mixed(found, where)
     return np.asarray(found)
 
 
