@@ -317,3 +317,19 @@ def test_items_in_any_order_of_bytes_are_read_and_masked_ones_are_not() -> None:
         md.Federation(P, clients=[Pairs([(r, 0.5) for r in hidden])]).data.X.sum()
     with pytest.raises(md.BadData, match="client 0, row 1 has a masked target"):
         md.Federation(P, clients=[Pairs([(r, t) for r, t in zip(x, hidden[:, 1], strict=True)])])
+
+
+def test_pillows_images_have_the_colours_of_their_mode() -> None:
+    Image = pytest.importorskip("PIL.Image")
+    colours = np.zeros((2, 2, 3), np.uint8)
+    colours[0, 0] = 255, 0, 51
+    image = Image.fromarray(colours)
+    palette, bits, deep = image.quantize(), Image.fromarray(colours[..., 0]).convert("1"), image.convert("I;16")
+    assert (palette.mode, bits.mode, deep.mode) == ("P", "1", "I;16")
+    P = md.problems.Softmax()
+    X = md.Federation(P, clients=[Pairs([(palette, 0), (image, 1)])]).data.X + 0
+    assert torch.equal(X[0], X[1])
+    assert X[0, :, 0, 0].tolist() == pytest.approx([1.0, 0.0, 0.2])
+    assert (md.Federation(P, clients=[Pairs([(bits, 0), (bits, 1)])]).data.X + 0)[0].tolist() == [[[1.0, 0], [0, 0]]]
+    with pytest.raises(md.BadData, match="an item's image has the mode I;16, more than 8 bits a channel; convert it"):
+        md.Federation(P, clients=[Pairs([(deep, 0), (deep, 1)])])

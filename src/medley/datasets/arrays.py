@@ -84,14 +84,13 @@ def refuse_mixed(values: Any, what: str, client: int | None = None) -> None:
     if not isinstance(values, list | tuple) and np.dtype(object) != getattr(values, "dtype", None):
         return
     found = [*values] if isinstance(values, list | tuple) else np.asarray(values).tolist()
-    kinds = [isinstance(v, str) for v in found]
-    text = kinds.index(True) if True in kinds else None
+    texts = [v for v in found if isinstance(v, str)]
     for row, v in enumerate(found):
-        missing = v is None or (text is not None and isinstance(v, float) and v != v)
-        if missing or (text is not None and not kinds[row]):
-            why = f"has {v!r}, and row {text} the text {str(text is not None and found[text])!r}; give all of one kind"
-            why = f"has no label, {v!r}; fill it in or drop the row" if missing else why
-            raise BadData(f"{what}, row {row} {why}", client=client, row=row)
+        if v is None or (texts and isinstance(v, float) and v != v):
+            raise BadData(f"{what}, row {row} has no label, {v}; fill it in or drop the row", client=client, row=row)
+        if texts and not isinstance(v, str):
+            said = f"{what}, row {row} has {v!s:.40}, and row {found.index(texts[0])} the text {texts[0]!r:.40}"
+            raise BadData(f"{said}; give all of one kind", client=client, row=row)
 
 
 def _all_text(array: np.ndarray) -> bool:

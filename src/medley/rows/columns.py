@@ -25,6 +25,12 @@ TARGETS = ("label", "labels", "target", "y")
 FINE = 128.0
 """Means over deviations up to which float32 is as good as float64: 17 of its 24 bits are left for the differences."""
 
+DEEP = ("I", "F")
+"""Beginnings of Pillow's modes whose pixels have more than eight bits."""
+
+PLAIN = {"1": "L", "P": "RGB", "PA": "RGBA"}
+"""Pillow's modes whose pixels are bits or places in a palette, and the modes of their brightness or colours."""
+
 WHOLE = 2.0**24
 """The largest number up to which float32 has all whole ones."""
 
@@ -110,6 +116,8 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     if (said := REMEDIES.get(kind)) and kind not in "US":  # texts may be numbers
         raise BadData(f"{place} {said}, or leave it out by features=")
     try:
+        if column.dtype.kind in "OU" and any(isinstance(v, str) and "_" in v for v in column.tolist()):
+            raise ValueError  # Python reads "2024_01" as a number
         values = column.astype(np.float64)
     except (TypeError, ValueError):
         row = next(i for i, v in enumerate(column.tolist()) if not is_number(v))
@@ -126,6 +134,11 @@ def no_number(value: Any, remedy: str) -> str:
         return (
             "a time; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D') with t = pandas.to_datetime(column)"
         )
+    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*", value):
+        return (
+            "a number with commas between thousands, or with a decimal comma; give "
+            "datasets.frame(pandas.read_csv(path, thousands=',')), or decimal=',', or write it without"
+        )
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", value):
         return (
             "a number with a decimal comma; write a point, or give datasets.frame(pandas.read_csv(path, decimal=','))"
@@ -136,12 +149,12 @@ def no_number(value: Any, remedy: str) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether Python makes a float of a value."""
+    """Whether Python makes a float of a value that is no text with underscores."""
     try:
         float(value)
     except (TypeError, ValueError):
         return False
-    return True
+    return not (isinstance(value, str) and "_" in value)
 
 
 def kept_apart(X: Any) -> Any:
@@ -208,13 +221,19 @@ def refuse_masked(value: object, what: str) -> None:
 
 
 def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
-    """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1]."""
+    """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1].
+
+    Images of a palette become those of its colours. Raises BadData for images of more than eight bits a channel.
+    """
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else value.to(torch.int64)
     if np.ma.is_masked(value):
         raise BadData("an item's input has masked entries; fill them or leave such items out")
     array = np.asarray(value)
     if hasattr(value, "getbands"):
+        if value.mode.startswith(DEEP):
+            raise BadData(f"an item's image has the mode {value.mode}, more than 8 bits a channel; convert it to 8")
+        array = np.asarray(value.convert(PLAIN[value.mode])) if value.mode in PLAIN else array
         pixels = torch.from_numpy(array.astype(np.float32) / 255)
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
     if array.dtype.kind not in "fiub":
