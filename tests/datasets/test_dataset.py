@@ -192,7 +192,7 @@ def test_arrays_lists_and_texts_become_tensors_and_whole_numbers_are_counted() -
         (np.array([0, 2, 0, 2, 0, 2]), "whole numbers, 0 to 2"),  # no 1 among them
         (np.array([3, 17, 4, 4, 4, 4]), "whole numbers, 3 to 17"),
         (np.ma.masked_equal(X[:, 0], 4.0), r"training y, row 2: 4.0 is masked"),
-        (np.array([None] * 6), "training y, row 0: None is no whole number"),
+        (np.array([None] * 6), "training y, row 0 has no label, None"),
     ):
         with pytest.raises(BadData, match=said):
             Dataset(X, y)  # type: ignore[arg-type]
@@ -313,3 +313,17 @@ def test_splits_that_contradict_each_other_are_refused() -> None:
 def test_pooled_whole_numbers_keep_their_fractions(kind: torch.dtype) -> None:
     image = torch.tensor([[[1, 2], [2, 2]]], dtype=kind)
     assert Dataset(torch.stack([image, image]), [0, 1]).pool(2).X.flatten().tolist() == [1.75, 1.75]
+
+
+def test_texts_are_numbered_by_the_given_labels() -> None:
+    X, y = np.c_[[-1.0, 1.0, -1.0, 1.0]], ["well", "ill", "well", "ill"]
+    d = Dataset(X, y, labels=("well", "ill"))
+    assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0, 1], ("well", "ill"), 2)
+    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.scenarios.IID(1)), 5)
+    assert result.predict(X).tolist() == y
+    more = Dataset(X, y, X[:1], ["dead"], labels=("well", "dead", "ill"))
+    assert (more.y.tolist(), more.y_test.tolist(), more.classes) == ([0, 2, 0, 2], [1], 3)  # type: ignore[union-attr]
+    assert Dataset(X, [0, 1, 0, 1], labels=("a", "b", "c")).classes == 3
+    with pytest.raises(BadData, match=r"training y, row 1: ill is not among labels=\('well', 'sick'\)") as e:
+        Dataset(X, y, labels=("well", "sick"))
+    assert e.value.row == 1

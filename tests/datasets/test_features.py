@@ -256,3 +256,25 @@ def test_whole_numbers_that_may_be_labels_or_their_numbers_are_asked_about() -> 
     with pytest.raises(md.BadData, match="may be the labels 1, 2, or their numbers from 0; give a frame for labels"):
         md.Federation(P, **of, test=(rows, np.ones(5, int)))
     assert md.Federation(P, **of, test=(rows, np.array([1, 2, 1, 2, 1]))).data.y_test.tolist() == [0, 1, 0, 1, 0]  # type: ignore[union-attr]
+
+
+def test_a_result_of_other_labels_or_another_scaling_begins_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    rows, y = np.random.default_rng(0).normal(size=(20, 2)), np.array(["ill", "well"] * 10)
+
+    def federation(shift: float | None = None, labels: Any = ("ill", "well")) -> md.Federation:
+        data = md.datasets.Dataset(rows + (shift or 0), y, labels=labels)
+        data = data if shift is None else data.standardise()
+        return md.Federation(md.problems.Logistic(mu=1e-2), data=data, partition=md.scenarios.IID(2))
+
+    plain, scaled = (md.run(md.FedAvg(), federation(shift), 1) for shift in (None, 0))
+    for fed, init, said in (
+        (federation(labels=("well", "ill")), plain, "the data has the labels 'well', 'ill', the result 'ill', 'well'"),
+        (federation(3), scaled, "was trained on rows that were standardised by other numbers; give"),
+    ):
+        with pytest.raises(md.RecipeError, match=said):
+            md.run(md.FedAvg(), fed, 1, init=init)
+        assert md.run(md.FedAvg(), fed, 0, init=init.x).x.tolist() == init.x.tolist()
+    assert md.run(md.FedAvg(), federation(0), 0, init=scaled).x.tolist() == scaled.x.tolist()
+    assert "the result's rows" not in caplog.text
+    md.run(md.FedAvg(), federation(0), 0, init=plain)
+    assert "the result's rows were not standardised, and these are standardised" in caplog.text

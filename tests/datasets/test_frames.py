@@ -324,3 +324,21 @@ def test_columns_without_a_name_after_the_others_are_no_index() -> None:
     table = pd.DataFrame({"a": [1.0, 2], "y": [0, 1], "Unnamed: 2": [None, None]})
     with pytest.raises(md.BadData, match="'Unnamed: 2' after the others has no name, as where each line ends in a"):
         md.datasets.frame(table, "y")
+
+
+@pytest.mark.parametrize("column", ["y", "site"])
+def test_features_that_name_the_target_or_the_client_are_refused(column: str) -> None:
+    table = pd.DataFrame({"a": [0.0, 1.0], "y": [0, 1], "site": [3, 4]})
+    role = {"y": "target", "site": "client"}[column]
+    with pytest.raises(md.RecipeError, match=rf"features= has '{column}', the column of the {role}") as e:
+        md.datasets.frame(table, "y", "site", features=["a", column])
+    assert e.value.key == "features"
+
+
+@pytest.mark.parametrize("form", [list, dict, "data"])
+def test_a_column_client_of_a_clients_frame_is_no_input(form: Any) -> None:
+    table = pd.DataFrame({"a": [0.0, 1.0], "y": [0, 1], "client": [3, 3]})
+    given = {list: {"clients": [table]}, dict: {"clients": {"north": table}}}.get(form, {"data": table})
+    more = {"partition": md.scenarios.IID(1)} if "data" in given else {}
+    with pytest.raises(md.BadData, match="has a column 'client', which would be an input; leave it out"):
+        md.Federation(md.problems.Logistic(), **given, **more)

@@ -206,3 +206,57 @@ def test_streams_and_parts_are_no_clients() -> None:
     keyed = md.datasets.Dataset(X, Y, keys={"split": np.array(["train", "test"] * 50)})
     with pytest.raises(md.BadData, match="the clients are called test, train, which are parts"):
         md.Federation(NET, data=keyed, partition=md.scenarios.ByKey("split"))
+
+
+class Drawn(TorchDataset[Any]):
+    """A row drawn at random for each item, or a random input beside a fixed target."""
+
+    def __init__(self, target: bool) -> None:
+        self.rng, self.target = np.random.default_rng(0), target
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> Any:
+        k = int(self.rng.integers(100))
+        return X[k], float(X[k, 0]) if self.target else int(Y[i])
+
+
+def test_targets_that_are_drawn_at_random_are_refused_and_inputs_are_not() -> None:
+    with pytest.raises(md.BadData, match=r"client 1, row 0 has the target .*, and read again .*same target always"):
+        md.Federation(md.problems.LeastSquares(), clients=[Fixed(True), Drawn(True)])
+    assert md.Federation(NET, clients=[Drawn(False)]).data.y.tolist() == Y.tolist()
+
+
+class Fixed(Drawn):
+    def __getitem__(self, i: int) -> Any:
+        return X[i], float(X[i, 0])
+
+
+class Half(TensorDataset):
+    """Half of its tensors' rows."""
+
+    def __len__(self) -> int:
+        return 50
+
+
+class Together(TensorDataset):
+    """Items that are read together have other labels, as a loader yields them."""
+
+    def __getitems__(self, rows: list[int]) -> Any:
+        return [(x, 1 - y) for x, y in (self[i] for i in rows)]
+
+
+class Noisy(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return ((2 * x, y) for x, y in super().__iter__())
+
+
+def test_data_sets_and_loaders_with_methods_of_their_own_are_taken_by_them_or_refused() -> None:
+    assert sizes([Half(X, Y)]) == [50]
+    for given in (Together(X, Y), DataLoader(Together(X, Y), batch_size=9)):
+        data = md.Federation(NET, clients=[given]).data
+        assert torch.equal(data.y, 1 - Y)
+        assert torch.equal(data.X + 0, X)
+    with pytest.raises(md.BadData, match=r"client 0: its class Noisy has an __iter__ of its own"):
+        sizes([Noisy(D)])

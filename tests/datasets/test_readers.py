@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import medley as md
 from medley import Federation, datasets
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets.files import read_idx
@@ -712,3 +713,32 @@ def test_sites_agree_on_the_columns_of_their_svmlight_files(tmp_path: Path, capl
         datasets.svmlight(a, zero_based=False)
     with pytest.raises(BadData, match="it has an entry of column 3, and n_features=3; give 4"):
         datasets.svmlight(b, zero_based=True, n_features=3)
+
+
+def test_parquets_booleans_and_bytes_are_labels_as_a_frames(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for cells, labels in (([True, False, True], (False, True)), ([b"ill", b"dead", b"ill"], ("dead", "ill"))):
+        table = pd.DataFrame({"a": [0.0, 1.0, 2.0], "y": cells})
+        table.to_parquet(tmp_path / "t.parquet", index=False)
+        for d in (md.datasets.parquet(tmp_path / "t.parquet", "y"), md.datasets.frame(table, "y")):
+            assert (d.labels, d.y.tolist()) == (labels, [1, 0, 1])
+    table = pd.DataFrame({"a": [0.0, 1.0], "y": [True, False]})
+    table.to_parquet(tmp_path / "t.parquet", index=False)
+    assert md.datasets.parquet(tmp_path / "t.parquet", "y", regression=True).y.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "frame"])
+def test_cells_with_underscores_are_texts_and_commas_may_part_thousands(kind: str, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+
+    def read(**columns: Any) -> Any:
+        table = pd.DataFrame(columns)
+        table.to_csv(tmp_path / "t.csv", index=False)
+        return md.datasets.frame(table, "y") if kind == "frame" else md.datasets.csv(tmp_path / "t.csv", "y")
+
+    with pytest.raises(BadData, match=r"2024_01.*no number"):
+        read(a=["2024_01", "2024_02"], y=[0, 1])
+    with pytest.raises(BadData, match=r"1,500.*commas between thousands, or with a decimal comma; .*thousands=','"):
+        read(a=["1,500", "2,600"], y=[0, 1])
+    assert read(a=[0.0, 1.0], y=["2024_02", "2024_01"]).labels == ("2024_01", "2024_02")

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import medley as md
 from medley.datasets import augment
+from medley.rows.lazy import in_memory
 
 DIGITS = md.datasets.digits()
 PARTS = [range(k, 1400, 5) for k in range(5)]
@@ -265,3 +266,70 @@ def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:
     with pytest.raises(md.BadData, match=r"^Federation\(data=...\) has nan in row 6, column 1") as e:
         md.Federation(md.problems.Softmax(), data=(X, torch.arange(10) % 2), partition=deal)
     assert (e.value.client, e.value.row, e.value.column) == (None, 6, 1)
+
+
+class Pairs(TorchDataset[Any]):
+    """Items of a list."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.items[i]
+
+
+STAMPS = 1_700_000_001 + np.arange(4)
+ORDINARY = np.float32([0.5, 1.5, 2.5, 3.5])
+
+
+@pytest.mark.parametrize("form", ["arrays", "items", "fields"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_clients_whole_numbers_and_floats_have_a_dtype_that_holds_both(form: str, first: int) -> None:
+    def client(x: np.ndarray) -> Any:
+        if form == "items":
+            return Pairs([(x[k : k + 1], k % 2) for k in range(4)])
+        return ((x[:, None], {"t": x[:, None]})[form == "fields"], np.arange(4) % 2)
+
+    both = [STAMPS, ORDINARY][:: 1 - 2 * first]
+    X: Any = md.Federation(md.problems.Logistic(), clients=[client(x) for x in both]).data.X
+    X = in_memory(X.parts[0] if form == "fields" else X)
+    assert X.flatten().tolist() == np.concatenate(both).tolist()
+
+
+def test_items_of_a_dtype_that_the_first_does_not_hold_are_refused() -> None:
+    fed = md.Federation(
+        md.problems.Logistic(), clients=[Pairs([(np.float32([0.5]), 0), (STAMPS[:1], 1), (np.int64([3]), 0)])]
+    )
+    with pytest.raises(md.BadData, match=r"client 0, row 1 has int64, and row 0's float32 does not hold its"):
+        fed.data.X.sum()
+
+
+def test_items_in_any_order_of_bytes_are_read_and_masked_ones_are_not() -> None:
+    x = np.float64([[0.5, 2.0], [3.0, 4.0]])
+    P = md.problems.LeastSquares()
+    for rows in (x.astype(">f8"), x.astype(np.longdouble), x[:, ::-1][:, ::-1]):
+        assert (md.Federation(P, clients=[Pairs([(r, 0.5) for r in rows])]).data.X + 0).tolist() == x.tolist()
+    hidden = np.ma.masked_equal(x, 4.0)
+    with pytest.raises(md.BadData, match="client 0, row 1: an item's input has masked entries"):
+        md.Federation(P, clients=[Pairs([(r, 0.5) for r in hidden])]).data.X.sum()
+    with pytest.raises(md.BadData, match="client 0, row 1 has a masked target"):
+        md.Federation(P, clients=[Pairs([(r, t) for r, t in zip(x, hidden[:, 1], strict=True)])])
+
+
+def test_pillows_images_have_the_colours_of_their_mode() -> None:
+    Image = pytest.importorskip("PIL.Image")
+    colours = np.zeros((2, 2, 3), np.uint8)
+    colours[0, 0] = 255, 0, 51
+    image = Image.fromarray(colours)
+    palette, bits, deep = image.quantize(), Image.fromarray(colours[..., 0]).convert("1"), image.convert("I;16")
+    assert (palette.mode, bits.mode, deep.mode) == ("P", "1", "I;16")
+    P = md.problems.Softmax()
+    X = md.Federation(P, clients=[Pairs([(palette, 0), (image, 1)])]).data.X + 0
+    assert torch.equal(X[0], X[1])
+    assert X[0, :, 0, 0].tolist() == pytest.approx([1.0, 0.0, 0.2])
+    assert (md.Federation(P, clients=[Pairs([(bits, 0), (bits, 1)])]).data.X + 0)[0].tolist() == [[[1.0, 0], [0, 0]]]
+    with pytest.raises(md.BadData, match="an item's image has the mode I;16, more than 8 bits a channel; convert it"):
+        md.Federation(P, clients=[Pairs([(deep, 0), (deep, 1)])])

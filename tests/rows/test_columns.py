@@ -11,6 +11,7 @@ import torch
 
 import medley as md
 from medley.rows.columns import kept_apart
+from medley.storage.predictions import rows_of
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -67,6 +68,10 @@ def test_readers_keep_numbers_apart_that_float32_would_merge(kind: str, tmp_path
         (TIMES, torch.float64),
         (TIMES.astype(np.int64) * 10**9 + np.arange(N), torch.float64),
         (FAR.astype(np.float32).astype(np.float64), torch.float32),
+        (np.r_[TIMES, 0.0], torch.float64),
+        (TIMES[:1], torch.float64),
+        (np.full(N, TIMES[0]), torch.float64),
+        (np.round(NEAR) + 1e-9 * NEAR, torch.float32),
     ],
 )
 def test_float64_is_for_columns_far_from_0(column: np.ndarray, dtype: torch.dtype) -> None:
@@ -110,3 +115,20 @@ def test_the_log_says_where_a_network_merges_numbers(caplog: pytest.LogCaptureFi
             md.Federation(net, clients=[(rows, y)]).draw(0)
         assert caplog.text.count("merges some of them: standardise them") == bool(said)
         assert f"the {said} lie" in caplog.text or not said
+
+
+def test_a_stamp_is_the_same_number_whichever_rows_it_stands_among(tmp_path: Path) -> None:
+    for rows in (np.r_[TIMES, 0.0, -1.0], TIMES[:1], np.full(9, TIMES[0])):
+        assert np.array_equal(kept_apart(rows[:, None])[:, 0], rows)
+    path = tmp_path / "rows.svm"
+    lines = [f"{k % 2} 1:{t!r} 2:{a!r}" for k, (t, a) in enumerate(X[:9].tolist())]
+    path.write_text("\n".join([*lines, "1 2:0.1"]))
+    dense, sparse = (md.datasets.svmlight(path, sparse=s, zero_based=False).X for s in (False, True))
+    assert np.array_equal(dense.numpy()[:, 0], np.r_[TIMES[:9], 0.0])
+    assert np.array_equal(sparse.held.toarray(), dense.numpy())  # type: ignore[attr-defined]
+    pd = pytest.importorskip("pandas")
+    d = md.datasets.frame(pd.DataFrame({"t": np.r_[TIMES, 0.0], "y": np.arange(N + 1) % 2}), "y").standardise()
+    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.scenarios.IID(2)), 2)
+    assert d.scaling is not None
+    stamp = rows_of(pd.DataFrame({"t": TIMES[:1]}), result.features, d.scaling.plain())
+    assert float(stamp) == float(((TIMES[0] - d.scaling.mean) / d.scaling.deviation).float())

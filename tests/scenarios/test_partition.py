@@ -333,3 +333,21 @@ def test_a_partition_that_is_none_is_not_saved(tmp_path, parts, said):
     with pytest.raises(BadData, match=said):
         save(parts, tmp_path / "p.json")
     assert not (tmp_path / "p.json").exists()
+
+
+def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts, path = [np.arange(5), np.arange(5, 9)], tmp_path / "p.json"
+    save(parts, path, rows=10)
+    assert same(parts, Saved(path).split(None, 10, 0))
+    assert same(parts, load(path))
+    assert not caplog.text
+    with pytest.raises(BadData, match="was made for data of 10 rows, and this has 12; make one for this data"):
+        Saved(path).split(None, 12, 0)
+    with pytest.raises(BadData, match=r"rows=8\): the partition has row 8; give len\(data.X\)"):
+        save(parts, path, rows=8)
+    save(parts, path)
+    assert same(parts, Saved(path).split(None, 12, 0))
+    assert "leaves out 3 of the 12 rows; was it made for other data?" in caplog.text
+    path.write_text('{"format": "medley-partition-1", "rows": "9", "clients": [[0]]}')
+    with pytest.raises(WireError, match="its rows are '9', no whole number"):
+        load(path)

@@ -181,3 +181,16 @@ def test_weights_are_named_safetensors(tmp_path: Path) -> None:
     with pytest.raises(md.RecipeError, match=r"name the file w\.safetensors; torch's own format is torch\.save"):
         r.save_weights(tmp_path / "w.pt")
     assert r.save_weights(tmp_path / "w").exists()
+
+
+def test_predictions_take_and_refuse_the_arrays_that_clients_may_have() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), clients=[(X, X[:, 0] > 0)]), 3)
+    want = result.outputs(X)
+    for rows in (X[::-1][::-1], X.astype(">f8"), X.astype(np.longdouble), np.ma.masked_array(X)):
+        assert torch.equal(result.outputs(rows), want)
+    assert torch.equal(result.outputs(X[:, ::-1][:, ::-1]), want)
+    assert torch.equal(result.outputs(X[::-1]), want.flip(0))
+    with pytest.raises(md.BadData, match=r"predict\(X\), row 2, column 1 is masked; fill such entries") as e:
+        result.predict(np.ma.masked_equal(X, X[2, 1]))
+    assert e.value.row == 2

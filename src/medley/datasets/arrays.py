@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
-from ..rows.columns import REMEDIES
+from ..rows.columns import REMEDIES, native
 from ..rows.fields import Fields, fields
 from ..rows.lazy import Lazy, Mapped, in_memory
 from ..rows.sparse import Sparse, is_sparse
@@ -76,6 +76,23 @@ def is_text(values: Any) -> bool:
     return array.ndim > 0 and (array.dtype.kind in "US" or _all_text(array))
 
 
+def refuse_mixed(values: Any, what: str, client: int | None = None) -> None:
+    """Raise BadData, naming the row, for labels of which one is None, or some are texts and some are not.
+
+    NumPy would make one text of 1 and "1", and "nan" of a missing label.
+    """
+    if not isinstance(values, list | tuple) and np.dtype(object) != getattr(values, "dtype", None):
+        return
+    found = [*values] if isinstance(values, list | tuple) else np.asarray(values).tolist()
+    texts = [v for v in found if isinstance(v, str)]
+    for row, v in enumerate(found):
+        if v is None or (texts and isinstance(v, float) and v != v):
+            raise BadData(f"{what}, row {row} has no label, {v}; fill it in or drop the row", client=client, row=row)
+        if texts and not isinstance(v, str):
+            said = f"{what}, row {row} has {v!s:.40}, and row {found.index(texts[0])} the text {texts[0]!r:.40}"
+            raise BadData(f"{said}; give all of one kind", client=client, row=row)
+
+
 def _all_text(array: np.ndarray) -> bool:
     return array.dtype == object and all(isinstance(v, str) for v in array.ravel())
 
@@ -125,10 +142,14 @@ def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
 
 
 def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
-    """Texts as their places in ``names``. Raises BadData, naming ``what``, for targets that are no texts."""
+    """Texts as their places in ``names``. Raises BadData, naming ``what``, for no texts, and for texts not in them."""
     if not is_text(values):
         raise BadData(f"{what} holds other labels than texts, as the other targets do; give texts, y.astype(str)")
-    return np.searchsorted(np.asarray(names), np.asarray(values).astype(str))
+    texts, at = np.unique(np.asarray(values).astype(str), return_inverse=True)
+    if unknown := [k for k, text in enumerate(texts.tolist()) if text not in names]:
+        row = int(np.isin(at, unknown).reshape(-1).argmax())
+        raise BadData(f"{what}, row {row}: {texts[at.reshape(-1)[row]]!s} is not among labels={(*names,)}", row=row)
+    return np.array([names.index(text) for text in texts.tolist()], np.int64)[at].reshape(np.shape(values))
 
 
 def check_tensor(t: Tensor, what: str, client: int | None = None) -> None:
@@ -168,12 +189,7 @@ def _numbers(value: Any, what: str, client: int | None, labels: bool) -> np.ndar
         _refuse(bad, array, what, client, REMEDIES[kind], columns)
     elif kind == "u" and array.itemsize == 8:
         _in_range(array, what, client)
-    if array.dtype.kind == "f" and array.itemsize > 8:
-        array = array.astype(np.float64)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
-    odd = any(s < 0 for s in array.strides) or not array.flags.writeable
-    return array.copy() if odd else np.ascontiguousarray(array)
+    return native(array)
 
 
 def _ragged(value: Any) -> str:

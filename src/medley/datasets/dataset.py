@@ -20,7 +20,7 @@ from ..rows.fields import Fields, described, layout
 from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse
 from ..storage.html import facts
-from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, text_labels
+from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
 from .checks import check_keys, check_kinds, check_rows
 from .splits import carved, drawn, marked
 
@@ -43,10 +43,8 @@ PARTS = {
 }
 """The tensors of a data set, and their names in messages."""
 
-
 ASIDE = {"identity": False}
 """Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
-
 
 DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of X by numbers of your own first"
 """The remedy where rows cannot be scaled."""
@@ -68,12 +66,12 @@ class Dataset(Settings):
             None. Integers [n, t] may do without ``classes``, where a loss of the user's own reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
-        classes: The number of classes. By default it is counted where whole numbers [n] are all of 0..C-1 and C is 2 or
-            more, or labels are texts; else None, for regression.
+        classes: The number of classes; default that of ``labels``. Without them it is counted where whole numbers [n]
+            are all of 0..C-1 and C is 2 or more, or targets are texts; else None, for regression.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
-        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. By default texts
-            among the targets, in the order of the alphabet.
+        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. Targets that are
+            texts get their places among these; default those texts, in the order of the alphabet.
         X_validation: Validation rows [v, ...]; default none.
         y_validation: Validation targets [v]; default none.
         weights: Weight of each training row's loss [n], at least 0; default 1 each.
@@ -168,13 +166,14 @@ class Dataset(Settings):
                     f"{', '.join(named['X'])}; give both the same columns in the same order."
                 )
         object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
-        targets = [y for y in (self.y, self.y_test, self.y_validation) if y is not None]
-        if names := text_labels(targets):
-            for part in ("y", "y_test", "y_validation"):
-                if getattr(self, part) is not None:
-                    object.__setattr__(self, part, numbered(getattr(self, part), names, f"{self.name}: {PARTS[part]}"))
+        targets = {p: y for p in ("y", "y_test", "y_validation") if (y := getattr(self, p)) is not None}
+        for part, y in targets.items():
+            refuse_mixed(y, f"{self.name}: {PARTS[part]}")
+        if names := text_labels(targets.values()):
+            names = tuple(map(str, self.labels)) or names
+            for part, y in targets.items():
+                object.__setattr__(self, part, numbered(y, names, f"{self.name}: {PARTS[part]}"))
             object.__setattr__(self, "labels", self.labels or names)
-            object.__setattr__(self, "classes", self.classes or len(names))
         for part, words in PARTS.items():
             given = getattr(self, part)
             if given is None and part in ("X", "y"):
@@ -185,14 +184,15 @@ class Dataset(Settings):
                 check_tensor(given, f"{self.name}: {words}")
                 object.__setattr__(self, part, given if words.endswith(" X") else in_memory(given))
             else:
-                made = as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y"))
-                object.__setattr__(self, part, made)
+                object.__setattr__(self, part, as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y")))
         for part in ("keys", "test_keys"):
             columns = {
                 name: as_column(values, f"{self.name}: key {name!r}") for name, values in getattr(self, part).items()
             }
             object.__setattr__(self, part, columns)
         y = self.y
+        if self.classes is None and self.labels and not y.is_floating_point():
+            object.__setattr__(self, "classes", len(self.labels))
         if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):
             found = torch.unique(y)
             if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:

@@ -58,6 +58,8 @@ def cells_of(
             what = f"{call}: row {row} has {len(cells)} cells, the header {len(header)}"
             raise BadData(f"{what} (line {lines.line_num}).", row=row)
         try:
+            if "_" in "".join(cells) and any("_" in cells[j] for j in numeric):
+                raise ValueError  # Python reads "2024_01" as a number
             numbers.extend([float(cells[j]) for j in numeric])
         except ValueError:
             bad = next(j for j in numeric if not is_number(cells[j]))

@@ -11,6 +11,7 @@ import torch
 
 from ..contract.errors import BadData, RecipeError
 from ..contract.settings import checked
+from ..rows.columns import DEEP
 from .dataset import Dataset
 from .files import Place, called, find_folder
 
@@ -19,9 +20,6 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
 """Names of the parts of one data set, which are no clients and no classes."""
-
-DEEP = ("I", "F")
-"""Beginnings of Pillow's modes whose pixels have more than eight bits."""
 
 
 @checked("datasets")

@@ -77,7 +77,8 @@ def _targets(split: Any, target: str, regression: bool, call: str) -> np.ndarray
     """Values, or labels as whole numbers or texts. Raises BadData, naming the row, for a label with a fraction."""
     y = np.asarray(split[target])
     if regression:
-        return kept_apart(y)
+        values: np.ndarray = kept_apart(y)
+        return values
     if y.dtype.kind == "f" and (y % 1 != 0).any():
         row = int((y % 1 != 0).argmax())
         raise BadData(f"{call}: target {y[row]} in row {row} is no class; pass regression=True for values.", row=row)

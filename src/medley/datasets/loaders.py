@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
@@ -23,7 +23,7 @@ class Collated(TorchDataset[Any]):
     """The rows of one batch of all items, as a loader's own ``collate_fn`` makes it."""
 
     def __init__(self, loader: DataLoader[Any], items: Any, where: str) -> None:
-        made = loader.collate_fn([items[i] for i in range(len(items))])
+        made = loader.collate_fn([item_of(items, i) for i in range(len(items))])
         self.batch: Any = [*made] if isinstance(made, tuple | list) else made
         first = self.batch
         while isinstance(first, Mapping | tuple | list) and len(first):
@@ -43,6 +43,22 @@ class Collated(TorchDataset[Any]):
         return _row(self.batch, i)
 
 
+def item_of(items: Any, i: int) -> Any:
+    """Item i as a loader reads it: by ``__getitems__`` where the data set has that."""
+    return items.__getitems__([i])[0] if hasattr(items, "__getitems__") else items[i]
+
+
+def plain_tensors(items: Any) -> bool:
+    """Whether a data set is one of tensors whose rows are its items: no class of the user's changes them."""
+    own = TensorDataset
+    kind = type(items)
+    return (
+        isinstance(items, own)
+        and (kind.__getitem__, kind.__len__) == (own.__getitem__, own.__len__)
+        and not hasattr(items, "__getitems__")
+    )
+
+
 def _row(batch: Any, i: int) -> Any:
     """Row i of a batch, which may be tensors by place, by name, or both."""
     if isinstance(batch, Mapping):
@@ -59,6 +75,11 @@ def loaded(loader: DataLoader[Any], where: str) -> Any:
     BadData, naming ``where``, for one that draws other rows in every pass.
     """
     items: Any = loader.dataset
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise BadData(
+            f"{where}: its class {type(loader).__name__} has an __iter__ of its own, whose batches no row numbers are "
+            "known of; give a data set whose items are those pairs, or a loader with collate_fn= and sampler="
+        )
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__") or not len(items):
         return items
     rows = _rows(loader, len(items), where)

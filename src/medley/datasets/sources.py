@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
@@ -25,15 +25,18 @@ from ..rows.columns import (
 )
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, Mapped
-from .arrays import as_column, given_labels, names_of
+from .arrays import as_column, given_labels, names_of, refuse_mixed
 from .dataset import Dataset
-from .loaders import loaded
+from .loaders import item_of, loaded, plain_tensors
 from .table_cells import coded, refuse_index
 
 CALL = "datasets.frame(...)"
 """The call, for messages."""
 
 DROP = "leave it out, frame.drop(columns=...)"
+
+TWICE = 4
+"""Items of a data set that are read twice, to find targets that are drawn at random."""
 
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""
@@ -56,7 +59,7 @@ def target_of(names: Collection[str], where: str) -> str | None:
 def read_item(items: Any, i: int, where: str) -> Any:
     """Item i of the data set ``where``. Raises BadData, naming both, where the data set itself raises."""
     try:
-        return items[i]
+        return item_of(items, i)
     except Exception as e:
         raise BadData(f"{where}, row {i} cannot be read, {type(e).__name__}: {e}", row=i, placed=True) from e
 
@@ -99,7 +102,10 @@ class Items:
         numbers = rows.tolist()
         out = []
         for i, item in zip(numbers, self.shelf.read(numbers), strict=True):
-            row = as_row(_at(item, self.path), self.path)
+            try:
+                row = as_row(_at(item, self.path), self.path)
+            except BadData as e:
+                raise BadData(f"{self.shelf.where}, row {i}: {e}", row=i, placed=True) from None
             if row.shape != self.shape[1:]:
                 said = f"row {i} has shape {list(row.shape)}, row 0 {list(self.shape[1:])}; pad or crop"
                 raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
@@ -107,6 +113,10 @@ class Items:
                 said = f"row {i} has floats, row 0 whole numbers; give floats in all rows"
                 raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
             out.append(row.to(self.dtype))
+            if row.dtype != self.dtype and not torch.equal(out[-1].to(row.dtype), row):
+                a, b = (str(d).removeprefix("torch.") for d in (row.dtype, self.dtype))
+                said = f"row {i} has {a}, and row 0's {b} does not hold its numbers; give one dtype in all rows"
+                raise BadData(f"{self.shelf.where}, {said}", row=i, placed=True)
         return torch.stack(out) if out else torch.empty(0, *self.shape[1:], dtype=self.dtype)
 
 
@@ -140,7 +150,7 @@ def pair_of(
     items: Any = loaded(value, where) if isinstance(value, DataLoader) else value
     if is_frame(items):
         return _of_frame(items, where, aside, features)
-    if isinstance(items, TensorDataset) and type(items).__getitem__ is TensorDataset.__getitem__ and items.tensors[1:]:
+    if plain_tensors(items) and items.tensors[1:]:
         *inputs, y = items.tensors
         return inputs[0] if len(inputs) == 1 else Fields(inputs), y
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__"):
@@ -170,11 +180,24 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray:
     items = loaded(items, where) if isinstance(items, DataLoader) else items
     if is_frame(items) or (is_hugging_face(items) and not is_transformed(items)):
         return cells(items, columns_of(items, where)[str(target)])
-    found = [read_item(items, i, where)[target] for i in range(len(items))]
-    found = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in found]
+
+    def read(i: int) -> Any:
+        v = read_item(items, i, where)[target]
+        if np.ma.is_masked(v):
+            raise BadData(f"{where}, row {i} has a masked target; fill it in or leave the item out", row=i, placed=True)
+        return v.detach().cpu().numpy() if isinstance(v, Tensor) else v
+
+    found = [read(i) for i in range(len(items))]
+    with torch.random.fork_rng(devices=[]):
+        for i in np.unique(np.linspace(0, len(items) - 1, TWICE).astype(int)).tolist() if found else []:
+            if str(again := read(i)) != str(found[i]):
+                said = f"row {i} has the target {str(found[i])[:40]}, and read again {str(again)[:40]}"
+                fixed = "inputs and targets are read apart, so an item must have the same target always"
+                raise BadData(f"{where}, {said}; {fixed}: draw them first, as arrays", row=i, placed=True)
     if odd := [i for i, v in enumerate(found) if np.shape(v) != np.shape(found[0])]:
         said = f"row {odd[0]} has a target of shape {list(np.shape(found[odd[0]]))}, row 0 {list(np.shape(found[0]))}"
         raise BadData(f"{where}, {said}; give all the same", row=odd[0], placed=True)
+    refuse_mixed(found, where)
     return np.asarray(found)
 
 
@@ -191,6 +214,7 @@ def _places(item: Any, where: str, aside: str | None) -> tuple[list[Path], list[
     if isinstance(item, Mapping):
         target = target_of(item, f"{where}: an item")
         inputs = [name for name in item if name not in (target, aside)]
+        refuse_client(inputs, where)
         if target is not None and inputs:
             return [(name,) for name in inputs], inputs, target
         raise BadData(
@@ -222,7 +246,17 @@ def _of_frame(table: Any, where: str, aside: str | None, features: Sequence[str]
         )
     special = [target, *([] if aside is None else [aside])]
     refuse_index([n for n in names if n not in special], where, DROP)
+    refuse_client([n for n in names if n not in special], where)
     return _inputs(table, special, features or None)[1], cells(table, names[target])
+
+
+def refuse_client(inputs: Collection[str], where: str) -> None:
+    """Raise BadData, naming ``where``, for inputs of which one is called as the column of each row's client."""
+    if "client" in inputs:
+        raise BadData(
+            f"{where} has a column 'client', which would be an input; leave it out, frame.drop(columns='client'), "
+            "rename it if it is one, or give one frame of all clients' rows, Federation(clients=frame)"
+        )
 
 
 def by_client(value: Any) -> Dataset:
@@ -268,6 +302,11 @@ def frame(
     special = [target, *([] if client is None else [client])]
     if missing := [column for column in special if column not in (columns := columns_of(table, CALL))]:
         raise RecipeError.unknown(missing[0], columns, f"{CALL}: the table")
+    if both := [str(name) for name in features or () if str(name) in special]:
+        role = "target" if both[0] == target else "client"
+        raise RecipeError(
+            f"{CALL}: features= has {both[0]!r}, the column of the {role}; leave it out there", "features"
+        )
     names, X = _inputs(table, special, features)
     keys = {} if client is None else {client: _names(table, client)}
     given = cells(table, columns_of(table, CALL)[target])

@@ -35,7 +35,7 @@ def names_in(values: Sequence[Any]) -> np.ndarray:
 
 
 def targets_in(values: Sequence[Any], regression: bool, call: str) -> np.ndarray:
-    """A column of targets: whole numbers where all entries are, else numbers, else text.
+    """A column of targets: whole numbers where all entries are, else numbers, booleans, else text.
 
     Labels with leading zeros, or beyond int64, are texts. Raises BadData, naming the call, for two labels that are one
     number, such as "1" and "1.0".
@@ -43,6 +43,10 @@ def targets_in(values: Sequence[Any], regression: bool, call: str) -> np.ndarray
     texts = [str(v) for v in values]
     whole = all(map(WHOLE.fullmatch, texts))
     if not regression and (any(map(PADDED.fullmatch, texts)) or (whole and any(abs(int(t)) >= 2**63 for t in texts))):
+        return np.array(texts)
+    if all(isinstance(v, bool) for v in values) or (not regression and {*texts} == {"False", "True"}):
+        return np.array([t == "True" for t in texts])
+    if any("_" in t for t in texts):  # Python reads "2024_01" as a number
         return np.array(texts)
     try:
         found = np.array([*map(int if whole else float, texts)])
@@ -80,9 +84,9 @@ def refuse_index(columns: Iterable[str], call: str, remedy: str) -> None:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a finite number."""
+    """Whether a cell is a finite number, without underscores."""
     try:
-        return math.isfinite(float(cell))
+        return "_" not in cell and math.isfinite(float(cell))
     except ValueError:
         return False
 

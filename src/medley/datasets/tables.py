@@ -165,10 +165,8 @@ def csv(
     columns[target] = targets_in(text[0], regression, call)
     check_target(columns[target], regression, call, named[target], names)
     check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, names)
-    y = columns[target]
-    y = y == "True" if set(y.tolist()) == {"False", "True"} else y
     of = tuple(names[j] for j in numeric)
-    return _table(X, y, file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
+    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
 
 
 @checked("datasets")
@@ -242,7 +240,7 @@ def parquet(
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
     refuse_nonfinite(X, numeric, header, call)
     cells = {name: table.column(j).to_pylist() for name, j in named.items()}
-    text = {name: [v.strip() if isinstance(v, str) else v for v in c] for name, c in cells.items()}
+    text = {name: [_text(v, call, name) for v in c] for name, c in cells.items()}
     columns = {k: names_in(v) for k, v in text.items()}
     columns[target] = targets_in(text[target], regression, call)
     check_target(columns[target], regression, call, named[target], header)
@@ -290,6 +288,15 @@ def msd_years(folder: Place | None = None) -> Dataset:
     (file,) = find(call, ["msd_year_subset.npz"], folder)
     got = read_npz(file, ["x", "y"], call)
     return Dataset(_float(got["x"]), _float(got["y"]), keys={"year": got["y"].astype(np.int64)}, name="msd_years")
+
+
+def _text(cell: Any, call: str, name: str) -> Any:
+    """A cell of a Parquet file: texts without blanks around them, bytes as text. Raises BadData for other bytes."""
+    try:
+        cell = cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as e:
+        raise BadData(f"{call}: column {name!r} has bytes that are no text in UTF-8: {e}") from None
+    return cell.strip() if isinstance(cell, str) else cell
 
 
 def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:
@@ -376,8 +383,5 @@ def _table(
 
 def _float(values: Any) -> Tensor:
     """Numbers in float32, or in float64 where they lie too close together for it."""
-    if not is_sparse(values):
-        return torch.from_numpy(kept_apart(values))
-    small = values.data.astype(np.float32)
-    near = bool(((small != values.data) & (np.abs(values.data) > 2**20)).any())
-    return Sparse.of(values if near else values.astype(np.float32))
+    found = kept_apart(values)
+    return Sparse.of(found) if is_sparse(found) else torch.from_numpy(found)

@@ -21,7 +21,7 @@ from ..datasets.folders import refuse_parts
 from ..datasets.sources import as_key, features_of, is_items, is_table, pair_of
 from ..rows.columns import differ, in_order
 from ..rows.fields import described, layout, tensors
-from ..rows.lazy import Lazy
+from ..rows.lazy import Lazy, joined
 from ..rows.sparse import Sparse, not_finite
 from .client_labels import Canonical, all_labels, counted, in_tests, numbered_labels, renumbered, signed_labels
 
@@ -81,12 +81,12 @@ def pooled(
         if test is not None:
             raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
         X_test, y_test, owner = _own_tests(canonical, rows, tested, classes)
-    given = torch.cat([r.y for r in rows])
+    given = joined([r.y for r in rows])
     y = all_labels(canonical, given, sizes, classes)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and (names or numbered(y)):
         classes = counted(y, y_test, sizes, owner.get("client"), getattr(problem, "ignore_index", None))
-    X = torch.cat([r.X for r in rows])
+    X = joined([r.X for r in rows])
     return Dataset(
         X,
         y,
@@ -299,10 +299,10 @@ def _own_tests(
 ) -> tuple[Tensor, Tensor, dict[str, np.ndarray]]:
     """The test rows of the clients ``tested``, in order, and the client of each as a key."""
     Xs = [X for i in tested if (X := rows[i].X_test) is not None]
-    y = torch.cat([y for i in tested if (y := rows[i].y_test) is not None])
+    y = joined([y for i in tested if (y := rows[i].y_test) is not None])
     owner = np.repeat(tested, [len(X) for X in Xs])
     try:
-        return torch.cat(Xs), canonical(y, classes), {"client": owner}
+        return joined(Xs), canonical(y, classes), {"client": owner}
     except BadData as e:
         if e.row is None:
             raise

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract.errors import BadData
 from ..contract.problem import Family
 from ..datasets import Dataset
-from ..datasets.arrays import is_text, numbered, text_labels
+from ..datasets.arrays import is_text, numbered, refuse_mixed, text_labels
 from ..problems import Logistic
 
 Canonical = Callable[[Tensor, int | None], Tensor]
@@ -37,6 +37,8 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
         for k in PLACES
         if k < len(g) and g[k] is not None and len(g[k]) > 0
     }
+    for (i, k), y in given.items():
+        refuse_mixed(y, f"{called[i]}'s {'y_test' if k == PLACES[1] else 'y'}", i if i < len(clients) else None)
     if not (names := text_labels(given.values())):
         return list(clients), test, ()
     texts = {i for (i, _), y in given.items() if is_text(y)}

@@ -21,7 +21,7 @@ from ..contract.types import Index, Weights
 from ..problems.network import Network
 from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
-from ..rows.lazy import Held, Lazy, blocks
+from ..rows.lazy import Held, Lazy, blocks, joined
 from ..rows.sparse import largest, not_finite
 
 
@@ -377,7 +377,7 @@ def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf)
     """
     whole = parts[0][0]
     if any(t is not whole for t, _ in parts):
-        return torch.cat([t[torch.from_numpy(rows)] for t, rows in parts])
+        return joined([t[torch.from_numpy(rows)] for t, rows in parts])
     rows = np.concatenate([rows for _, rows in parts])
     if np.array_equal(rows, np.arange(len(whole))):
         return whole

@@ -44,7 +44,7 @@ from ..wire.connection import Connection, FaultyTransport, Placed
 from .checks import check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population, SharingPopulation
-from .start import check_features, start
+from .start import check_names, start
 
 ENDS = {"diverged": Diverged, "stalled": Stalled, "spent": BudgetSpent}
 """The errors of `run` by outcome."""
@@ -127,7 +127,7 @@ class PreparedRun:
             cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
             check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
         engine = engines.choose(o.engine, problem, o.device_name)
-        check_features(o.init, fed)
+        check_names(o.init, fed)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None)
         return cls(asked, algorithm, lr, fed, o, draw, engine, x0)

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from ..contract.errors import RecipeError
 from ..contract.problem import Problem
 from ..contract.types import Vec
+from ..datasets import Dataset
 from ..numerics.initial_weights import undrawn
+from ..numerics.scaling import Scaling
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..rows.columns import differ
+from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.weights import Weights
 
@@ -55,15 +58,40 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
     return _finite(problem.flat.clone())
 
 
-def check_features(init: Any, fed: object) -> None:
-    """Raise RecipeError where ``init`` is a result, or its folder, whose features are others than the federation's."""
-    features = getattr(getattr(fed, "data", None), "features", ())
+def check_names(init: Any, fed: object) -> None:
+    """Raise RecipeError where ``init`` is a result, or its folder, of other features, labels or scaling than ``fed``'s.
+
+    What one of both lacks is not compared, but for a scaling, of which the log warns.
+    """
     if isinstance(init, str | Path) and Path(init).is_dir():
         init = Result.load(init, model=False)
-    theirs = init.features if isinstance(init, Result) else ()
-    if theirs and features and tuple(theirs) != tuple(features):
-        said = differ(theirs, features) or f"has them in the order {', '.join(theirs)}"
-        raise RecipeError(f"run(init=...): of the features {', '.join(features)}, the result {said}", "init")
+    data = getattr(fed, "data", None)
+    if not isinstance(init, Result) or not isinstance(data, Dataset):
+        return
+    if init.features and data.features and init.features != data.features:
+        said = differ(init.features, data.features) or f"has them in the order {', '.join(init.features)}"
+        raise RecipeError(f"run(init=...): of the features {', '.join(data.features)}, the result {said}", "init")
+    theirs = init.settings.get("labels")
+    if theirs and data.labels and [*theirs] != [*data.labels]:
+        said, mine = (", ".join(map(repr, names)) for names in (theirs, data.labels))
+        raise RecipeError(
+            f"run(init=...): the data has the labels {mine}, the result {said}; give Dataset(X, y, labels=...) in the "
+            "result's order, or init=result.x where the numbers of the classes are meant",
+            "init",
+        )
+    scaled = init.settings.get("scaling")
+    if scaled is not None and scaled != WITHHELD and data.scaling is not None:
+        if not data.scaling.same(Scaling.from_plain(scaled)):
+            raise RecipeError(
+                "run(init=...): the result was trained on rows that were standardised by other numbers; give "
+                "data=rows.standardise(like=...), or init=result.x where that is meant",
+                "init",
+            )
+    elif (scaled is None) != (data.scaling is None):
+        log.warning(
+            "run(init=...): the result's rows were %s, and these are %s",
+            *(("not standardised", "standardised") if scaled is None else ("standardised", "not")),
+        )
 
 
 def _tell_of_redrawn(problem: Problem) -> None:

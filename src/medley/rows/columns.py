@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -17,12 +17,22 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import BadData
+from .sparse import is_sparse
 
 TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings, and in frames."""
 
 FINE = 128.0
 """Means over deviations up to which float32 is as good as float64: 17 of its 24 bits are left for the differences."""
+
+DEEP = ("I", "F")
+"""Beginnings of Pillow's modes whose pixels have more than eight bits."""
+
+PLAIN = {"1": "L", "P": "RGB", "PA": "RGBA"}
+"""Pillow's modes whose pixels are bits or places in a palette, and the modes of their brightness or colours."""
+
+WHOLE = 2.0**24
+"""The largest number up to which float32 has all whole ones."""
 
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
@@ -106,6 +116,8 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     if (said := REMEDIES.get(kind)) and kind not in "US":  # texts may be numbers
         raise BadData(f"{place} {said}, or leave it out by features=")
     try:
+        if column.dtype.kind in "OU" and any(isinstance(v, str) and "_" in v for v in column.tolist()):
+            raise ValueError  # Python reads "2024_01" as a number
         values = column.astype(np.float64)
     except (TypeError, ValueError):
         row = next(i for i, v in enumerate(column.tolist()) if not is_number(v))
@@ -122,6 +134,11 @@ def no_number(value: Any, remedy: str) -> str:
         return (
             "a time; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D') with t = pandas.to_datetime(column)"
         )
+    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*", value):
+        return (
+            "a number with commas between thousands, or with a decimal comma; give "
+            "datasets.frame(pandas.read_csv(path, thousands=',')), or decimal=',', or write it without"
+        )
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", value):
         return (
             "a number with a decimal comma; write a point, or give datasets.frame(pandas.read_csv(path, decimal=','))"
@@ -132,29 +149,53 @@ def no_number(value: Any, remedy: str) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether Python makes a float of a value."""
+    """Whether Python makes a float of a value that is no text with underscores."""
     try:
         float(value)
     except (TypeError, ValueError):
         return False
-    return True
+    return not (isinstance(value, str) and "_" in value)
 
 
-def kept_apart(X: np.ndarray) -> np.ndarray:
-    """Rows [n, ...] in float32, or in float64 where float32 would merge numbers of a column, such as time stamps.
+def kept_apart(X: Any) -> Any:
+    """Rows [n, ...] in float32, or in float64 where it would merge or move numbers, such as time stamps; sparse too.
 
     A column's numbers then stay as they are until something is subtracted from them; those of other columns are rounded
-    all the same.
+    all the same, but for those that `moved` marks, whichever rows they stand among.
     """
+    if is_sparse(X):
+        data, (n, p) = X.data.astype(np.float64), X.shape
+        column = X.tocoo().col
+        sums: Callable[[np.ndarray], np.ndarray] = lambda v: np.bincount(column, v, p)
+        mean = sums(data) / n
+        squares = sums((data - mean[column]) ** 2) + (n - np.bincount(column, minlength=p)) * mean**2
+        found = _rounded(data, is_far(mean, np.sqrt(squares / n))[column])
+        return type(X)((found, X.indices, X.indptr), X.shape)
     if X.dtype.kind not in "fiu" or (X.dtype.kind == "f" and X.itemsize < 8) or X.itemsize < 4 or not len(X):
         return np.ascontiguousarray(X, np.float32)
-    with np.errstate(over="ignore"):  # infinities are refused where they are read
-        small = np.ascontiguousarray(X, np.float32)
-    off = (small != X).any(0)
-    if not off.any():
-        return small
-    far = off & is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64))
-    return np.where(far, np.asarray(X, np.float64), small) if far.any() else small
+    if (_small(X) == X).all():
+        return _small(X)
+    return _rounded(X, is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)))
+
+
+def _small(X: np.ndarray) -> np.ndarray:
+    """X in float32, numbers beyond it as infinities, which are refused where they are read."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(X, np.float32)
+
+
+def _rounded(X: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """X in float32; in float64 where that changes numbers which ``far`` marks, or moves some."""
+    small = _small(X)
+    kept = (far & (small != X)) | moved(X)
+    return np.where(far | kept, np.asarray(X, np.float64), small) if kept.any() else small
+
+
+def moved(X: np.ndarray) -> np.ndarray:
+    """Which numbers float32 changes though they are so large that its steps are of 2 or more; [...], booleans."""
+    small = _small(X)
+    found: np.ndarray = (small != X) & (np.abs(X) > WHOLE) & np.isfinite(small)
+    return found
 
 
 def is_far(mean: Any, deviation: Any) -> Any:
@@ -162,12 +203,37 @@ def is_far(mean: Any, deviation: Any) -> Any:
     return (deviation > 1e-14 * abs(mean)) & (abs(mean) > FINE * deviation)
 
 
+def native(array: np.ndarray) -> np.ndarray:
+    """The array's numbers as torch reads them: this machine's order of bytes, no wider than float64, row after row."""
+    kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.itemsize > 8 else array.dtype.newbyteorder("=")
+    array = np.asarray(array).astype(kind, copy=False)
+    # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
+    odd = any(s < 0 for s in array.strides) or not array.flags.writeable
+    return array.copy() if odd else np.ascontiguousarray(array)
+
+
+def refuse_masked(value: object, what: str) -> None:
+    """Raise BadData, naming the first place, for an array with masked entries."""
+    if isinstance(value, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(value)).any():
+        at = [int(k) for k in np.argwhere(mask)[0]]
+        place = "".join(f", {word} {k}" for word, k in zip(("row", "column"), at, strict=False))
+        raise BadData(f"{what}{place} is masked; fill such entries or leave these rows out", row=next(iter(at), None))
+
+
 def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
-    """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1]."""
+    """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1].
+
+    Images of a palette become those of its colours. Raises BadData for images of more than eight bits a channel.
+    """
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else value.to(torch.int64)
+    if np.ma.is_masked(value):
+        raise BadData("an item's input has masked entries; fill them or leave such items out")
     array = np.asarray(value)
     if hasattr(value, "getbands"):
+        if value.mode.startswith(DEEP):
+            raise BadData(f"an item's image has the mode {value.mode}, more than 8 bits a channel; convert it to 8")
+        array = np.asarray(value.convert(PLAIN[value.mode])) if value.mode in PLAIN else array
         pixels = torch.from_numpy(array.astype(np.float32) / 255)
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
     if array.dtype.kind not in "fiub":
@@ -176,5 +242,5 @@ def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
         raise BadData(
             f"an item's input{name} is a {type(value).__name__}; give tensors, arrays, numbers or images{remedy}"
         )
-    t = torch.from_numpy(np.array(array))
+    t = torch.from_numpy(native(array).copy()).reshape(array.shape)
     return t if t.is_floating_point() else t.to(torch.int64)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import BadData, Unsupported
-from .lazy import in_memory
+from .lazy import in_memory, joined
 
 aten = torch.ops.aten
 
@@ -198,7 +198,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Fields:
     if not isinstance(first, Fields) or dim != 0 or any(layout(t) != layout(first) for t in parts):
         raise BadData(f"rows of several inputs must have the same ones: {'; '.join({described(t) for t in parts})}")
     each = zip(*(t.parts for t in parts if isinstance(t, Fields)), strict=True)
-    return Fields([torch.cat([*ts]) for ts in each], first.names)
+    return Fields([joined(ts) for ts in each], first.names)
 
 
 def _to(t: Fields, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any) -> Fields:

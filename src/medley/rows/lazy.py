@@ -7,7 +7,8 @@ federation has its clients' rows in their order without a second copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from hashlib import blake2b
 from typing import Any, Protocol, runtime_checkable
 
@@ -146,6 +147,19 @@ class Lazy(Tensor):
         return func(*tree_map(read, args), **tree_map(read, kwargs))
 
 
+def common(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """A dtype that holds the numbers of all of these: float64 where some are floats and some whole numbers."""
+    found = {*dtypes}
+    mixed = len({d.is_floating_point for d in found}) > 1
+    return torch.float64 if mixed else reduce(torch.promote_types, found)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """These rows, one below the other, in their common dtype. Torch's own would round int64 to float32."""
+    dtype = common(t.dtype for t in parts)
+    return torch.cat([t if t.dtype == dtype else t.to(dtype) for t in parts])
+
+
 def in_memory(t: Tensor) -> Tensor:
     """The tensor, read where it is lazy, and where it holds lazy ones."""
     read: Callable[[], Tensor] | None = getattr(t, "read", None)
@@ -228,7 +242,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Lazy | None:
             places.append(begins[id(s)])
         k = np.searchsorted(own, t.rows, side="right") - 1
         rows.append(t.rows - own[k] + np.array(places)[k])
-    return Lazy(sources, np.concatenate(rows), lazies[0].dtype)
+    return Lazy(sources, np.concatenate(rows), common(t.dtype for t in lazies))
 
 
 def _to(t: Lazy, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any) -> Lazy | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,24 +16,30 @@ from ..contract.errors import BadData, RecipeError, WireError
 from ..contract.settings import Settings
 from .dealing import Column, Parts
 
+log = logging.getLogger("medley")
+
 _FORMAT = "medley-partition-1"
 
 
-def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path) -> None:
+def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int | None = None) -> None:
     """Write a partition as JSON; the file appears complete or not at all.
 
     Args:
         parts: The rows of each client, in a list or by the client's number from 0, as arrays or lists.
         path: The file.
+        rows: The number of rows of the data, ``len(data.X)``; `Saved` refuses data of another. Default: not said.
 
     Raises BadData, naming the client, for a partition that is none, and OSError where the file cannot be written.
     """
     path = Path(path)
     try:
-        clients = [rows.tolist() for rows in _parts(parts)]
+        clients = [own.tolist() for own in _parts(parts)]
     except ValueError as error:
         raise BadData(f"save(parts, {str(path)!r}): {error}.") from None
-    text = json.dumps({"format": _FORMAT, "clients": clients}, separators=(",", ":"))
+    if rows is not None and (most := max((row for own in clients for row in own), default=-1)) >= rows:
+        raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {most}; give len(data.X).")
+    said = {} if rows is None else {"rows": rows}
+    text = json.dumps({"format": _FORMAT, **said, "clients": clients}, separators=(",", ":"))
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("w", encoding="utf-8") as file:
@@ -50,6 +57,12 @@ def load(path: str | Path) -> Parts:
     The latter is what Flower Datasets' ``partition_id_to_indices`` becomes as JSON. Raises RecipeError where there is
     no file, WireError where it is damaged or no partition.
     """
+    return _read(path)[0]
+
+
+def _read(path: str | Path) -> tuple[Parts, int | None]:
+    """A partition as `load` reads it, and the number of rows that it was made for, where the file says so."""
+    rows = None
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -61,9 +74,11 @@ def load(path: str | Path) -> Parts:
     if isinstance(content, dict) and ("format" in content or not all(map(str.isdigit, content))):
         if content.get("format") != _FORMAT or not isinstance(content.get("clients"), list):
             raise WireError(f"{str(path)!r} is no partition file: it lacks 'format': {_FORMAT!r} or a list 'clients'.")
-        content = content["clients"]
+        rows, content = content.get("rows"), content["clients"]
+        if rows is not None and type(rows) is not int:
+            raise WireError(f"The partition file {str(path)!r} is damaged: its rows are {rows!r}, no whole number.")
     try:
-        return _parts(content)
+        return _parts(content), rows
     except ValueError as error:
         raise WireError(f"The partition file {str(path)!r} is damaged: {error}.") from None
 
@@ -109,9 +124,12 @@ class Saved(Settings):
         """Read the file, and check it against the data; ``y``, ``seed`` and ``keys`` play no part.
 
         Raises RecipeError where there is no file, WireError where it is damaged, and BadData, naming client and row,
-        for a row that is not in the data or is held twice, and for a client without rows.
+        for a row that is not in the data or is held twice, and for a client without rows; BadData for data of another
+        number of rows than the file was saved with. Where it says none, the log tells how many rows are left out.
         """
-        parts = load(self.path)
+        parts, made_for = _read(self.path)
+        if made_for not in (None, n):
+            raise BadData(f"{self!r} was made for data of {made_for} rows, and this has {n}; make one for this data.")
         for client, rows in enumerate(parts):
             if not len(rows):
                 raise BadData(f"{self!r}: client {client} holds no rows.", client=client)
@@ -128,4 +146,6 @@ class Saved(Settings):
             row = int(times.argmax())
             holders = [client for client, rows in enumerate(parts) for r in rows if r == row]
             raise BadData(f"{self!r}: row {row} is held {len(holders)} times, by clients {holders}.", row=row)
+        if made_for is None and (out := n - int(times.sum())):
+            log.warning("%r leaves out %d of the %d rows; was it made for other data?", self, out, n)
         return parts

@@ -13,7 +13,19 @@ from torch import Tensor, nn
 from ..contract.errors import BadData, RecipeError
 from ..contract.types import Decision
 from ..numerics.scaling import Scaling
-from ..rows.columns import TARGETS, as_row, cells, columns_of, is_far, is_frame, is_hugging_face, numbers
+from ..rows.columns import (
+    TARGETS,
+    as_row,
+    cells,
+    columns_of,
+    is_far,
+    is_frame,
+    is_hugging_face,
+    moved,
+    native,
+    numbers,
+    refuse_masked,
+)
 from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
@@ -89,7 +101,7 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
         raise BadData(f"predict(X): the frame has {X.shape[1]} columns, the training rows {of.mean.shape[1]}")
     # As `kept_apart` keeps the training rows.
     far = is_far(of.mean.numpy(), of.deviation.numpy())
-    return of(torch.from_numpy(np.where(far, X, X.astype(np.float32))))
+    return of(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -179,10 +191,11 @@ def _tensor(X: Any) -> Tensor:
         return X
     if is_sparse(X):
         return Sparse.of(X)
+    refuse_masked(X, "predict(X)")
     array = np.asarray(X)
     if array.dtype.kind not in "fiub":
         raise BadData(f"predict(X): X is an array of {array.dtype}; give numbers, X.astype(float)")
-    return torch.as_tensor(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
+    return torch.from_numpy(native(array))
 
 
 def predicted(
