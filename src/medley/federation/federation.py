@@ -25,6 +25,7 @@ from ..datasets.sources import by_client, only_key
 from ..problems import Network
 from ..rows.columns import is_frame
 from ..rows.fields import integers
+from ..rows.lazy import joined
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
@@ -360,7 +361,7 @@ class Federation(Settings):
 def _whole(stream: Tasks) -> Dataset:
     """The rows of all tasks, one task after the other."""
     parts = stream.parts()
-    X, y, X_test, y_test = (torch.cat([part[k] for part in parts]) for k in range(4))
+    X, y, X_test, y_test = (joined([part[k] for part in parts]) for k in range(4))
     return Dataset(X, y, X_test, y_test, classes=max(2, 1 + int(max(y.max(), y_test.max()))), name="own tasks")
 
 
