@@ -231,7 +231,9 @@ class Dataset(Settings):
         out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
             raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
-        columns: Callable[[Dataset], list[list[np.ndarray]]] = lambda d: [d._strata(v) for v in keys_of]
+        columns: Callable[[Dataset], list[list[np.ndarray]]] = lambda d: [
+            d._strata(v, given) for v, given in zip(keys_of, ("by", "together", "last"), strict=True)
+        ]
         columns(out)
         if self.X_test is None and test:
             rest, taken = carved(len(out.X), test, seed, "test", self.name, *columns(out))
@@ -244,8 +246,8 @@ class Dataset(Settings):
             out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
 
-    def _strata(self, by: Sequence[str]) -> list[np.ndarray]:
-        """The columns that ``by`` names. Raises RecipeError for one that is not there."""
+    def _strata(self, by: Sequence[str], given: str) -> list[np.ndarray]:
+        """The columns that ``by`` names, the argument ``given``. Raises RecipeError for one that is not there."""
         out = []
         for name in by:
             if name in self.keys:
@@ -254,7 +256,7 @@ class Dataset(Settings):
                 out.append(self.y.numpy())
             else:
                 there = [*self.keys, *(["label"] if self.classes is not None and self.y.ndim == 1 else [])]
-                raise RecipeError.unknown(name, there, f"{self.name}.split(by=...): the data set")
+                raise RecipeError.unknown(name, there, f"{self.name}.split({given}=...): the data set")
         return out
 
     def _rows(self, rows: Tensor) -> Dataset:

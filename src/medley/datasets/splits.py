@@ -154,6 +154,8 @@ def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | N
         raise BadData(
             f"{call}: it has an entry of column {width - 1 + begin}, and n_features={n_features}; give {width}"
         )
+    if n_features is not None and not 0 < n_features < 1 << 31:
+        raise RecipeError(f"{call}: n_features={n_features}; give the number of columns, below 2^31", "n_features")
     Xs = [X[:, begin:] for X in Xs]
     for X in Xs:
         X.resize(X.shape[0], n_features or width)
