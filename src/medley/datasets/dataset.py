@@ -232,7 +232,7 @@ class Dataset(Settings):
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
             raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
         columns: Callable[[Dataset], list[list[np.ndarray]]] = lambda d: [
-            d._strata(v, given) for v, given in zip(keys_of, ("by", "together", "last"), strict=True)
+            *map(d._strata, keys_of, ("by", "together", "last"))
         ]
         columns(out)
         if self.X_test is None and test:
