@@ -24,7 +24,7 @@ Stem = Literal["cifar", "imagenet"]
 
 
 def resnet(
-    shape: tuple[int, int, int] = (3, 32, 32),
+    shape: Sequence[int] = (3, 32, 32),
     classes: int = 10,
     blocks: Sequence[int] = (1, 1, 1),
     width: int = 16,
@@ -70,21 +70,21 @@ def resnet(
 
 
 def resnet18(
-    shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
+    shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-18: 11,173,962 parameters for CIFAR-10, 11,689,512 for ImageNet. Arguments as of `resnet`."""
     return resnet(shape, classes, (2, 2, 2, 2), 64, norm, stem)
 
 
 def resnet34(
-    shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
+    shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-34: 21,282,122 parameters for CIFAR-10, 21,797,672 for ImageNet. Arguments as of `resnet`."""
     return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem)
 
 
 def resnet50(
-    shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
+    shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-50: 23,520,842 parameters for CIFAR-10, 25,557,032 for ImageNet. Arguments as of `resnet`."""
     return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem, bottleneck=True)

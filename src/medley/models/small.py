@@ -40,7 +40,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Sequen
 
 
 def cnn(
-    shape: tuple[int, int, int] = (1, 14, 14),
+    shape: Sequence[int] = (1, 14, 14),
     classes: int = 10,
     channels: Sequence[int] = (8, 16),
     kernel: int = 3,

@@ -22,7 +22,7 @@ PLAN = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)
 
 
 def vgg11(
-    shape: tuple[int, int, int] = (3, 32, 32),
+    shape: Sequence[int] = (3, 32, 32),
     classes: int = 10,
     norm: Norm | None = None,
     width: int = 64,

@@ -6,6 +6,8 @@ The source is Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from .normal import positive
 
 
 def vit(
-    shape: tuple[int, int, int] = (3, 32, 32),
+    shape: Sequence[int] = (3, 32, 32),
     classes: int = 10,
     patch: int = 4,
     width: int = 64,
