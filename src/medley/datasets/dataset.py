@@ -231,7 +231,7 @@ class Dataset(Settings):
         out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
             raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
-        columns = lambda d: [*map(d._strata, keys_of, ("by", "together", "last"))]
+        columns: Any = lambda d: [*map(d._strata, keys_of, ("by", "together", "last"))]
         columns(out)
         if self.X_test is None and test:
             rest, taken = carved(len(out.X), test, seed, "test", self.name, *columns(out))
