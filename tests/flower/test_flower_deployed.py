@@ -20,7 +20,7 @@ from medley.storage import events
 
 pytest.importorskip("flwr")
 
-from support.deployed import Deployment, environment, ports, started, until
+from support.deployed import LAST_CLIENT, Deployment, environment, ports, started, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,14 +147,12 @@ def test_a_node_that_was_killed_answers_when_it_starts_again(there: Deployment) 
     there.app(r)
     slow = there.folder / "slow.py"
     slow.write_text(
-        "import os, signal\nfrom pathlib import Path\nfrom medley import recipe\nfrom medley.flower import own_rows\n"
-        "from medley.datasets import Dataset\n"
+        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\n"
         "def data(context):\n"
         "    once = Path('killed')\n"
         "    if not once.exists():\n"
         "        once.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    (lot,) = own_rows.share(recipe.load('app/recipe.toml'), 2)\n"
-        "    return Dataset(lot.X, lot.y, lot.X_test, lot.y_test, classes=lot.classes)\n"
+        "    return last_client()\n"
     )
     with there.node(0), there.node(1), there.begun("killed_run") as (p, _):
         with there.node(2, "--data=slow.py") as (victim, _):

@@ -15,7 +15,7 @@ from medley.transports import Local
 
 pytest.importorskip("flwr")
 
-from support.deployed import Deployment
+from support.deployed import LAST_CLIENT, Deployment
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,13 +36,10 @@ SECURE = recipe.Recipe(
     }
 )
 
-MORTAL = """
+MORTAL = f"""{LAST_CLIENT}
 import os, signal
 from pathlib import Path
-from medley import recipe
 from medley.clients.host import ClientHost
-from medley.datasets import Dataset
-from medley.flower import own_rows
 
 serve = ClientHost.serve_block
 
@@ -59,8 +56,7 @@ def serve_block(self, exchange, block, memories):
 ClientHost.serve_block = serve_block
 
 def data(context):
-    (lot,) = own_rows.share(recipe.load("app/recipe.toml"), 2)
-    return Dataset(lot.X, lot.y, lot.X_test, lot.y_test, classes=lot.classes)
+    return last_client()
 """
 
 GREEDY = """
@@ -102,13 +98,13 @@ def test_a_node_that_is_killed_in_mid_round_comes_back_or_is_unmasked(there: Dep
     """
     there.app(SECURE)
     (there.folder / "mortal.py").write_text(MORTAL)
-    kill, keyring = there.folder / "kill", "--keyring=keys/keyring"  # which keys.sh writes: nodes sign their keys
-    with there.node(0, keyring), there.node(1, keyring), there.node(2, keyring, "--data=mortal.py", again=True):
-        kill.write_text("once")
-        same(there.result("secure_back"), set())
-        assert not kill.exists()
-        kill.write_text("for good")
-        same(there.result("secure_killed", timeout=30), {(2, 0, 2)})
+    kill = there.folder / "kill"
+    for how, options, lost in (("once", {}, set[tuple[int, int, int]]()), ("for good", {"timeout": 30}, {(2, 0, 2)})):
+        kill.write_text(how)
+        # keys.sh writes the keyring, so that nodes sign their keys; each run has nodes that told no loss before it
+        own = "--keyring=keys/keyring", f"--memory=memory {how}"
+        with there.node(0, *own), there.node(1, *own), there.node(2, *own, "--data=mortal.py", again=True):
+            same(there.result(f"secure {how}", **options), lost)
         assert not kill.exists()
 
 

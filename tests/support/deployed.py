@@ -23,6 +23,21 @@ PATIENCE = 300
 """Seconds; a busy machine takes long to start processes."""
 
 
+LAST_CLIENT = """
+from dataclasses import replace
+from medley import recipe
+from medley.datasets import Dataset
+from medley.flower import client_rows
+
+def last_client():
+    r = recipe.load("app/recipe.toml")
+    (lot,), d = client_rows.share(r, 2), r.federation().whole(r.seed)[0].data
+    given = {"labels": d.labels, "features": d.features, "scaling": replace(d.scaling, shared=True)}
+    return Dataset(lot.X, lot.y, lot.X_test, lot.y_test, classes=lot.classes, **given)
+"""
+"""For a node's own data function: client 2's rows of the recipe, as data of its own."""
+
+
 def ports() -> int:
     """A port that is free, and so is the next one. Connections of others take none of this range for themselves."""
     while True:

@@ -82,7 +82,8 @@ class Account:
         if count >= most:
             raise WireError(
                 f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as its "
-                "recipe's rounds ask for. Losses of many models give a client's gradient, which the secure sum hides"
+                "recipe's rounds ask for. Losses of many models give a client's gradient, which the secure sum hides; "
+                "another run takes a recipe of its own, which the owner agrees to"
             )
         self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}).encode())
 

@@ -75,7 +75,7 @@ class Names:
     @classmethod
     def of(cls, d: Dataset) -> Names:
         """The names of a data set."""
-        scaling = "" if d.scaling is None else json.dumps(d.scaling.plain())
+        scaling = "" if d.scaling is None else json.dumps({**d.scaling.plain(), "shared": True})
         digest = blake2b(scaling.encode(), digest_size=8).hexdigest() if scaling else ""
         return cls([*d.features], [repr(v) for v in d.labels], digest)
 

@@ -41,8 +41,9 @@ if [ "$(id -u)" = 0 ]; then user="user nobody nogroup;"; chmod 711 "$bodies"; fi
 sed -e "s|@USER@|$user|" -e "s|@BODIES@|$bodies|g" -e "s|@KEYS@|$PWD/keys|g" -e "s|@LISTEN@|$listen:$port|" \
   -e "s|@LINK@|$link|" nginx.conf > logs/nginx.conf
 
-pids=() rotating=
-finish() { kill "${pids[@]}" "$rotating" 2>/dev/null || true; wait; rm -rf "$bodies"; }
+pids=() nap=
+finish() { kill "${pids[@]}" $nap 2>/dev/null || true; wait; rm -rf "$bodies"; }
+living() { for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || return; done; }
 trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
@@ -54,15 +55,16 @@ medley deploy gate superlink.db "$bodies/gate" >> logs/proxy 2>&1 9>&- &
 pids+=($!)
 "$nginx" -p "$PWD/logs/" -c nginx.conf -e stderr -g "daemon off;" >> logs/proxy 2>&1 9>&- &
 pids+=($!)
-while sleep 2; do
-  for log in logs/superlink logs/proxy; do [ "$(wc -c < "$log")" -le "$full" ] || rotate "$log"; done
-done 9>&- &
-rotating=$!
 until grep -qs "startup complete" logs/superlink && [ -s logs/nginx.pid ] && [ -S "$bodies/gate" ]; do
-  for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || break 2; done
+  living || break
   sleep 0.2
 done
-! kill -0 "${pids[@]}" 2>/dev/null || echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
-wait -n "${pids[@]}" && code=0 || code=$?
+! living || echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
+while living; do
+  sleep 2 9>&- &
+  nap=$! code=0
+  wait -n "${pids[@]}" "$nap" || code=$?
+  for log in logs/superlink logs/proxy; do [ "$(wc -c < "$log")" -le "$full" ] || rotate "$log"; done
+done
 echo "the SuperLink, its gate or nginx has ended with $code; see logs/superlink and logs/proxy" >&2
 exit 1
