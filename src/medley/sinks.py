@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .contract.errors import MedleyError
-from .contract.settings import checked
+from .contract import MedleyError, checked
 
 
 class Sink(ABC):

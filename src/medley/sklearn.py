@@ -30,8 +30,7 @@ from .algorithms.giant import GIANT
 from .algorithms.lbfgs import LBFGS
 from .algorithms.newton import Newton
 from .algorithms.shed import SHED
-from .contract.algorithm import Algorithm
-from .contract.errors import BadData, RecipeError
+from .contract import Algorithm, BadData, RecipeError
 from .federation.federation import Federation
 from .federation.run import run
 from .problems.linear import LeastSquares, Linear, Logistic, Softmax

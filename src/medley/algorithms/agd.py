@@ -34,13 +34,8 @@ from typing import Annotated, Literal
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
+from ..contract import Algorithm, Client, Cohort, Need, Vec, at_least, below, on_client, positive
 from ..contract.messages import ModelAndRate, SmoothGradient
-from ..contract.needs import Need
-from ..contract.settings import at_least, below, positive
-from ..contract.types import Vec
 
 
 @dataclass

@@ -31,12 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Rows, Step, Vec, on_client
 from ..numerics.projection import project
 
 

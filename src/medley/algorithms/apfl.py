@@ -36,12 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.settings import in_range
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Step, Vec, in_range, on_client
 
 
 @dataclass

@@ -43,13 +43,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, on_client, positive
 
 
 @dataclass

@@ -43,13 +43,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
+from ..contract import Algorithm, Client, Cohort, Need, Vec, at_least, on_client, positive
 from ..contract.messages import Candidates, Direction, Gradient, Losses, Model, losses_along
-from ..contract.needs import Need
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
 from ..numerics.krylov import richardson
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack
 

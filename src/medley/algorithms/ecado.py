@@ -33,13 +33,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import TimedStep
-from ..contract.needs import Need
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, Need, TimedStep, Vec, on_client
 from ..numerics.circuit.steady import steady_state
 
 

@@ -35,14 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Step
-from ..contract.needs import Need
-from ..contract.settings import at_least
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, Message, Need, Rows, Step, Vec, at_least, on_client
 
 
 class AnchoredModel(Message):

@@ -41,13 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import ModelAndPull
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, ModelAndPull, Vec, on_client, positive
 
 
 class Change(Message):

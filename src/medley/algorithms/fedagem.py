@@ -38,13 +38,7 @@ from typing import ClassVar
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, Message, Model, Need, Rows, Step, Vec, on_client
 from ..numerics.projection import project
 
 

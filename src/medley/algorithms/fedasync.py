@@ -34,13 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model
-from ..contract.needs import Need
-from ..contract.settings import above, at_least, at_most
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Vec, above, at_least, at_most, on_client
 
 
 @dataclass

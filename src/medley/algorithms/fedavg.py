@@ -28,11 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Step, Vec, on_client
 
 
 @dataclass

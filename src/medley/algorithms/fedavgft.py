@@ -34,12 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.settings import at_least
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Step, Vec, at_least, on_client
 
 
 @dataclass

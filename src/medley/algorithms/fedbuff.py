@@ -35,13 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, at_least, on_client, positive
 
 
 @dataclass

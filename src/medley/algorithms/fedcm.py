@@ -39,13 +39,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import TimedStep
-from ..contract.settings import above, at_most, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, TimedStep, Vec, above, at_most, on_client, positive
 
 
 class Model(Message):

@@ -42,13 +42,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import StepAndVariate
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, StepAndVariate, Vec, on_client, positive
 
 
 class DriftingModel(Message):

@@ -36,14 +36,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.problem import Batch
-from ..contract.settings import at_least
-from ..contract.types import Vec
+from ..contract import Algorithm, Batch, Client, Cohort, Model, Need, Step, Vec, at_least, on_client
 
 
 @dataclass

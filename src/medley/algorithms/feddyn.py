@@ -37,12 +37,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import ModelAndPull, Step
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, ModelAndPull, Step, Vec, on_client, positive
 
 
 @dataclass

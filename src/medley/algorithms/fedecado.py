@@ -92,14 +92,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model, TimedStep
-from ..contract.needs import Need
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, Model, Need, TimedStep, Vec, on_client, positive
 from ..numerics.circuit.step import Window, integrate
 from ..numerics.krylov import hutchinson
 

@@ -32,13 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model
-from ..contract.settings import above, at_most, positive
-from ..contract.types import Num, Vec, number
+from ..contract import Algorithm, Client, Cohort, Message, Model, Num, Vec, above, at_most, number, on_client, positive
 
 
 class MeasuredStep(Message):

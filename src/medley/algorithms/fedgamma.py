@@ -34,12 +34,8 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
+from ..contract import Algorithm, Client, Cohort, Rows, Vec, at_least, on_client, positive
 from ..contract.messages import ModelAndVariate, StepAndVariate
-from ..contract.settings import at_least, positive
-from ..contract.types import Rows, Vec
 from ..numerics.sharpness import stretched
 
 

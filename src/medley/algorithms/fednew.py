@@ -39,13 +39,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.needs import Need
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, Need, Vec, at_least, on_client, positive
 from ..numerics.dense import Matrix, solve
 
 

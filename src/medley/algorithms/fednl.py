@@ -53,15 +53,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
+from ..contract import Algorithm, Client, Cohort, Message, Model, Need, Vec, at_least, on_client
 from ..contract.errors import RecipeError, TooFewReplies
-from ..contract.message import Message
-from ..contract.messages import Model
-from ..contract.needs import Need
-from ..contract.settings import at_least
-from ..contract.types import Vec
 from ..numerics.dense import Matrix, Triangle, clipped, largest, leading, solve, symmetric, triangle
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack
 

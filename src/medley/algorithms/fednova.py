@@ -37,13 +37,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model
-from ..contract.settings import at_least, below
-from ..contract.types import Num, Vec
+from ..contract import Algorithm, Client, Cohort, Message, Model, Num, Vec, at_least, below, on_client
 
 
 class UnitStep(Message):

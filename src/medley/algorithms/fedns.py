@@ -41,15 +41,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.errors import TooFewReplies
-from ..contract.message import Message
+from ..contract import Algorithm, Client, Cohort, Message, Need, TooFewReplies, Vec, at_least, on_client, positive
 from ..contract.messages import Candidates, Losses, Model, losses_along
-from ..contract.needs import Need
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
 from ..numerics.dense import solve
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack
 from ..numerics.sums import mean

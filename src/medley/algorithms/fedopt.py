@@ -34,12 +34,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.settings import at_least, below, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Step, Vec, at_least, below, on_client, positive
 
 
 @dataclass

@@ -33,13 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.personal import Patterns
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Patterns, Step, Vec, on_client
 
 
 @dataclass

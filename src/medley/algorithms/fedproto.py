@@ -52,16 +52,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..contract import Batch, Client, Cohort, FirstModel, Message, Need, RecipeError, Vec, at_least
 from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.errors import RecipeError
-from ..contract.message import Message
-from ..contract.messages import FirstModel
-from ..contract.needs import Need
-from ..contract.problem import Batch
-from ..contract.settings import at_least
-from ..contract.types import Vec
 
 FAR = -1e6
 """Output of a class without a prototype."""

@@ -34,14 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.personal import Patterns
-from ..contract.settings import at_least
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Model, Need, Patterns, Step, Vec, at_least, on_client
 
 
 @dataclass

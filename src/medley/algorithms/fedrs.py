@@ -38,14 +38,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.problem import Batch
-from ..contract.settings import in_range
-from ..contract.types import Vec
+from ..contract import Algorithm, Batch, Client, Cohort, Model, Need, Step, Vec, in_range, on_client
 
 
 @dataclass

@@ -39,12 +39,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.settings import at_least, positive
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, Message, Rows, Vec, at_least, on_client, positive
 from ..numerics.sharpness import stretched
 
 

@@ -43,12 +43,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import ModelAndPull, Step
-from ..contract.settings import at_least, in_range, positive
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, ModelAndPull, Rows, Step, Vec, at_least, in_range, on_client, positive
 from ..numerics.sharpness import stretched
 
 

@@ -42,12 +42,7 @@ from typing import Literal
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.errors import RecipeError
-from ..contract.messages import Gradient, Model, Step
-from ..contract.types import Rows, Vec
+from ..contract import Algorithm, Client, Cohort, Gradient, Model, RecipeError, Rows, Step, Vec, on_client
 from ..numerics.iag import Table
 
 

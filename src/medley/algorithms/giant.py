@@ -41,14 +41,8 @@ from typing import Annotated, ClassVar, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
+from ..contract import Algorithm, Client, Cohort, Message, Need, Vec, at_least, on_client
 from ..contract.messages import Candidates, Direction, Gradient, Model
-from ..contract.needs import Need
-from ..contract.settings import at_least
-from ..contract.types import Vec
 from ..numerics.dense import solve
 from ..numerics.krylov import conjugate_gradients
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack

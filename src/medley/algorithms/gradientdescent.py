@@ -30,13 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import ModelAndRate, SmoothGradient
-from ..contract.needs import Need
-from ..contract.settings import positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, ModelAndRate, Need, SmoothGradient, Vec, on_client, positive
 
 
 @dataclass

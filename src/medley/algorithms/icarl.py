@@ -52,16 +52,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.errors import RecipeError
-from ..contract.message import Message
+from ..contract import Algorithm, Batch, Client, Cohort, Message, Need, RecipeError, Vec, at_least, on_client, positive
 from ..contract.messages import Model, Step, TaughtModel
-from ..contract.needs import Need
-from ..contract.problem import Batch
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
 from ..numerics.distillation import distillation
 from ..numerics.herding import herd
 

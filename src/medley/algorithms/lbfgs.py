@@ -36,14 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model
-from ..contract.needs import Need
-from ..contract.settings import at_least
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, Model, Need, Vec, at_least, on_client
 from ..numerics.linesearch import Alpha, Beta, backtrack
 from ..numerics.quasinewton import Curve
 

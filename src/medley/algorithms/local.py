@@ -32,13 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import FirstModel, Recall
-from ..contract.needs import Need
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, FirstModel, Message, Need, Recall, Vec, on_client
 
 
 class Done(Message):

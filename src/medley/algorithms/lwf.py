@@ -36,14 +36,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.messages import Step, TaughtModel
-from ..contract.needs import Need
-from ..contract.problem import Batch
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Batch, Client, Cohort, Need, Step, TaughtModel, Vec, at_least, on_client, positive
 from ..numerics.distillation import distillation
 
 

@@ -38,15 +38,8 @@ from typing import Annotated
 
 import torch
 
+from ..contract import Client, Cohort, Line, Losses, Message, Model, Need, TooFewReplies, Vec, at_least
 from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.errors import TooFewReplies
-from ..contract.message import Message
-from ..contract.messages import Line, Losses, Model
-from ..contract.needs import Need
-from ..contract.settings import at_least
-from ..contract.types import Vec
 from ..numerics.curvature import Sketch, Values, Vectors, decompose
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack, candidates
 

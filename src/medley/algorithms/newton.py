@@ -33,13 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Candidates, Losses, Model, losses_along
-from ..contract.needs import Need
-from ..contract.types import Vec
+from ..contract import Algorithm, Candidates, Client, Cohort, Losses, Message, Model, Need, Vec, losses_along, on_client
 from ..numerics.dense import Triangle, solve, symmetric, triangle
 from ..numerics.linesearch import Alpha, Beta, Tries, backtrack
 

@@ -46,13 +46,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
-from ..contract.message import Message
-from ..contract.messages import Model, Step
-from ..contract.settings import at_least, positive
-from ..contract.types import Vec
+from ..contract import Algorithm, Client, Cohort, Message, Model, Step, Vec, at_least, on_client, positive
 
 
 class Kept(Message):

@@ -37,12 +37,8 @@ from typing import Annotated, Literal
 
 import torch
 
-from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
+from ..contract import Algorithm, Client, Cohort, Vec, on_client, positive
 from ..contract.messages import ModelAndVariate, Recall, Recalled, StepAndVariate, recall_all
-from ..contract.settings import positive
-from ..contract.types import Vec
 
 
 @dataclass

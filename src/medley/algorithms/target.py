@@ -56,17 +56,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..contract import Batch, Client, Cohort, Message, Model, Need, Rows, State, Step, Task, Vec, at_least
 from ..contract.algorithm import Algorithm, on_client
-from ..contract.client import Client
-from ..contract.cohort import Cohort
 from ..contract.errors import Diverged, RecipeError
-from ..contract.message import Message
-from ..contract.messages import Model, Step
-from ..contract.needs import Need
-from ..contract.problem import Batch, State
-from ..contract.settings import at_least
-from ..contract.task import Task
-from ..contract.types import Rows, Vec
 from ..numerics.distillation import distillation
 from ..numerics.dreams import Dreamer, drawing, passes
 from ..numerics.initial_weights import redrawn

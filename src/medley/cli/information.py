@@ -16,8 +16,7 @@ import typer
 from rich.text import Text
 
 from .. import datasets, models, recipe, report
-from ..contract.errors import RecipeError
-from ..contract.needs import Need
+from ..contract import Need, RecipeError
 from ..datasets import files
 from ..experiments.board import Board
 from ..storage.result import Result

@@ -11,13 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract import pytree
-from ..contract.client import Client
+from ..contract import Client, OptimizerState, OwnState, Packed, PartlyShared, Problem, State, pytree
 from ..contract.errors import ClientFailed, MedleyError, RecipeError
-from ..contract.message import Packed
-from ..contract.pace import OptimizerState
-from ..contract.personal import OwnState, PartlyShared
-from ..contract.problem import Problem, State
 from ..runtime import streams
 from ..wire.exchange import Exchange
 from .call import call

@@ -9,10 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ..contract import pytree
-from ..contract.client import Client
-from ..contract.errors import Diverged, MedleyError
-from ..contract.message import Message, is_finite
+from ..contract import Client, Diverged, MedleyError, Message, is_finite, pytree
 from ..runtime import deferred
 from .request import Request
 

@@ -8,14 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..contract.algorithm import Algorithm
-from ..contract.client import Client, Nothing
+from ..contract import Algorithm, Client, Need, Nothing, OptimizerState, OwnState, Packed, PartlyShared, Problem, nbytes
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
-from ..contract.message import Packed, nbytes
-from ..contract.needs import Need
-from ..contract.pace import OptimizerState
-from ..contract.personal import OwnState, PartlyShared
-from ..contract.problem import Problem
 from ..runtime import deferred, stopwatch, streams
 from ..wire.codec import Codec, Kept, Plain, downlink
 from ..wire.exchange import Exchange

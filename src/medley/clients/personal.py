@@ -7,13 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..contract import pytree
-from ..contract.algorithm import Algorithm
-from ..contract.client import Client
-from ..contract.errors import ClientFailed, Diverged, MedleyError
-from ..contract.message import Packed
-from ..contract.personal import PartlyShared
-from ..contract.problem import Problem
+from ..contract import Algorithm, Client, ClientFailed, Diverged, MedleyError, Packed, PartlyShared, Problem, pytree
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import name_draws
@@ -32,11 +26,9 @@ class PersonalHost(Protocol):
 
     def client(self, i: int, round: int, /) -> Client[Any]:
         """Client i in this round."""
-        ...
 
     def parts(self, held: Mapping[int, Any]) -> Any:
         """See `medley.clients.host.ClientHost.parts`."""
-        ...
 
 
 def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> Fold:

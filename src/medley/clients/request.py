@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract.algorithm import Algorithm, MessageTypes
-from ..contract.message import Message
-from ..contract.pace import OptimizerState
-from ..contract.personal import OwnState
+from ..contract import Algorithm, Message, MessageTypes, OptimizerState, OwnState
 from ..wire.codec import Kept
 from ..wire.exchange import Exchange
 

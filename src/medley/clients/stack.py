@@ -16,11 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..contract.client import Client, M
-from ..contract.errors import MedleyError
-from ..contract.pace import Pace
-from ..contract.problem import Objective
-from ..contract.types import Rows, Vec, column, entries
+from ..contract import Client, M, MedleyError, Objective, Pace, Rows, Vec, column, entries
 
 
 class ClientStack(Client[M]):

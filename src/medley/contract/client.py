@@ -86,11 +86,9 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The engine's name in the run's record."""
-        ...
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """Run this round's pace of ``how`` from x [d], or [k, d] for a stack of k clients; see `Client.descend`."""
-        ...
 
 
 @dataclass

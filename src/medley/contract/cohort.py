@@ -43,33 +43,27 @@ class Replies(Protocol[U]):
     @property
     def ids(self) -> tuple[int, ...]:
         """Clients that replied, ascending; empty before the replies are read."""
-        ...
 
     @property
     def count(self) -> float:
         """The number of clients that replied; 0 before the replies are read. In a private run the expected number."""
-        ...
 
     @property
     def share(self) -> float:
         """Σ p_i over the clients that replied; 0 before the replies are read."""
-        ...
 
     @property
     def asked(self) -> Mapping[int, int]:
         """The round in which each of these clients was asked."""
-        ...
 
     def mean(self) -> U:
         """Every field's mean over the replies, weighted by p_i. Raises TooFewReplies if there is none."""
-        ...
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
         """Every field's sum over the replies, weighted by ``weights``, by default the global p_i.
 
         Raises TooFewReplies if there is no reply.
         """
-        ...
 
     def bounded(self, weight: float, scales: Mapping[str, float] | float, noise: float = 0.0) -> BoundedSum:
         """``weight`` times the sum of the replies, each scaled down to a norm of at most 1.
@@ -79,11 +73,9 @@ class Replies(Protocol[U]):
             scales: s_f by field, above 0; a number stands for all. The norm is √(Σ_f ‖m_f‖²/s_f²) over the fields f
             noise: z of the noise that clients add to a secure sum, of standard deviation z·s_f·weight; default 0
         """
-        ...
 
     def each(self) -> dict[int, U]:
         """The replies by client id, ascending; possibly none."""
-        ...
 
 
 @runtime_checkable
@@ -93,32 +85,26 @@ class Cohort(Protocol):
     @property
     def ids(self) -> tuple[int, ...]:
         """Clients that take part, ascending."""
-        ...
 
     @property
     def p(self) -> Mapping[int, float]:
         """p_i of every client of the population; Σ p_i = 1."""
-        ...
 
     @property
     def round(self) -> int:
         """The number of this round, from 1."""
-        ...
 
     @property
     def task(self) -> Task:
         """The task of a stream that this round belongs to."""
-        ...
 
     @property
     def population(self) -> int:
         """The number of clients, taking part or not."""
-        ...
 
     @property
     def fraction(self) -> float:
         """The share of the population that takes part."""
-        ...
 
     @property
     def at_work(self) -> frozenset[int]:
@@ -126,35 +112,28 @@ class Cohort(Protocol):
 
         After the replies of an `ask` are read, the clients that it asked and that are late are among them.
         """
-        ...
 
     @property
     def sampling(self) -> Sampling | None:
         """The law that drew these clients; None where privacy accounting knows none."""
-        ...
 
     def local(self, i: int, /) -> Local:
         """The law of client i's batches in this round, under privacy of its rows."""
-        ...
 
     @property
     def buffers(self) -> State | None:
         """The model's buffers as they stand, which are not part of x; None where there are none."""
-        ...
 
     def __len__(self) -> int: ...
 
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
-        ...
 
     def secret(self, purpose: str) -> Secret:
         """The same for noise that guards clients, where `rng` could be guessed."""
-        ...
 
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""
-        ...
 
     @overload
     def ask(
@@ -194,4 +173,3 @@ class Cohort(Protocol):
         MedleyError for replies that were never read, for a method that is not a client method, and for a client
         without its ``each``.
         """
-        ...

@@ -20,36 +20,29 @@ class Batch(Protocol):
     @property
     def x(self) -> Vec:
         """The parameters [d]."""
-        ...
 
     @property
     def y(self) -> Data:
         """Labels or targets [b]."""
-        ...
 
     @property
     def outputs(self) -> Float[Tensor, "b ..."]:
         """The model's outputs: logits, margins or predictions."""
-        ...
 
     @property
     def features(self) -> Float[Tensor, "b f"]:
         """The inputs of the last linear layer [b, f]."""
-        ...
 
     @property
     def bias(self) -> Float[Tensor, " o"] | None:
         """The last linear layer's bias [o], which is part of the outputs; None without one."""
-        ...
 
     @property
     def rows(self) -> Rows:
         """The client's rows of this pass."""
-        ...
 
     def loss(self, outputs: Tensor | None = None) -> Float[Tensor, ""]:
         """The problem's mean loss of these rows, without the regulariser; of other outputs if given."""
-        ...
 
 
 State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
@@ -77,23 +70,18 @@ class Objective(Protocol):
 
     def last(self) -> tuple[int, int | None]:
         """Indices in x: the first of the last linear layer's weights [c, f], and the first of its bias [c] or None."""
-        ...
 
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x) on these rows."""
-        ...
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp) on all rows, for each η of ``etas`` [k]."""
-        ...
 
     def convexity(self) -> float:
         """μ with ∇²f_i(x) ⪰ μI for all x; 0 where none is known."""
-        ...
 
     def smoothness(self) -> float:
         """K with ∇²f_i(x) ⪯ KI for all x; inf where none is known."""
-        ...
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) [d] on these rows.
@@ -104,31 +92,24 @@ class Objective(Protocol):
             loss: replaces the problem's loss; default None: the problem's
             copy: False allows the next call to overwrite the returned vector; default True
         """
-        ...
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x)·v [d] on these rows."""
-        ...
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
         """∇²f_i(x) on these rows, dense [d, d]."""
-        ...
 
     def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
         """A [m, d] and δ ≥ 0 with ∇²f_i(x) = AᵀA + δI; only of problems that give "factor"."""
-        ...
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """The model's outputs on these rows, without gradients."""
-        ...
 
     def features(self, x: Vec, rows: Rows = None) -> Tensor:
         """The inputs of the last linear layer [n, f], without gradients."""
-        ...
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
         """The mean over these rows j of (∂l_j/∂x)² [d], squared by coordinate, without the regulariser."""
-        ...
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
         """A sum of row gradients, each scaled down to a norm of at most ``bound``, without the regulariser.
@@ -140,23 +121,18 @@ class Objective(Protocol):
 
         Returns the sum [d], a new vector, and λ with the regulariser's gradient λx; λ is a number, or a vector [d].
         """
-        ...
 
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class [c]."""
-        ...
 
     def workspace(self, x: Vec) -> Vec:
         """A copy of x that a descent may overwrite; valid until the next call on any client of this problem."""
-        ...
 
     def take(self, order: Tensor) -> Objective:
         """The same objective with its rows in this order, so that slices are mini-batches without another gather."""
-        ...
 
     def like(self, X: Data, y: Data) -> Objective:
         """The same objective on other rows; its ``work`` is added to this one's."""
-        ...
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> Objective:
         """The same objective with rows of another one in each `grad`: share·f_i(rows) + (1 − share)·other(draw).
@@ -169,14 +145,12 @@ class Objective(Protocol):
             draws: rows of ``other``, an entry for each `grad`; None stands for all
             share: the weight of this objective's mean; default None: each row counts alike
         """
-        ...
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
         """R_j = ∂l_j/∂z_j and φ_j of each row j, with the last layer's outputs z_j = Wφ_j + b, in evaluation mode.
 
         So R_j φ_jᵀ is ∂l_j/∂W, and R_j is ∂l_j/∂b. Raises Unsupported where outputs are not those of a linear layer.
         """
-        ...
 
 
 @runtime_checkable
@@ -195,7 +169,6 @@ class Problem(Protocol):
 
     def inputs(self, X: Data) -> Data:
         """Rows in the form that `bind` and `outputs` take: with dtype, device, and an intercept's column."""
-        ...
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> Objective:
         """The objective f_i of one client's rows.
@@ -205,27 +178,21 @@ class Problem(Protocol):
             y: labels or targets [n]
             w: weights of the rows' losses [n]; default None: 1 each. Only of problems that give "weights"
         """
-        ...
 
     def initial(self, generator: torch.Generator) -> Vec:
         """x₀ [d]."""
-        ...
 
     def outputs(self, x: Vec, X: Data) -> Tensor:
         """The outputs on these rows of the model with parameters x, in evaluation mode."""
-        ...
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """Loss of each row [n]; None where the user's loss returns only a mean."""
-        ...
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """1 for a row that the model classifies rightly, else 0 [n]; None where there are no classes."""
-        ...
 
     def penalty(self, x: Vec) -> float:
         """The regulariser's value at x."""
-        ...
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> Problem:
         """The same problem, a row of label y compared with the outputs of classes ``allowed[y]`` only; None allows all.
@@ -233,15 +200,12 @@ class Problem(Protocol):
         That holds for losses and hits, and for objectives that it binds; `outputs` stay as they are. Parameters and
         buffers are shared with this problem. Raises RecipeError unless there is one output for each class.
         """
-        ...
 
     def buffers(self) -> State | None:
         """Model state that is not part of x, such as BatchNorm statistics; None where there is none."""
-        ...
 
     def load_buffers(self, state: State) -> None:
         """Set that state, for the forward passes that follow."""
-        ...
 
 
 @runtime_checkable
@@ -258,16 +222,12 @@ class Family(Protocol):
             dtype: of x; None for the family's own
             device: torch's name of it
         """
-        ...
 
     def canonical(self, y: Data, classes: int | None) -> Data:
         """A user's labels in the form of data sets: int64 0..C−1, or floats. Raises BadData with the first bad row."""
-        ...
 
     def targets(self, y: Data, classes: int | None) -> Data:
         """Labels in the form that the loss takes. Raises BadData with the first row that has none."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """Settings as plain values, for the record."""
-        ...

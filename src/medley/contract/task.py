@@ -112,12 +112,10 @@ class ReplayPolicy(Protocol):
     @property
     def capacity(self) -> int:
         """The size of the replay memory, in the policy's terms."""
-        ...
 
     @property
     def sample(self) -> int | None:
         """The number of rows held that a step takes; None for all."""
-        ...
 
     def keep(
         self,
@@ -136,7 +134,6 @@ class ReplayPolicy(Protocol):
             before: number of rows of earlier tasks
             generator: the source of random draws
         """
-        ...
 
 
 @dataclass(frozen=True)

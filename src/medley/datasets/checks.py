@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.numbers import integer, take
+from ..contract import BadData, RecipeError, integer, take
 from ..numerics.scaling import Scaling
 from ..rows.fields import tensors
 from .splits import check_finite

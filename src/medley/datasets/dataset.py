@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import Settings, checked
+from ..contract import BadData, RecipeError, Settings, checked
 from ..numerics.scaling import Scaling
 from ..rows.columns import differ
 from ..rows.fields import Fields, described, layout

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import checked
+from ..contract import BadData, RecipeError, checked
 from ..numerics.scaling import Scaling
 from ..rows.fields import Fields
 from ..rows.sparse import Sparse

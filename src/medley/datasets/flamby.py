@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..contract.errors import BadData
-from ..contract.settings import checked
+from ..contract import BadData, checked
 from .dataset import Dataset
 from .files import Place, find
 

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import checked
+from ..contract import BadData, RecipeError, checked
 from ..rows.columns import DEEP
 from .dataset import Dataset
 from .files import Place, called, find_folder

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import checked
+from ..contract import BadData, RecipeError, checked
 from ..rows.columns import kept_apart
 from .dataset import Dataset
 

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import checked
+from ..contract import BadData, RecipeError, checked
 from .dataset import Dataset
 from .files import Place, find, read_idx, read_npz, read_records
 

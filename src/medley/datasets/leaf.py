@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData
-from ..contract.settings import checked
+from ..contract import BadData, checked
 from .dataset import Dataset
 from .files import Place, find_folder
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..contract.errors import RecipeError
-from ..contract.settings import checked
+from ..contract import RecipeError, checked
 from ..runtime import streams
 from .dataset import Dataset
 

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import checked
+from ..contract import BadData, RecipeError, checked
 from ..rows.columns import kept_apart
 from ..rows.sparse import Sparse, is_sparse
 from .arrays import given_labels

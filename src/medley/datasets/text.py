@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData
-from ..contract.settings import at_least, checked, in_range
+from ..contract import BadData, at_least, checked, in_range
 from .dataset import Dataset
 from .files import Place, find, read_npz, too_large, unpacked_limit
 from .tokens import Vocabulary

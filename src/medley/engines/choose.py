@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ..contract.client import Engine
-from ..contract.errors import RecipeError
-from ..contract.problem import Problem
+from ..contract import Engine, Problem, RecipeError
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract.client import Client, Descent
-from ..contract.pace import Pace
+from ..contract import Client, Descent, Pace
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, in_memory
 from ..rows.sparse import Sparse

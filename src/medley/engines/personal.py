@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from ..contract.client import Client, Descent, Engine, LocalUpdate
-from ..contract.errors import MedleyError
-from ..contract.types import Vec
+from ..contract import Client, Descent, Engine, LocalUpdate, MedleyError, Vec
 from ..problems.network.shared import PartObjective, of_part
 from .minibatches import simulated_time
 from .seq import Seq

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.client import Client, Descent, Engine, LocalUpdate
-from ..contract.pace import Pace
-from ..contract.problem import Objective
-from ..contract.types import Rows, Vec
+from ..contract import Client, Descent, Engine, LocalUpdate, Objective, Pace, Rows, Vec
 from .minibatches import simulated_time
 from .torch_optimizer import TorchOptimizer
 

@@ -22,11 +22,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..contract import types
-from ..contract.client import Client, Descent, Engine, LocalUpdate
-from ..contract.needs import Need
-from ..contract.problem import Problem
-from ..contract.types import Data, Num, Vec
+from ..contract import Client, Data, Descent, Engine, LocalUpdate, Need, Num, Problem, Vec, types
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..rows.fields import Fields

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.client import Client
-from ..contract.errors import RecipeError
-from ..contract.pace import OptimizerFactory
-from ..contract.types import Vec
+from ..contract import Client, OptimizerFactory, RecipeError, Vec
 
 
 class TorchOptimizer:

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import MedleyError, RecipeError
-from ..contract.tuned import Tuned
-from ..contract.wrapper import Wrapper
+from ..contract import Algorithm, MedleyError, RecipeError, Tuned, Wrapper
 from ..storage import atomic
 from ..storage.as_json import plain
 from .board import Board, kind_of

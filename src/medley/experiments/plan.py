@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError, WireError
-from ..contract.numbers import integer
-from ..contract.tuned import Tuned
+from ..contract import Algorithm, RecipeError, Tuned, WireError, integer
 from ..storage.as_json import plain
 from ..storage.changed_settings import difference
 from ..storage.environment import environment, warn_of_changes
@@ -39,19 +36,15 @@ class Runner(Protocol):
 
     def run(self, method: Method, rounds: int = 100, **options: Any) -> Result:
         """One run of ``method``; ``options`` are those of `medley.run`."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """All settings, as plain values."""
-        ...
 
     def identity(self) -> dict[str, str]:
         """Fingerprints of its parts, see `medley.storage.identity`. Raises RecipeError for a part without one."""
-        ...
 
     def describe(self, seed: int = 0) -> Any:
         """The partition under a seed, see `Federation.describe`."""
-        ...
 
 
 @runtime_checkable
@@ -60,7 +53,6 @@ class Checker(Protocol):
 
     def check(self, methods: Mapping[str, Method], options: Mapping[str, Any]) -> None:
         """Raise the error with which a run of one of ``methods`` would be refused, given its ``options`` by name."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import MedleyError
-from ..contract.tuned import Tuned
-from ..contract.types import Data
+from ..contract import Algorithm, Data, MedleyError, Tuned
 from ..engines.fused.products import linear
 from ..federation.federation import Federation
 from ..federation.run import run

@@ -13,9 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from ..contract.errors import MedleyError, RecipeError
-from ..contract.numbers import integer, take
-from ..contract.settings import check_flag, refuse_unknown
+from ..contract import MedleyError, RecipeError, check_flag, integer, refuse_unknown, take
 from ..runtime.cores import cores
 from ..server.options import RunOptions
 from ..storage import atomic

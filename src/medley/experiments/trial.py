@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..contract import pytree
-from ..contract.client import Client, Engine
-from ..contract.errors import MedleyError
-from ..contract.pace import Pace
-from ..contract.task import TaskView
+from ..contract import Client, Engine, MedleyError, Pace, TaskView, pytree
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed

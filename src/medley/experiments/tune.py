@@ -10,11 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import Diverged, RecipeError
-from ..contract.pace import Pace
-from ..contract.tuned import Tuned
-from ..contract.wrapper import Wrapper
+from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
 from ..storage.directions import directions_of, higher_is_better

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import BadData, RecipeError, Unsupported
-from ..contract.problem import Family, Problem
+from ..contract import Algorithm, BadData, Family, Problem, RecipeError, Unsupported
 from ..datasets import Dataset
 from ..datasets.folders import refuse_parts
 from ..privacy.private import private_part

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, RecipeError, with_names
-from ..contract.problem import Family
+from ..contract import BadData, Family, RecipeError, with_names
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
 from ..datasets.folders import refuse_parts

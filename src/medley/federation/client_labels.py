@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData
-from ..contract.problem import Family
+from ..contract import BadData, Family
 from ..datasets import Dataset
 from ..datasets.arrays import is_text, numbered, refuse_mixed, text_labels
 from ..problems import Logistic

@@ -9,11 +9,7 @@ from typing import Any
 
 import torch
 
-from ..contract.client import Client, Engine
-from ..contract.pace import Pace
-from ..contract.problem import Problem
-from ..contract.task import Replay
-from ..contract.types import Index
+from ..contract import Client, Engine, Index, Pace, Problem, Replay
 from ..runtime import streams
 from .rows import ClientRows
 from .scenario import Scenario

@@ -11,11 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import RecipeError, Stalled
-from ..contract.needs import Need
+from ..contract import Data, Family, Need, Problem, RecipeError, Stalled, State, Vec
 from ..contract.personal import OwnState, PartlyShared, PersonalModels
-from ..contract.problem import Family, Problem, State
-from ..contract.types import Data, Vec
 from ..problems.linear import LeastSquares, Linear
 from ..rows.lazy import Lazy, blocks
 from ..server.options import Metric

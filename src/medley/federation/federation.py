@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import BadData, RecipeError
-from ..contract.numbers import integer
-from ..contract.personal import Patterns
-from ..contract.problem import Family
-from ..contract.settings import Settings
-from ..contract.task import ReplayPolicy
-from ..contract.tuned import Tuned
+from ..contract import Algorithm, BadData, Family, Patterns, RecipeError, ReplayPolicy, Settings, Tuned, integer
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key

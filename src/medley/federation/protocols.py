@@ -20,7 +20,6 @@ class Draw(ClientSource, Protocol):
     @property
     def tested(self) -> bool:
         """Whether there are test rows."""
-        ...
 
     def evaluator(
         self,
@@ -39,7 +38,6 @@ class Draw(ClientSource, Protocol):
 
         Raises RecipeError for figures that cannot be measured.
         """
-        ...
 
 
 @runtime_checkable
@@ -49,15 +47,12 @@ class Population(Protocol):
     @property
     def scenario(self) -> Scenario:
         """Problem, pace, participation, devices, weights, stream and replay."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """The record of all that makes it, in plain values."""
-        ...
 
     def identity(self) -> dict[str, str]:
         """Fingerprints of its parts, see `medley.storage.identity`. Raises RecipeError for a part without one."""
-        ...
 
     def draw(
         self,
@@ -76,7 +71,6 @@ class Population(Protocol):
             device: torch's name of the device
             rounds: the rounds of one task of a stream
         """
-        ...
 
 
 @runtime_checkable
@@ -85,4 +79,3 @@ class SharingPopulation(Population, Protocol):
 
     def sharing(self, patterns: Patterns) -> Population:
         """The same, with these names of shared parameters; see `medley.problems.Network`."""
-        ...

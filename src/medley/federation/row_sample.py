@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import RecipeError
-from ..contract.problem import Problem
-from ..contract.types import Vec
+from ..contract import Problem, RecipeError, Vec
 from ..runtime import streams
 from ..runtime.recent import Recent
 from ..storage.result import Row

@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, Unsupported
-from ..contract.needs import Need
-from ..contract.problem import Family, Objective, Problem
-from ..contract.types import Index, Weights
+from ..contract import BadData, Family, Index, Need, Objective, Problem, Unsupported, Weights
 from ..problems.network import Network
 from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
@@ -32,17 +29,14 @@ class RowTable(Protocol):
     @property
     def X(self) -> Tensor:
         """Inputs."""
-        ...
 
     @property
     def y(self) -> Tensor:
         """Labels or targets."""
-        ...
 
     @property
     def weights(self) -> Tensor | None:
         """Weights of rows."""
-        ...
 
 
 log = logging.getLogger("medley")

@@ -14,16 +14,10 @@ from torch import Tensor, nn
 from .. import engines
 from ..clients.host import ClientHost
 from ..clients.memories import Memories
+from ..contract import Algorithm, Decision, Engine, Need, Problem, Settings, State, Tuned, called_with, needs_of
 from ..contract import pytree as tree
-from ..contract.algorithm import Algorithm
-from ..contract.client import Engine
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
-from ..contract.needs import Need, needs_of
 from ..contract.personal import PartlyShared, PersonalModel
-from ..contract.problem import Problem, State
-from ..contract.settings import Settings, called_with
-from ..contract.tuned import Tuned
-from ..contract.types import Decision
 from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem

@@ -9,11 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.needs import Need
-from ..contract.problem import Family
-from ..contract.sampling import Local
-from ..contract.task import ReplayPolicy
+from ..contract import BadData, Family, Local, Need, RecipeError, ReplayPolicy
 from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number

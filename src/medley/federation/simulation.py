@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.client import Client, Engine
-from ..contract.errors import BadData, RecipeError
-from ..contract.problem import Problem, State
-from ..contract.task import Task, TaskView
-from ..contract.types import Vec
+from ..contract import BadData, Client, Engine, Problem, RecipeError, State, Task, TaskView, Vec
 from ..datasets import Dataset
 from ..runtime.recent import Recent
 from ..scenarios.participation import sampling_of

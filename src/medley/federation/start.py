@@ -10,9 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from ..contract.errors import RecipeError
-from ..contract.problem import Problem
-from ..contract.types import Vec
+from ..contract import Problem, RecipeError, Vec
 from ..datasets import Dataset
 from ..numerics.initial_weights import undrawn
 from ..numerics.scaling import Scaling

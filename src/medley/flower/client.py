@@ -17,10 +17,7 @@ import torch
 from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
-from ..contract import pytree
-from ..contract.client import Client
-from ..contract.errors import BadData, ClientFailed, MedleyError, RecipeError, WireError
-from ..contract.sampling import Local
+from ..contract import BadData, Client, ClientFailed, Local, MedleyError, RecipeError, WireError, pytree
 from ..privacy.accountant import Release, added, epsilon
 from ..privacy.private import private_part
 from ..recipe import Recipe

@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.client import Client, Engine
-from ..contract.errors import BadData, Diverged, Unsupported, WireError
-from ..contract.problem import Problem, State
-from ..contract.types import Vec
+from ..contract import BadData, Client, Diverged, Engine, Problem, State, Unsupported, Vec, WireError
 from ..datasets import Dataset
 from ..federation.clients import ClientFactory
 from ..federation.evaluation import Held, scores

@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import pytree
-from ..contract.client import Client, Engine
+from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView, Vec, pytree
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
-from ..contract.personal import PersonalModels
-from ..contract.problem import Problem, State
-from ..contract.task import TaskView
-from ..contract.types import Vec
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan

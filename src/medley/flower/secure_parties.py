@@ -19,9 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import pytree
-from ..contract.errors import MedleyError, WireError
-from ..contract.message import Packed, nbytes
+from ..contract import MedleyError, Packed, WireError, nbytes, pytree
 from ..secure import tables
 from ..secure.ring import Field, Ring
 from ..secure.tables import ID, Opening

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import logs
 from .. import recipe as recipes
-from ..contract.algorithm import Algorithm
-from ..contract.errors import MedleyError, RecipeError, Unsupported, WireError
-from ..contract.needs import Need
+from ..contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
 from ..federation.run import run
 from ..privacy.private import private_part
 from ..recipe import Recipe

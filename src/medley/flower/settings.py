@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import recipe as recipes
-from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError
-from ..contract.tuned import Tuned
+from ..contract import Algorithm, RecipeError, Tuned
 from ..privacy.private import private_part
 from ..recipe import Recipe
 

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..contract import pytree
-from ..contract.algorithm import Algorithm
-from ..contract.errors import WireError
+from ..contract import Algorithm, WireError, pytree
 from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring

@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..contract import pytree
-from ..contract.errors import MedleyError, Unsupported, WireError
+from ..contract import MedleyError, PartlyShared, State, Unsupported, WireError, pytree
 from ..contract.message import Form, Packed, form_of, is_finite, nbytes
-from ..contract.personal import PartlyShared
-from ..contract.problem import State
 from ..secure.ring import Ring
 from ..wire.codec import resending
 from ..wire.connection import Host

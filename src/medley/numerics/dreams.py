@@ -17,8 +17,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract.problem import State
-from ..contract.types import Vec
+from ..contract import State, Vec
 from .distillation import distillation
 
 SOFT = 20.0

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from ..contract.errors import Stalled
-from ..contract.settings import above, at_least, below
+from ..contract import Stalled, above, at_least, below
 
 AskLosses = Callable[[Sequence[float]], Sequence[float]]
 """f(x − ηp) for every η, in order, by one exchange."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from ..contract.errors import RecipeError
-from ..contract.sampling import Sampling
+from ..contract import RecipeError, Sampling
 
 GRID = 1e-3
 """The step of privacy losses on their grid; wider for noise below z = 0.3, whose losses are large.

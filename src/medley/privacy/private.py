@@ -37,15 +37,9 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort, Replies
+from ..contract import Algorithm, Cohort, Local, Message, Need, Packed, Replies, Sampling, Vec, Wrapper, WrapperServer
 from ..contract.errors import BudgetSpent, RecipeError, Unsupported
-from ..contract.message import Message, Packed
-from ..contract.needs import Need
-from ..contract.sampling import Local, Sampling
 from ..contract.settings import above, at_least, below, positive
-from ..contract.types import Vec
-from ..contract.wrapper import Wrapper, WrapperServer
 from ..runtime.streams import Secret
 from ..storage.as_json import plain
 from . import accountant, skellam

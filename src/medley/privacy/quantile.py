@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Checked, above, below, positive
+from ..contract import Checked, RecipeError, above, below, positive
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
-from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort, OnLate, Replies
-from ..contract.errors import RecipeError, Unsupported
-from ..contract.message import Message, Packed
-from ..contract.problem import State
-from ..contract.sampling import Sampling
+from ..contract import Algorithm, Cohort, Message, OnLate, Packed, RecipeError, Replies, Sampling, State, Unsupported
 from ..runtime.handed import handed
 
 U = TypeVar("U", bound=Message)
@@ -24,7 +19,6 @@ class Noisy(Protocol):
 
     def sum(self, replies: Replies[Any], up: type[Message], exchange: str, weight: float) -> Packed:
         """``weight`` times the sum of the bounded replies, with noise."""
-        ...
 
 
 @runtime_checkable
@@ -33,7 +27,6 @@ class Refuses(Protocol):
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with this reason."""
-        ...
 
 
 class Hidden:

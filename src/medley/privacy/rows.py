@@ -15,17 +15,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..contract.algorithm import Algorithm
+from ..contract import Algorithm, Local, LocalLoss, Message, Need, Objective, Pace, PartlyShared, Rows, Sampling, Vec
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, MedleyError, Unsupported
-from ..contract.message import Message
-from ..contract.needs import Need
-from ..contract.pace import Pace
-from ..contract.personal import PartlyShared
-from ..contract.problem import LocalLoss, Objective
-from ..contract.sampling import Local, Sampling
-from ..contract.types import Rows, Vec
 from ..engines.seq import Seq
 from ..runtime.handed import handed
 from ..runtime.streams import Secret

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..contract.errors import BadData
-from ..contract.types import Data
+from ..contract import BadData, Data
 from ..rows.lazy import Lazy
 
 

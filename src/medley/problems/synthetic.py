@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.settings import Settings
-from ..contract.types import Vec
+from ..contract import Settings, Vec
 from ..runtime import streams
 from .linear import LeastSquares, Linear, Logistic
 

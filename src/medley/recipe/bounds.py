@@ -7,8 +7,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..contract.errors import RecipeError
-from ..contract.message import LIMIT
+from ..contract import LIMIT, RecipeError
 
 NUMBERS, TENSORS = LIMIT // 4, 10_000
 """The most numbers of a network, which are what one message carries in float32, and the most tensors."""

@@ -13,10 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError
-from ..contract.settings import describe
-from ..contract.tuned import Tuned
+from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario

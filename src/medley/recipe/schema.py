@@ -17,11 +17,7 @@ from typing import Any, Protocol
 from typing_extensions import get_protocol_members
 
 from .. import algorithms, datasets, models, problems, replay, robust, scenarios
-from ..contract.algorithm import Algorithm
-from ..contract.annotation import ValueType, in_words, kinds
-from ..contract.problem import Family
-from ..contract.settings import describe
-from ..contract.task import ReplayPolicy
+from ..contract import Algorithm, Family, ReplayPolicy, ValueType, describe, in_words, kinds
 from ..experiments.compare import presets
 from ..secure import SecureSum
 from ..server.options import RunOptions
@@ -40,7 +36,6 @@ class Schedule(Protocol):
 
     def __call__(self, round: int) -> float:
         """The factor of a round."""
-        ...
 
 
 def having(module: Any, protocol: Any) -> dict[str, Any]:

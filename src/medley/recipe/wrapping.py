@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from .. import privacy, robust
-from ..contract.algorithm import Algorithm
-from ..contract.tuned import Tuned
-from ..contract.wrapper import Wrapper
+from ..contract import Algorithm, Tuned, Wrapper
 from .build import Builder
 from .schema import FOLDS, methods
 

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Settings
+from ..contract import RecipeError, Settings
 
 
 @dataclass(frozen=True)

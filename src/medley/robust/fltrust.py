@@ -15,8 +15,7 @@ from typing import Annotated
 
 import torch
 
-from ..contract.errors import TooFewReplies
-from ..contract.settings import at_least
+from ..contract import TooFewReplies, at_least
 from .rule import NOTHING, Fold, Folded, Rows, Told, distances, products
 
 

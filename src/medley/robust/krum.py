@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..contract.errors import TooFewReplies
-from ..contract.settings import at_least
+from ..contract import TooFewReplies, at_least
 from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared_distances
 
 

@@ -8,10 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort, OnLate, Replies
-from ..contract.errors import RecipeError, TooFewReplies, Unsupported, WireError
-from ..contract.message import Message
+from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
 from ..runtime.handed import handed
 from .rule import Fold, Told, liars_among
 

@@ -36,12 +36,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm
-from ..contract.cohort import Cohort
-from ..contract.errors import Unsupported
-from ..contract.needs import Need
-from ..contract.types import Vec
-from ..contract.wrapper import Wrapper, WrapperServer
+from ..contract import Algorithm, Cohort, Need, Unsupported, Vec, Wrapper, WrapperServer
 from .replies import RobustCohort
 from .rule import Fold
 

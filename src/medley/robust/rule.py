@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract.errors import TooFewReplies
-from ..contract.settings import Checked, at_least, below
+from ..contract import Checked, TooFewReplies, at_least, below
 
 Rows = Float[Tensor, "a d"]
 """One vector of every reply, a reply in each row."""

@@ -30,21 +30,17 @@ class RowSource(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows, and the shape of one."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the rows that `read` returns."""
-        ...
 
     @property
     def cheap(self) -> bool:
         """Whether all rows can be read for a fingerprint, as those of a file."""
-        ...
 
     def read(self, rows: np.ndarray) -> Tensor:
         """These rows, in this order, in memory."""
-        ...
 
 
 class Mapped:

@@ -13,10 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import BadData, MedleyError, RecipeError
-from ..contract.message import Packed
-from ..contract.settings import Checked, above, at_least, at_most, below
-from ..contract.task import Lies
+from ..contract import BadData, Checked, Lies, MedleyError, Packed, RecipeError, above, at_least, at_most, below
 from ..numerics.shares import most_of
 from ..runtime.streams import generator, rng
 

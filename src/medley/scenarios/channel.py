@@ -8,8 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Checked, at_least, positive
+from ..contract import Checked, RecipeError, at_least, positive
 from .laws import Law, Number, is_number
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Settings
+from ..contract import RecipeError, Settings
 from ..runtime.clock import Device
 from ..runtime.streams import rng
 from .laws import LogUniform, Spread, check_lengths, is_law, is_number, of_client, plain

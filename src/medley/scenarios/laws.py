@@ -11,8 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Settings
+from ..contract import RecipeError, Settings
 
 Number = float | int
 
@@ -23,7 +22,6 @@ class Law(Protocol):
 
     def draw(self, rng: np.random.Generator) -> Number:
         """One number, from ``rng`` alone."""
-        ...
 
 
 Spread = Number | Sequence[Number] | np.ndarray | Law

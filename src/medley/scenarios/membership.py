@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from ..contract.errors import RecipeError
-from ..contract.settings import Settings
+from ..contract import RecipeError, Settings
 
 
 @runtime_checkable
@@ -21,7 +20,6 @@ class Members(Protocol):
             round: from 1; 0, before the first, has the members of round 1
             clients: the number of clients that are ever members
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import torch
 
+from ..contract import RecipeError, Settings, check_flags
 from ..contract import pace as contract
-from ..contract.errors import RecipeError
-from ..contract.settings import Settings, check_flags
 from ..runtime.streams import rng
 from .laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
 

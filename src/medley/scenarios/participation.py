@@ -9,9 +9,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int64, Real
 
-from ..contract.errors import RecipeError
-from ..contract.sampling import Sampling
-from ..contract.settings import Checked, Settings, at_least, check_flags
+from ..contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
 from ..runtime.streams import rng
 from .laws import Number, is_number
 
@@ -34,7 +32,6 @@ class Participation(Protocol):
             sizes: Rows of each client [n].
             seed: Of the run; the stream is (seed, round, "cohort").
         """
-        ...
 
 
 def sampling_of(rule: Participation, clients: int) -> Sampling | None:

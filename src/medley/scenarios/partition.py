@@ -9,8 +9,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import Checked, at_least
+from ..contract import BadData, Checked, RecipeError, at_least
 from ..runtime.streams import rng
 from .dealing import (
     Column,
@@ -35,7 +34,6 @@ class Partition(Protocol):
     @property
     def clients(self) -> int | None:
         """The number of clients; None where it depends on the data."""
-        ...
 
     def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
         """Deal the rows 0..n-1; no row goes to two clients.
@@ -50,7 +48,6 @@ class Partition(Protocol):
             RecipeError: The rule does not suit the data.
             BadData: The data itself is at fault.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.errors import BadData, RecipeError, WireError
-from ..contract.settings import Settings
+from ..contract import BadData, RecipeError, Settings, WireError
 from .dealing import Column, Parts
 
 log = logging.getLogger("medley")

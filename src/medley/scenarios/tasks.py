@@ -14,9 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.settings import Settings, check_flags
-from ..contract.task import Mode
+from ..contract import BadData, Mode, RecipeError, Settings, check_flags
 from ..runtime import streams
 from .laws import Number, is_number
 
@@ -46,17 +44,14 @@ class Stream(Protocol):
     @property
     def mode(self) -> Mode:
         """Outputs that a row is compared with: "task" those of its task, "class" those seen so far, "domain" all."""
-        ...
 
     @property
     def tasks(self) -> int:
         """The number of tasks."""
-        ...
 
     @property
     def own_order(self) -> bool:
         """Whether every client has the tasks in an order of its own."""
-        ...
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """The tasks in order.
@@ -71,7 +66,6 @@ class Stream(Protocol):
             RecipeError: The rule does not suit the data.
             BadData: The rows cannot be cut into so many tasks.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
-from ..contract.errors import Unsupported
-from ..contract.needs import Need
+from ..contract import Need, Unsupported
 from ..runtime import stopwatch, streams
 from ..runtime.handed import handed
 from ..wire.connection import Connection, Host
@@ -43,7 +42,6 @@ class Clients(Protocol):
     @property
     def parties(self) -> Parties:
         """The clients' side of the protocol."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +50,6 @@ class ReachesParties(Connection, Protocol):
 
     def clients(self, exchange: Exchange, ring: Ring) -> Clients:
         """The clients of one exchange; nothing is sent yet."""
-        ...
 
 
 class SecureConnection:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import MedleyError, RecipeError, WireError
-from ..contract.message import Packed
+from ..contract import MedleyError, Packed, RecipeError, WireError
 from ..wire.clip import LEVELS as LEVELS_OF_NOISE
 from ..wire.clip import Clip
 

@@ -25,21 +25,17 @@ class Parties(Protocol):
 
     def keys(self, ids: Sequence[int]) -> Mapping[int, bytes]:
         """Public keys; see `Party.keys`."""
-        ...
 
     def shares(
         self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
     ) -> Mapping[int, Mapping[int, bytes]]:
         """Sealed shares of each client for its neighbours; ``least`` are the thresholds. See `Party.shares`."""
-        ...
 
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
         """Masked vectors, client by client. ``sealed`` are the shares for each client. See `Party.masked`."""
-        ...
 
     def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Mapping[int, Opening]:
         """Shares for the opening; each client is told who of its neighbourhood stayed and who left."""
-        ...
 
 
 @dataclass

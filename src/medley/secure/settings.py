@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..contract.errors import RecipeError, WireError
-from ..contract.settings import Checked, at_least, in_range, positive
+from ..contract import Checked, RecipeError, WireError, at_least, in_range, positive
 from ..numerics.shares import least_of
 
 SPARSE = 50

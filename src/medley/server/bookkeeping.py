@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..contract.errors import RecipeError
-from ..contract.problem import State
+from ..contract import RecipeError, State
 from ..wire.arrival import Arrival
 from ..wire.exchange import Tag
 from ..wire.ledger import Ledger

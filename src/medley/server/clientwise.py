@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import MedleyError
-from ..contract.personal import PartlyShared, PersonalModel
-from ..contract.problem import Problem
+from ..contract import Algorithm, MedleyError, PartlyShared, PersonalModel, Problem
 from ..storage.result import Row
 from ..wire.connection import Connection
 from ..wire.exchange import Exchange, in_blocks

@@ -12,12 +12,7 @@ from typing import Any
 
 import torch
 
-from ..contract.algorithm import MessageTypes
-from ..contract.cohort import OnLate
-from ..contract.errors import MedleyError
-from ..contract.message import Message, Packed, nbytes
-from ..contract.sampling import Local, Sampling
-from ..contract.task import Lies, Task
+from ..contract import Lies, Local, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
 from ..runtime import streams
 from ..runtime.clock import Device
 from ..runtime.handed import handed

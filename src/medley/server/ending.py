@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ..contract.errors import Diverged, Stalled
-from ..contract.personal import PartlyShared
-from ..contract.problem import Problem
+from ..contract import Diverged, PartlyShared, Problem, Stalled
 from ..storage.result import Row, Status
 
 LAST = 3

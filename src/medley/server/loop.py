@@ -14,11 +14,8 @@ from typing import Any
 
 import torch
 
-from ..contract import pytree
-from ..contract.algorithm import Algorithm
+from ..contract import Algorithm, State, Vec, pytree
 from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, with_names
-from ..contract.problem import State
-from ..contract.types import Vec
 from ..runtime import deferred, stopwatch, streams
 from ..runtime.clock import Device
 from ..storage import run_folder

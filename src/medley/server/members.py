@@ -7,9 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import RecipeError
-from ..contract.task import TaskView
+from ..contract import Algorithm, RecipeError, TaskView
 from ..storage.events import Events
 from .cohort import LiveCohort
 from .protocols import ClientSource

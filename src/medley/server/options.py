@@ -10,10 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.annotation import kinds
-from ..contract.errors import RecipeError
-from ..contract.numbers import integer, take
-from ..contract.settings import Checked, at_least, describe
+from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
 from ..secure import SecureSum
 from ..storage.directions import SAID, directions_of, higher_is_better
 from ..storage.result import Row

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from ..contract.client import Client, Engine
-from ..contract.personal import PersonalModels
-from ..contract.problem import Problem, State
-from ..contract.task import TaskView
-from ..contract.types import Vec
+from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView, Vec
 from ..storage.result import Row
 
 
@@ -19,30 +15,24 @@ class ClientSource(Protocol):
     @property
     def problem(self) -> Problem:
         """The problem that clients work on, with all outputs allowed."""
-        ...
 
     @property
     def rounds_per_task(self) -> int | None:
         """Rounds of one task; None without a stream."""
-        ...
 
     @property
     def task_count(self) -> int:
         """The number of tasks; 1 without a stream."""
-        ...
 
     @property
     def first_steps(self) -> list[int]:
         """The first step at which a client meets each task."""
-        ...
 
     def view(self, round: int) -> TaskView:
         """The task of this round: its number, its classes, and each client's share p_i of its rows."""
-        ...
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Ids of the clients that take part in this round, ascending."""
-        ...
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, without its memory.
@@ -55,7 +45,6 @@ class ClientSource(Protocol):
 
         Raises MedleyError where the client is on another machine.
         """
-        ...
 
 
 @runtime_checkable
@@ -70,12 +59,10 @@ class Evaluator(Protocol):
             buffers: its buffers, None where there are none
             round: the number of the round, from 0 for x₀
         """
-        ...
 
     @property
     def own_tests(self) -> bool:
         """Whether clients have test rows of their own."""
-        ...
 
     def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
         """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ...
@@ -86,12 +73,9 @@ class Evaluator(Protocol):
             round: the number of the round
             models: gives the models that clients use; None where all use x
         """
-        ...
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
         """Test accuracy on every task, of the model after this round; empty where there are no classes."""
-        ...
 
     def remedy(self, advice: str) -> str:
         """The remedy for numbers that run away: smaller rows where those are the likely cause, else ``advice``."""
-        ...

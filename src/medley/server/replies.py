@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from ..contract.cohort import BoundedSum, Cohort
-from ..contract.errors import MedleyError, TooFewReplies
-from ..contract.message import Message, Packed
+from ..contract import BoundedSum, Cohort, MedleyError, Message, Packed, TooFewReplies
 from ..runtime import stopwatch
 from ..wire.clip import Clip
 from ..wire.fold import Fold

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..contract.errors import RecipeError
-from ..contract.needs import Need
-from ..contract.numbers import integer, real, take
-from ..contract.settings import Settings
+from ..contract import Need, RecipeError, Settings, integer, real, take
 from ..numerics.shares import least_of
 
 

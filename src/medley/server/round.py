@@ -6,10 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import Diverged, MedleyError
-from ..contract.message import is_finite
-from ..contract.types import Vec
+from ..contract import Algorithm, Diverged, MedleyError, Vec, is_finite
 from ..runtime import deferred
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..contract.cohort import OnLate
-from ..contract.errors import TooFewReplies
+from ..contract import OnLate, TooFewReplies
 from ..runtime.clock import Device
 from ..wire.arrival import Arrival
 from ..wire.connection import Connection

@@ -23,8 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..contract.errors import WireError
-from ..contract.problem import State
+from ..contract import State, WireError
 from . import atomic
 from .checksum import checksum, refuse_damage
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..contract.errors import BadData, RecipeError
-from ..contract.types import Decision
+from ..contract import BadData, Decision, RecipeError
 from ..numerics.scaling import Scaling
 from ..rows.columns import (
     TARGETS,

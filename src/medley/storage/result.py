@@ -18,8 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..contract.errors import MedleyError, RecipeError, WireError, with_names
-from ..contract.problem import State
+from ..contract import MedleyError, RecipeError, State, WireError, with_names
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules

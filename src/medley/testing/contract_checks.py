@@ -9,9 +9,7 @@ import torch
 
 from .. import engines
 from ..clients.host import ClientHost
-from ..contract import pytree
-from ..contract.errors import Unsupported
-from ..contract.needs import Need
+from ..contract import Need, Unsupported, pytree
 from ..problems import Network
 from ..runtime import streams
 from ..scenarios import Fixed, Membership

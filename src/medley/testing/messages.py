@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..contract.algorithm import Algorithm
-from ..contract.errors import MedleyError
+from ..contract import Algorithm, MedleyError
 from ..storage.result import Result
 from ..wire.codecs import Cast
 from .card import Line, card, has_card

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ..contract.algorithm import Algorithm
-from ..contract.needs import Need
+from ..contract import Algorithm, Need
 from ..federation.federation import Federation
 from ..federation.run import run
 from ..problems import Network

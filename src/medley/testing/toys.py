@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract.needs import Need
-from ..contract.problem import Family
+from ..contract import Family, Need
 from ..federation.federation import Federation
 from ..models import mlp
 from ..problems import Network, Softmax, quadratics

@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import ClientFailed, RecipeError, WireError
-from ..contract.message import Packed
-from ..contract.numbers import real, take
-from ..contract.settings import Settings, check_flags
+from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, check_flags, real, take
 from ..runtime import streams
 from ..runtime.handed import handed
 from ..wire.connection import Host, Transport

@@ -23,10 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import pytree
-from ..contract.errors import MedleyError, RecipeError
-from ..contract.numbers import integer, take
-from ..contract.settings import Settings
+from ..contract import MedleyError, RecipeError, Settings, integer, pytree, take
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange

@@ -19,9 +19,7 @@ from typing import Any
 
 import torch
 
-from ..contract import pytree
-from ..contract.errors import MedleyError, RecipeError
-from ..contract.settings import Settings
+from ..contract import MedleyError, RecipeError, Settings, pytree
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange

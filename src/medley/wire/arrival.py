@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contract.message import Packed
-from ..contract.problem import State
+from ..contract import Packed, State
 from .exchange import Tag
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from ..contract.errors import MedleyError
-from ..contract.message import Packed
+from ..contract import MedleyError, Packed
 
 LEVELS = 1 << 16
 """Whole levels of a field's bound, where clients add noise to whole numbers.

@@ -13,8 +13,7 @@ from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..contract.message import Packed
-from ..contract.settings import Settings
+from ..contract import Packed, Settings
 
 Kept = Mapping[str, Tensor]
 """The state of a codec for one client and one method: tensors by field."""
@@ -35,12 +34,10 @@ class Codec(Protocol):
     @property
     def both_ways(self) -> bool:
         """True if requests are encoded too; False for a codec of replies."""
-        ...
 
     @property
     def remembers(self) -> bool:
         """True if `keep` returns anything."""
-        ...
 
     def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
         """Encode a message for the wire.
@@ -50,15 +47,12 @@ class Codec(Protocol):
             kept: the codec's state [field -> tensor], as the last `keep` returned it; empty at first
             rng: opens the random stream of this message
         """
-        ...
 
     def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
         """Decode a message, with floating-point tensors in ``dtype``. Fields and shapes are those before `encode`."""
-        ...
 
     def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
         """The state for the next reply, from this one before (``packed``) and after (``decoded``) the round trip."""
-        ...
 
 
 @dataclass(frozen=True)

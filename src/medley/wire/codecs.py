@@ -9,10 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.errors import RecipeError
-from ..contract.message import Packed
-from ..contract.numbers import integer, real, take
-from ..contract.settings import Settings, check_flags
+from ..contract import Packed, RecipeError, Settings, check_flags, integer, real, take
 from ..numerics.shares import least_of
 from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ..contract.algorithm import Algorithm
-from ..contract.message import Packed
-from ..contract.problem import Problem
+from ..contract import Algorithm, Packed, Problem
 from .codec import Codec
 from .exchange import Exchange, Tag
 from .fold import Fold
@@ -23,23 +21,18 @@ class MemoryVersions(Protocol):
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
         """The acknowledged memory, or None before the first. Raises WireError where it is not held."""
-        ...
 
     def peek(self, client: int, acked: Tag | None) -> Any:
         """The acknowledged memory, or None where there is none; nothing changes."""
-        ...
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """Keep a pending version beside the acknowledged one."""
-        ...
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """The acknowledged memory of every client that has one."""
-        ...
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Restore memories from `save`, each after the earlier versions of its client."""
-        ...
 
 
 @runtime_checkable
@@ -49,41 +42,33 @@ class Host(Protocol):
     @property
     def algorithm(self) -> Algorithm[Any, Any]:
         """The method that clients run."""
-        ...
 
     @property
     def problem(self) -> Problem:
         """The problem that clients work on."""
-        ...
 
     @property
     def codec(self) -> Codec:
         """The codec of the run."""
-        ...
 
     @property
     def memories(self) -> MemoryVersions:
         """The clients' memories."""
-        ...
 
     @property
     def seed(self) -> int:
         """The run's seed."""
-        ...
 
     @property
     def device(self) -> str:
         """Torch's name of the device that clients compute on."""
-        ...
 
     @property
     def remembers(self) -> bool:
         """True if anything is kept of a client between calls: a memory, or the codec's state."""
-        ...
 
     def without_memories(self) -> Host:
         """A copy that holds no memories, for workers that are sent them with every request."""
-        ...
 
     def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
         """Run one block of an exchange. Returns its replies and the pending memories by client.
@@ -93,7 +78,6 @@ class Host(Protocol):
             block: number of the block, an index of ``exchange.blocks``
             memories: acknowledged memories by client; no entry before the first
         """
-        ...
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
         """Raise WireError unless client i's reply is of the type that its method declares.
@@ -104,7 +88,6 @@ class Host(Protocol):
             packed: its reply, decoded
             finite: False leaves out the search for NaN and infinities; default True
         """
-        ...
 
 
 @runtime_checkable
@@ -116,19 +99,15 @@ class Connection(Protocol):
 
         A reply from another machine goes through `Host.check` before it is folded or yielded.
         """
-        ...
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' acknowledged memories by id; empty where clients keep their own."""
-        ...
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Restore memories from `save`, each after the earlier versions of its client."""
-        ...
 
     def close(self) -> None:
         """Release workers and connections. A second call does nothing."""
-        ...
 
 
 @runtime_checkable
@@ -138,7 +117,6 @@ class Placed(Connection, Protocol):
     @property
     def place(self) -> str:
         """The place and the reason, for the record."""
-        ...
 
 
 @runtime_checkable
@@ -148,7 +126,6 @@ class SecureSums(Connection, Protocol):
     @property
     def sums_only(self) -> bool:
         """True."""
-        ...
 
 
 @runtime_checkable
@@ -157,7 +134,6 @@ class Transport(Protocol):
 
     def open(self, host: Host) -> Connection:
         """Begin a run with the clients of ``host``."""
-        ...
 
 
 @runtime_checkable
@@ -167,4 +143,3 @@ class FaultyTransport(Transport, Protocol):
     @property
     def faults(self) -> str:
         """The faults in words, part of the run's identity; "" for none."""
-        ...

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..contract.message import Packed
-from ..contract.problem import State
+from ..contract import Packed, State
 from .clip import Clip
 
 Tag = tuple[int, int]

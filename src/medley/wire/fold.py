@@ -9,9 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract.errors import MedleyError, WireError
-from ..contract.message import Packed
-from ..contract.problem import State
+from ..contract import MedleyError, Packed, State, WireError
 from ..runtime import stopwatch
 from .exchange import Exchange
 

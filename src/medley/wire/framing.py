@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.errors import WireError
-from ..contract.message import LIMIT, Packed
+from ..contract import LIMIT, Packed, WireError
 
 _DTYPES = {
     str(t).removeprefix("torch."): t

@@ -65,14 +65,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from ...contract.algorithm import Algorithm, on_client
-from ...contract.client import Client
-from ...contract.cohort import Cohort
-from ...contract.errors import RecipeError
-from ...contract.messages import Model
-from ...contract.needs import Need
-from ...contract.settings import positive
-from ...contract.types import Vec
+from ...contract import Algorithm, Client, Cohort, Model, Need, RecipeError, Vec, on_client, positive
 from . import paper
 from .joint import Joint
 from .messages import Anchor, Memory, Server, Snapshot, Update

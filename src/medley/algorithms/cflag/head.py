@@ -9,9 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract.client import Client
-from ...contract.problem import Objective
-from ...contract.types import Vec
+from ...contract import Client, Objective, Vec
 from ...numerics.sums import bounded
 from .messages import Head, Memory, Slopes
 

@@ -63,14 +63,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from ...contract.algorithm import Algorithm, on_client
-from ...contract.client import Client
-from ...contract.cohort import Cohort
-from ...contract.errors import RecipeError, WireError
-from ...contract.messages import Model, Step
-from ...contract.needs import Need
-from ...contract.settings import positive
-from ...contract.types import Vec
+from ...contract import Algorithm, Client, Cohort, Model, Need, RecipeError, Step, Vec, WireError, on_client, positive
 from ...numerics.sums import weighted
 from . import head
 from .head import HeadCorrection, block

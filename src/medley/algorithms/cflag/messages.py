@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract.message import Message
-from ...contract.types import Vec
+from ...contract import Message, Vec
 
 Head = Float[Tensor, " k"]
 """Entries of the last layer: the weights of each output, followed by its bias if there is one [k]."""

@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...contract.client import Client
-from ...contract.cohort import Cohort
-from ...contract.errors import RecipeError
-from ...contract.types import Vec
+from ...contract import Client, Cohort, RecipeError, Vec
 from ...numerics.sums import mean
 from .messages import Anchor, Memory, Server, Snapshot, Update
 from .walk import Form, Walk

@@ -10,10 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...contract.client import Client
-from ...contract.errors import RecipeError, TooFewReplies
-from ...contract.problem import Objective
-from ...contract.types import Rows, Vec
+from ...contract import Client, Objective, RecipeError, Rows, TooFewReplies, Vec
 from ...numerics.iag import Table
 from ...numerics.sums import bounded
 from .head import HeadCorrection

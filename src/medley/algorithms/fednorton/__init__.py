@@ -81,14 +81,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...contract.algorithm import Algorithm, on_client
-from ...contract.client import Client, LocalUpdate
-from ...contract.cohort import Cohort
-from ...contract.errors import Unsupported
-from ...contract.message import Message
+from ...contract import Algorithm, Client, Cohort, LocalUpdate, Message, Need, Num, Unsupported, Vec, number, on_client
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
-from ...contract.needs import Need
-from ...contract.types import Num, Vec, number
 from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 

@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.client import Client, LocalUpdate
-from ...contract.needs import Need
-from ...contract.problem import Problem, State
-from ...contract.types import Vec, column, entries
+from ...contract import Client, LocalUpdate, Need, Problem, State, Vec, column, entries
 
 GROWTH, LESS = (1.0, 1.25), (1.0, 1.9)
 """The growth beyond which a descent is made again, and the factor by which shorter steps have to lower it to count: of

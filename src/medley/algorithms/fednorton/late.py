@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...contract.cohort import Replies
-from ...contract.messages import TimedStep
-from ...contract.types import Vec
+from ...contract import Replies, TimedStep, Vec
 
 Share = float | Tensor
 DECAY, FORGET, KEPT = 0.9, 0.01, 0.5

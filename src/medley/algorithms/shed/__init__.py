@@ -64,14 +64,8 @@ from typing import Annotated, Literal
 
 import torch
 
-from ...contract.algorithm import Algorithm, on_client
-from ...contract.client import Client
-from ...contract.cohort import Cohort
-from ...contract.errors import RecipeError, TooFewReplies
-from ...contract.messages import Line, Losses
-from ...contract.needs import Need
+from ...contract import Algorithm, Client, Cohort, Line, Losses, Need, RecipeError, TooFewReplies, Vec, on_client
 from ...contract.settings import at_least, in_range, positive
-from ...contract.types import Vec
 from ...numerics.compress import restore
 from ...numerics.curvature import Sketch
 from ...numerics.linesearch import Alpha, Beta, Tries, backtrack, candidates

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...contract.client import Client
-from ...contract.messages import Losses
-from ...contract.types import Vec
+from ...contract import Client, Losses, Vec
 from ...numerics.compress import Codes, Scales, exponents, quantise, restore, spoils
 from ...numerics.curvature import Factor, Vectors, excess
 from .messages import Attempt, AttemptedPoint, Memory, Point, Report, Server

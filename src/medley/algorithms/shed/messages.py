@@ -8,8 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...contract.message import Message
-from ...contract.types import Vec
+from ...contract import Message, Vec
 from ...numerics.curvature import Sketch, Spectrum, Values, Vectors
 from ...numerics.quasinewton import Curve
 

@@ -13,12 +13,7 @@ from typing import Literal
 
 import torch
 
-from ...contract.client import Client
-from ...contract.cohort import Cohort
-from ...contract.errors import MedleyError, TooFewReplies
-from ...contract.messages import Line, Losses
-from ...contract.problem import Objective
-from ...contract.types import Vec
+from ...contract import Client, Cohort, Line, Losses, MedleyError, Objective, TooFewReplies, Vec
 from ...numerics.curvature import Factor, Values, Vectors, decompose
 from .messages import Attempt, Memory, Report, Server
 

@@ -22,10 +22,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ...contract.client import Client, Descent, Engine, LocalUpdate
-from ...contract.pace import Pace
-from ...contract.problem import Problem
-from ...contract.types import Vec, column
+from ...contract import Client, Descent, Engine, LocalUpdate, Pace, Problem, Vec, column
 from ...problems.linear import LinearProblem
 from ..minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
 from ..seq import Seq

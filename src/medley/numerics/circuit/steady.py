@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract.errors import RecipeError
-from ...contract.types import Vec
+from ...contract import RecipeError, Vec
 from ..chunks import spans
 
 

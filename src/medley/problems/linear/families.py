@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract.errors import BadData, RecipeError
-from ...contract.types import Data
+from ...contract import BadData, Data, RecipeError
 from ...rows.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
 from ..labels import is_one_hot

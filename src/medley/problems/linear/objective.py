@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...contract.problem import LocalLoss, Objective
-from ...contract.types import Data, Rows, Vec, Weights
+from ...contract import Data, LocalLoss, Objective, Rows, Vec, Weights
 from ...numerics.sums import shortening
 from ...rows.joint import Beside, Labelled
 from ...rows.sparse import Sparse

@@ -8,10 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...contract.errors import RecipeError
-from ...contract.needs import Need
-from ...contract.problem import State
-from ...contract.types import Data, Vec, Weights
+from ...contract import Data, Need, RecipeError, State, Vec, Weights
 from ...runtime.meter import Meter
 from .loss import LinearLoss
 from .model import LinearModel

@@ -14,12 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ...contract.errors import BadData, RecipeError
-from ...contract.needs import Need
-from ...contract.personal import Patterns
-from ...contract.problem import Problem
-from ...contract.settings import Settings
-from ...contract.types import Data
+from ...contract import BadData, Data, Need, Patterns, Problem, RecipeError, Settings
 from ...numerics.initial_weights import redrawn
 from ...rows.fields import Fields, described
 from ...rows.lazy import in_memory

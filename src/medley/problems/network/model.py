@@ -14,9 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from ...contract.errors import RecipeError
-from ...contract.problem import State
-from ...contract.types import Data, Decision, Vec, Weights
+from ...contract import Data, Decision, RecipeError, State, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable

@@ -6,8 +6,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ...contract.errors import RecipeError
-from ...contract.personal import Patterns
+from ...contract import Patterns, RecipeError
 
 BODY, BUT_NORMS = "body", "all but norms"
 """Words in the place of names: all layers but the one that runs last, and all but normalisation layers."""

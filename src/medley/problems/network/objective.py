@@ -13,9 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
-from ...contract.errors import Unsupported
-from ...contract.problem import LocalLoss, Objective
-from ...contract.types import Data, Rows, Vec, Weights
+from ...contract import Data, LocalLoss, Objective, Rows, Unsupported, Vec, Weights
 from ...numerics.sums import shortening
 from ...rows.fields import Inputs, inputs_of, several
 from ...rows.joint import Beside, Labelled

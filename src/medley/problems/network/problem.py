@@ -13,9 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...contract.errors import BadData, RecipeError
-from ...contract.needs import Need
-from ...contract.types import Data, Vec, Weights
+from ...contract import BadData, Data, Need, RecipeError, Vec, Weights
 from ...numerics.initial_weights import redrawn
 from ...rows.fields import applied, arguments, inputs_of, tensors
 from ...rows.lazy import Lazy

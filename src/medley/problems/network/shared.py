@@ -14,11 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...contract.errors import Unsupported
-from ...contract.needs import Need
-from ...contract.personal import OwnState, PartlyShared
+from ...contract import Data, Need, OwnState, PartlyShared, Rows, Unsupported, Vec, Weights
 from ...contract.problem import Batch, LocalLoss, Objective, State
-from ...contract.types import Data, Rows, Vec, Weights
 from ...runtime.handed import handed
 from .objective import NetworkObjective
 from .problem import NetworkProblem

@@ -27,34 +27,27 @@ class NetworkSpec(Protocol):
     @property
     def module(self) -> nn.Module:
         """The module as the user gave it."""
-        ...
 
     @property
     def loss(self) -> Literal["cross_entropy", "mse"] | Loss:
         """A name, or the user's own function."""
-        ...
 
     @property
     def class_weights(self) -> Sequence[float] | None:
         """A factor of the loss for each class; None for 1 each."""
-        ...
 
     @property
     def ignore_index(self) -> int:
         """The target of cross-entropy that has no loss, as in padding."""
-        ...
 
     @property
     def shared(self) -> Patterns | None:
         """Names of the parameters that clients share; None for all."""
-        ...
 
     @property
     def transform(self) -> Transform | None:
         """A change of the rows of every training batch; None for none."""
-        ...
 
     @property
     def start(self) -> Literal["draw", "module"] | None:
         """The choice of x₀; None where the user made none, which draws it."""
-        ...

@@ -22,17 +22,14 @@ class Described(Protocol):
     @property
     def sizes(self) -> Int[np.ndarray, " n"]:
         """Rows of each client."""
-        ...
 
     @property
     def counts(self) -> Int[np.ndarray, "n C"] | None:
         """Rows of each client and label; None where there are no labels."""
-        ...
 
     @property
     def distance(self) -> float:
         """Mean total-variation distance of a client's labels from all clients' labels, in [0, 1]."""
-        ...
 
 
 def holdings(p: Described | None) -> list[Block]:
