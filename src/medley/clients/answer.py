@@ -24,7 +24,6 @@ class Answer(NamedTuple):
     """One client's answer.
 
     Attributes:
-        client: its id
         packed: its reply, before the codec
         buffers: the model's buffers after the call, None if they did not change
         work: in row gradients
@@ -46,7 +45,6 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     """One client's answer.
 
     Args:
-        request: the request
         me: the client, without its memory
         problem: its buffers are set before the call, and read after it
         device: torch's name of the device that the client computes on
@@ -79,8 +77,6 @@ def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[
     """The answers of a stack of clients, from one call.
 
     Args:
-        request: the request
-        me: the clients
         copy: False leaves replies views of the stacked reply: enough where they are summed at once
     """
     members, like = me.members, me.like

@@ -50,12 +50,10 @@ class ClientHost:
     """Hosts the clients of one run and runs their methods; the same on the server's machine and in any worker.
 
     Attributes:
-        algorithm: the method that clients run
         problem: the problem that they work on
         client: (id, round) -> the client, without its memory
         seed: of the run; default 0
         codec: of the run; default `Plain`
-        memories: the clients' memories
         device: torch's name of the device that clients compute on; default "cpu"
         stack_size: upper bound on the clients in one call; by default practically none
         keeps_optimizers: whether the state of each client's optimizer is kept between rounds; default False
@@ -94,8 +92,6 @@ class ClientHost:
         """Run one block of an exchange. Returns its replies and the pending memories by client.
 
         Args:
-            exchange: the request
-            block: number of the block
             memories: acknowledged memories by client; no entry before the first
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.

@@ -35,9 +35,7 @@ def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories
     """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``.
 
     Args:
-        host: the clients
         exchange: the request, with the server's model
-        block: number of the block
         memories: acknowledged memories by client; no entry before the first
     """
     fold = Fold(block)

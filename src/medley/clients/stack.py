@@ -128,8 +128,6 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
     Args:
         kind: class of the message or memory
         fields: its fields, stacked
-        k: number of clients
-        where: the client method, for the error
         copy: True (default) gives each client memory of its own, False views of the stacked tensors
 
     Raises MedleyError for other shapes.

@@ -46,7 +46,6 @@ class Schedule(NamedTuple):
     """The mini-batches of one client in one round, as numbers.
 
     Attributes:
-        n: the client's rows.
         size: rows of a batch, n for full batches; the last batch of a pass may be smaller.
         steps: optimizer steps of the round.
         full: whether a batch is all rows.

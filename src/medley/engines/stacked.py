@@ -73,7 +73,6 @@ class Stacked:
     """The engine of one problem.
 
     Attributes:
-        problem: the problem.
         by_row: whether a row's loss depends on that row alone, so that batches can be padded.
         least: the fewest clients that it takes; fewer go to ``few``.
         few: the engine of fewer clients; default `Seq`, which a loss or a correction of the method's own, sparse rows

@@ -40,7 +40,6 @@ class Estimate:
     """The cost of one method's run.
 
     Attributes:
-        name: the method's name
         engine: the engine that its trial ran
         parameters: d
         clients: mean number of clients in a round
@@ -51,7 +50,6 @@ class Estimate:
         seconds: of a round, without evaluation
         evaluation: seconds of one evaluation
         rounds, evaluations: their numbers in a run
-        seeds: number of runs
         whole: True where whole rounds were run, False where seconds were estimated from few rows
     """
 
@@ -95,8 +93,6 @@ def estimates(
     """The cost of each method's runs, one after the other; see `estimate`.
 
     Args:
-        methods: methods by name
-        fed: the federation
         rounds: the number of rounds; in a stream, of each task
         seeds: the number of runs of each method; default 1
         options: options of `medley.run`
@@ -130,8 +126,6 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     first round.
 
     Args:
-        method: the method
-        fed: the federation
         shared: from `prepared`
         seeds: the number of runs that are planned; default 1
     """

@@ -60,7 +60,6 @@ class Profile:
 
     Attributes:
         seconds: seconds by part, see `PARTS`
-        rounds: number of rounds
         flops: floating-point operations of local steps
         summed: bytes of replies that were summed
         limits: the limits of this machine

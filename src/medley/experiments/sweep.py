@@ -47,10 +47,8 @@ class Sweep:
     """Every named method with every seed, in that order. A run that diverges does not end the sweep.
 
     Attributes:
-        methods: methods by name
         fed: the federation that runs them
         rounds: rounds of every run
-        seeds: the seeds
         call: the name of the caller, for messages
         jobs: number of processes that work at a time, with one thread each. Default: one for each core, or one where
             runs bring a transport or an accelerator. With one job the runs are made in this process, with torch's own

@@ -149,9 +149,6 @@ def check_secure(
     """Raise the error with which a secure run is refused before its first round.
 
     Args:
-        secure: the settings
-        algorithm: the method
-        problem: the problem
         how: the run's codec and reply policy
         cohort: number of clients of the first round
         attacked: whether some clients lie
@@ -191,8 +188,6 @@ def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
     """Warn, once in a process, where the noise of a private run follows from a seed that can be guessed.
 
     Args:
-        algorithm: the method
-        seed: the run's
         remote: whether clients are on machines of their own, where they draw noise of their own
     """
     private = private_part(algorithm)

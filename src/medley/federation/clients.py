@@ -22,7 +22,6 @@ class ClientFactory:
 
     Attributes:
         scenario: pace, stream and replay
-        seed: the run's seed
         problem: the problem, with all outputs allowed
         rows: the clients' training rows
         plan: the tasks as clients meet them

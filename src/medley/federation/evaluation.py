@@ -304,7 +304,6 @@ def held_figures(
     Args:
         problem: the model and its loss
         x: the model's parameters [d]
-        held: the rows
         metrics: further figures of outputs and targets, by name
         histograms: training rows of each client and label; None for no estimate
         owner: the client of each row; None where rows are everybody's

@@ -54,8 +54,6 @@ def progress_bar(progress: bool | None, name: str, rounds: int) -> Iterator[Prog
 
     Args:
         progress: whether to show it; None shows it on a terminal and in a notebook
-        name: the label
-        rounds: the number of rounds
     """
     if not draws_bars(progress):
         yield None

@@ -65,10 +65,8 @@ class Population(Protocol):
         """The clients of this seed.
 
         Args:
-            seed: the run's seed
             on: the rows that test figures are of, "test" or "validation"
             dtype: the floating-point type of the model; None for the problem's own
-            device: torch's name of the device
             rounds: the rounds of one task of a stream
         """
 

@@ -59,7 +59,6 @@ class RowSample:
 
     Attributes:
         rows: the clients' training rows
-        seed: the run's seed
         count: the number of sampled rows, about
     """
 

@@ -145,9 +145,7 @@ class Scenario:
         """Ids of the clients that take part: of the members that are drawn, those that have rows.
 
         Args:
-            round: from 1
             sizes: the clients' numbers of rows [clients]
-            seed: the run's seed
         """
         if self.membership is None:
             drawn = self.participation.draw(round, sizes, seed)

@@ -46,10 +46,8 @@ class Simulation:
         scenario: the federation's settings
         dealt: data, classes and the clients' rows of each task; one without a stream
         kept: rows of each client for validation; empty arrays, or an empty list, where none are carved per client
-        seed: the run's seed
         on: the rows that test figures are of, "test" or "validation"
         dtype: the floating-point type of the model; None for the family's own
-        device: torch's name of the device
         rounds: the rounds of one task of a stream
 
     Raises BadData, naming client and row, for data that the problem cannot take, RecipeError for lists of another
@@ -227,7 +225,6 @@ def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Sequence[np.nd
     """The client of each test or validation row of a task, −1 for nobody's; None where clients have none of their own.
 
     Args:
-        task: the task
         held: its test or validation rows
         on: which of them
         kept: each client's rows for validation, empty where they are everybody's

@@ -37,7 +37,6 @@ class TaskPlan:
         turns: int [tasks] of each client; ``turns[i][s]`` is the task that client i meets at step s
         masks: bool [tasks, classes], the classes of each task; no columns without a stream
         mode: the mode of the stream; None without a stream, which has one task
-        rounds: rounds of one step
     """
 
     turns: list[np.ndarray]
@@ -62,9 +61,7 @@ class TaskPlan:
             stream: the stream of tasks; None where all data is there from the start
             labels: the classes of each task
             classes: the number of classes; None for regression
-            clients: the number of clients
             seed: the run's seed, for the clients' own orders
-            rounds: rounds of one task
             device: torch's name of the device for masks
         """
         count = len(labels)

@@ -29,7 +29,6 @@ class Terms:
 
     Attributes:
         medley: the version of Medley
-        method: the method's name
         settings: digest of the method's settings and code
         recipe: digest of the recipe's tables that clients act on, with the run's settings applied
     """
@@ -86,8 +85,6 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
 
     Args:
         node: the node's config; ``serve`` lists methods, "FedNorton,SCAFFOLD". Without it all are served
-        method: the run's method
-        client: the client's id
     """
     name, serves = method_and_lr(method)[0].name, _serves(node)
     if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
@@ -117,8 +114,6 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
     Args:
         node: the node's config; ``allow`` lists the keys of the recipe that the server may set, as patterns,
             "run.rounds pace.*". Without it all may be set
-        config: the run's config
-        client: the client's id
     """
     if "allow" in node:
         patterns = str(node["allow"]).replace(",", " ").split()
@@ -136,7 +131,6 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: 
         node: the node's config; patterns of ``allow`` that begin with "methods" or "*" do not stand for privacy
         mine: the owner's recipe
         asked: the same with the server's settings
-        client: the client's id
     """
     if "allow" not in node:
         return

@@ -51,7 +51,6 @@ def client_app(
     """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is: ``partition-id=0``.
 
     Args:
-        recipe: the recipe's file
         data: a function that reads the client's own data, in a stream a data set for each task; test rows in it are for
             evaluation. By default the client has its share of the recipe's data
         method: the server's method, where it isn't the recipe's first

@@ -114,7 +114,6 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
-        test: test rows
         labels: the labels that belong to the task
     """
 
@@ -144,7 +143,6 @@ class ClientReport:
     """One client's account of its data.
 
     Attributes:
-        client: its id
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
         X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights

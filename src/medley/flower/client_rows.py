@@ -32,7 +32,6 @@ class Lot:
 
     Attributes:
         X, y: training rows, possibly none
-        weights: their weights, or None
         X_test, y_test: test rows, or None
         classes: the number of classes, None for regression
         labels: the labels that belong to the task
@@ -53,7 +52,6 @@ class Lot:
         """Some rows of a data set.
 
         Args:
-            d: the data set
             labels: the labels that belong to the task
             rows: the training rows that are the client's
             tests: the test rows that are the client's
@@ -142,10 +140,7 @@ class OwnRows:
         scenario: the recipe's problem, pace, stream and replay
         lots: the client's rows of each task
         known: the number of classes and the tasks' labels, from the server
-        seed: the run's seed
         dtype: the floating-point type of the model; None for the problem's own
-        device: torch's name of the device
-        rounds: the rounds of one task
 
     Raises WireError where the client and the server have different numbers of tasks, and BadData or Unsupported for
     rows that the problem cannot take.
@@ -192,7 +187,6 @@ class OwnRows:
 
         Args:
             x: the model [d]
-            buffers: its buffers, or None
             round: the round, for the task's outputs
             tests: the tasks whose test rows are asked for
             loss: whether the loss f_i(x) of the training rows is asked for

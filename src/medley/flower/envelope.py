@@ -46,7 +46,6 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
 
     Args:
         answer: the bytes that came
-        who: the client, for errors
     """
     if answer[:1] in (b"=", b"+"):
         return answer[1:]

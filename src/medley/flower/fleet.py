@@ -188,7 +188,6 @@ class FleetNode:
         """Send the reply to a message, and let the SuperLink forget the message's content.
 
         Args:
-            parcel: the message
             reply: Flower's reply to it
             seconds: the time that the reply took
         """

@@ -113,7 +113,6 @@ def pull(grid: Grid, messages: Iterable[str], until: float) -> list[Reply]:
 
     Args:
         grid: Flower's way to the nodes
-        messages: ids of messages
         until: the moment of ``time.monotonic`` until which a reply's content is waited for. A node announces a reply
             before it sends the content, and may die in between; then the reply is an error
     """

@@ -164,7 +164,6 @@ class Messenger:
 
         Args:
             clients: the number of clients that there may be, with ids from 0
-            members: ids of the members
             within: seconds to wait for the accounts
         """
         present = set(self.grid.get_node_ids())

@@ -99,7 +99,6 @@ class CallRequest:
 
     Attributes:
         exchange: an exchange with this client alone
-        run: the name of the run
         known: the further values of `medley.flower.transport.Flower`
     """
 
@@ -153,7 +152,6 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
 
     Args:
         host: the host of this client
-        request: the request
         folder: the folder of all memories on this node
     """
     exchange, i = request.exchange, request.exchange.blocks[0][0]

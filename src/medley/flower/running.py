@@ -64,7 +64,6 @@ class Deployment:
         """Run the app to its end, again after failures that may pass. Returns the run's status.
 
         Args:
-            save: the run's folder
             config: values of the app's run config
             resume: whether to go on with the run in ``save``
             readmit: clients that lost their memory and begin anew

@@ -50,7 +50,6 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
     evaluated by the clients. The app's run config says
 
     Args:
-        clients: the number of clients
         open: the number of clients with which the run begins; others join later, and each may leave. By default 0: the
             same clients from the first round to the last
         timeout: seconds that a client may take; 600 by default
@@ -89,7 +88,6 @@ def _run(
         context: the app's context
         place: the run's folder, and the name under which clients keep their memories
         recipe, method: see `server_app`
-        events: of the folder
     """
     folder, name = place
     try:
@@ -123,8 +121,6 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
     """The recipe; where it has no run.seed and the method is private, with one that nobody guesses, as noise needs it.
 
     Args:
-        r: the recipe
-        method: the run's
         kept: the folder of a run that goes on, whose recipe has its seed; None for a new run
     """
     if "seed" in r.tables.get("run", {}) or private_part(method_and_lr(method)[0]) is None:
@@ -146,7 +142,6 @@ def _gathered(
     Args:
         grid, context, recipe, method: see `_run`
         tell: takes news of missing clients
-        folder: the run's folder
     """
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method

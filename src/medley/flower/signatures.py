@@ -22,7 +22,6 @@ def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
     Args:
         path: the file of the node's private key, ECDSA on P-384, without a passphrase
         session: names the sum
-        i: the client
         keys: its public keys
 
     Raises RecipeError for a file that cannot be used.
@@ -42,11 +41,9 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
     """Check the public keys that the server says are other clients'.
 
     Args:
-        keyring: the file of the keyring
         i: the client that checks
         session: names the sum
         keys: public keys by client
-        signatures: their signatures by client
 
     Raises WireError for keys that are not signed by the client's key in the keyring, and RecipeError for a file that is
     no keyring.

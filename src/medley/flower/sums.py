@@ -49,7 +49,6 @@ class Kept:
 
     Attributes:
         session: names the sum
-        cohort: the number of clients in it
         party: plain values of the client's `Party`; None once the sum is open
         asked: a digest of the request by step
     """
@@ -65,7 +64,6 @@ class Sums:
     """One client's secure sums.
 
     Attributes:
-        client: its id
         folder: the folder of all memories on this node
         settings: the settings of its owner's recipe; the server's word does not count
         key: the file of the node's private key, with which it signs its public keys; None for no signature
@@ -85,7 +83,6 @@ class Sums:
 
         Args:
             step: one of `STEPS`
-            letter: the server's request
             host: a request -> the host that serves it
 
         Raises WireError for a request that does not belong to the client's sum, and for a second one that differs.

@@ -61,8 +61,6 @@ class Answer(NamedTuple):
     """One client's answer to a request.
 
     Attributes:
-        packed: its reply
-        buffers: the model's buffers, or None
         up: payload bytes of the reply, by the client's word and at most those that came
         size: bytes of records both ways
         rows: its work in row gradients

@@ -232,7 +232,6 @@ class Sketch:
 
         Args:
             v: direction [d].
-            etas: steps.
             p, rho, g: weights, ρ_i and gradients of the agents.
             told: losses at every η, of the agents that answered; at least one.
         """

@@ -42,7 +42,6 @@ class Release:
         kind, clients, rate, size, period: of the cohort's `Sampling`; the kind "shares" for noise in shares
         noise: z of all sums of one round together: standard deviation over the bound of one client's part; inf for
             rounds without a sum
-        rounds: number of rounds
     """
 
     kind: str
@@ -189,7 +188,6 @@ def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exch
         sampling: the law of the cohorts
         target: ε
         delta: δ
-        rounds: number of rounds
         exchanges: sums in one round; default 1
 
     Raises RecipeError for an ε that no noise up to 10⁴ reaches.

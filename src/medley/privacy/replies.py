@@ -105,7 +105,6 @@ class PrivateCohort:
     Args:
         clients: the round's cohort
         noisy: makes sums private
-        method: the method, for errors
     """
 
     population, rng, secret, note = handed("_clients", "population", "rng", "secret", "note")

@@ -36,7 +36,6 @@ class RowNoise:
     """The privacy of rows at a client.
 
     Attributes:
-        method: the method, for errors
         bound: C, the largest norm of a row's gradient
         noise: z by the law of the client's batches; the standard deviation of a sum's noise is z·C
         identity: name and settings of the method, in the names of random streams

@@ -126,7 +126,6 @@ class Builder:
 
         Args:
             path: the table's place in the recipe, for messages
-            table: the table
             choice: functions and classes that ``kind`` may name
             default: the kind of a table that names none; by default such a table is an error
             inner: those that tables inside it may name; by default laws, schedules and models

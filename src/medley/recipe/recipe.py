@@ -98,7 +98,6 @@ class Recipe:
         """The federation without its data, for clients that hold their own; [data] and [partition] are not read.
 
         Args:
-            shape: the shape of a row
             classes: the number of classes; None for regression
         """
         if "problem" not in self.tables:
@@ -267,7 +266,6 @@ class Recipe:
 
         Args:
             problem: its parts
-            shape: the shape of a row
             classes: the number of classes; None for regression
             name: the data's name, for errors
         """

@@ -20,9 +20,7 @@ def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorit
     """The method in the wrappers of its table.
 
     Args:
-        build: of the recipe
         path: the table's place in the recipe
-        table: the method's table
         method: the method itself
 
     Raises RecipeError for wrong keys and values.

@@ -89,7 +89,6 @@ def fields(value: Any, convert: Callable[[Any, str], Tensor]) -> Fields | None:
     A tuple of vectors is one table, whose rows they are.
 
     Args:
-        value: the user's
         convert: makes a tensor of a member, whose name or place comes second
     """
     if isinstance(value, Fields):

@@ -30,7 +30,6 @@ class Clients(Protocol):
     """The clients of one exchange: `medley.secure.session.Parties`, and the account of their replies.
 
     Attributes:
-        session: names the exchange
         fold: receipts, errors and engines of the replies; the sum is put in later
         layout: the fields of a reply
     """
@@ -59,11 +58,6 @@ class SecureConnection:
     the replies that it brings. All that the server's part reads are keys, sealed shares, masked vectors and openings.
     Keys are drawn by the operating system, and not from the run's streams: masks cancel, so that a run has the same
     bits each time.
-
-    Args:
-        settings: the settings
-        inner: the connection to the clients
-        host: the host of the clients
     """
 
     sums_only = True
@@ -140,9 +134,7 @@ class Simulated:
 
     Attributes:
         inner: the connection that brings replies
-        exchange: the request
         ring: the form of the vectors
-        session: names the exchange
         seed: the run's seed, from which the clients' noise is drawn; default 0
         fold: receipts, errors and engines of the replies; the sum is put in later
         layout: the fields of a reply

@@ -20,7 +20,6 @@ class Party:
     """One client in one exchange; its methods are called in their order.
 
     Args:
-        i: the client's id
         session: names the exchange; a mask of one session is of no use in another
         least: the least number of clients of its neighbourhood that the client takes as a threshold; default 2
     """
@@ -196,7 +195,6 @@ def unmask_pairs(
         i: the client that left
         shares: of its key by number, as many as the threshold
         keys: public keys by client
-        session: names the exchange
         among: its neighbours in the sum
 
     Raises MedleyError where the shares give another key than the client's.

@@ -37,8 +37,6 @@ class Field:
     """One field of a message in the ring.
 
     Attributes:
-        name: its name
-        shape: its shape
         bound: the largest magnitude of an entry
         scale: s, levels per unit; 0 for an optional field that no client sends
         dtype: the type in which the sum is returned

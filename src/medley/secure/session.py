@@ -43,8 +43,6 @@ class Session:
     """One secure sum.
 
     Attributes:
-        settings: the settings
-        name: names the exchange
         circle: the cohort in the order of the graph's circle
         phases: the bytes of each step besides the vectors
         came: clients in the sum, ascending; empty before `run`

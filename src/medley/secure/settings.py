@@ -86,7 +86,6 @@ class SecureSum(Checked):
 
         Args:
             i: the client that checks them
-            name: of the weights, for the error
             weights: by client, of the whole cohort
             least: the number of clients that a sum has at least; the server may say that the others have left
         """

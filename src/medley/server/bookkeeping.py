@@ -22,7 +22,6 @@ class Bookkeeping:
         ledger: every delivery so far
         seconds: the virtual clock
         acked: the last request of each client whose reply arrived: the version of its memory to build on
-        buffers: the model's buffers, or None
         notes: figures of the next history row: those that the method notes in its round, and `counts`
         late: clients at work since an exchange that ended without them
         engines: names of the engines that ran local descents so far

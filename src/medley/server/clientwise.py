@@ -28,9 +28,6 @@ class Clientwise:
     """Measures clients one by one, out of band.
 
     Attributes:
-        algorithm: the method
-        problem: the problem
-        connection: the way to the clients
         evaluator: the measures
         stack_size: clients in one block of a request
         keep: whether the last models of clients are kept; None keeps them up to `MOST_KEPT` bytes

@@ -40,7 +40,6 @@ class LiveCohort:
         codec: of the run; requests go through it if it works both ways. Default `Plain`
         stack_size: clients in one call, see `in_blocks`; default 8
         device: id -> the client's device on the virtual clock
-        task: the task of a stream
         seed: of the run; default 0
         reply_policy: the replies that an exchange waits for; by default all
         observe: a function that is called at the end of each exchange; by default nothing happens

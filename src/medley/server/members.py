@@ -33,7 +33,6 @@ def regrouped(
     """The round's cohort, once the server's state fits the members.
 
     Args:
-        algorithm: the method
         state: the run in the round that begins, changed
         now: the round's cohort, and its task and members
         before: ids of the members of the round before

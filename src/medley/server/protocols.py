@@ -38,7 +38,6 @@ class ClientSource(Protocol):
         """Client i in this round, without its memory.
 
         Args:
-            i: the client's id
             round: the number of the round, from 1
             engine: the engine that runs its local descents
             lr: the factor on its learning rate
@@ -70,7 +69,6 @@ class Evaluator(Protocol):
         Args:
             x: the server's model [d]
             buffers: its buffers, None where there are none
-            round: the number of the round
             models: gives the models that clients use; None where all use x
         """
 

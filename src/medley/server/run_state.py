@@ -21,7 +21,6 @@ class RunState:
     Attributes:
         round: the number of the last whole round, 0 before the first
         s: the method's state
-        bookkeeping: the server's bookkeeping
         history: the rows of evaluated rounds
         wall: seconds spent so far
         matrix: test accuracy on every task (column) after each task done so far (row)
@@ -52,7 +51,6 @@ class RunState:
         next row.
 
         Args:
-            rounds: the number of rounds
             eval_every: rounds between two rows of the history
         """
         if not self.history or self.round != rounds or rounds % eval_every == 0 or self.history[-1]["round"] != rounds:

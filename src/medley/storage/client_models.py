@@ -38,9 +38,7 @@ def client_model(
     """A copy of the server's model with a client's own tensors.
 
     Args:
-        model: the server's model
         kept: the clients' own tensors
-        client: its id, or its name
         rows: `Result.clients`
         names: the clients' names by id; empty where there are none
         count: the number of clients, whose ids begin at 0; None where it is not known
@@ -77,7 +75,6 @@ def is_untrained(
     """Whether the server's model is as it was drawn, or a part of it, since clients train models of their own.
 
     Args:
-        model: the server's model
         d: the number of parameters that the server trains
         history: `Result.history`, whose losses are those of the server's model, at x₀ first
         kept: the clients' own tensors

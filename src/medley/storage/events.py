@@ -37,7 +37,6 @@ class ExchangeEvent:
 
     Attributes:
         round, exchange: its numbers
-        method: the client method
         asked: clients that were asked
         lost: those of them that did not answer
         late: those whose answer comes after the end
@@ -105,7 +104,6 @@ def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
     """The last events of a run, the oldest first.
 
     Args:
-        folder: the run's folder
         most: the largest number of bytes to read of each file
 
     A line that is being written, or that no run wrote, is left out.

@@ -198,7 +198,6 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     """The network of a folder with its numbers.
 
     Args:
-        folder: the folder
         module: a module of the same architecture, which is copied; None for the structure in the folder
         x: trainable parameters [d]
         buffers: the buffers; None where there are none

@@ -118,7 +118,6 @@ class RunFolder:
 
         Args:
             grown: rows and deliveries before the start; empty for a new run
-            settings: the settings of the run
             round: the last round that is done
             anew: True where the run does not go on with the run in this folder
             recipe: the text of the recipe; None leaves recipe.toml as it is

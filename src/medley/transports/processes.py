@@ -288,7 +288,6 @@ def serve(host: Host, head: dict[str, Any], common: Arena, inbox: Arena, classes
     """The answer to one block, with its clients' pending memories, as a pytree.
 
     Args:
-        host: the clients
         head: the JSON values of the request, see `Job`
         common, inbox: shared memory with the tensors of the request
         classes: dataclasses that a memory may hold, by name

@@ -74,7 +74,6 @@ class Host(Protocol):
         """Run one block of an exchange. Returns its replies and the pending memories by client.
 
         Args:
-            exchange: the request
             block: number of the block, an index of ``exchange.blocks``
             memories: acknowledged memories by client; no entry before the first
         """
@@ -83,8 +82,6 @@ class Host(Protocol):
         """Raise WireError unless client i's reply is of the type that its method declares.
 
         Args:
-            exchange: the request
-            i: the client
             packed: its reply, decoded
             finite: False leaves out the search for NaN and infinities; default True
         """

@@ -20,16 +20,13 @@ class Exchange:
     """A request: run one client method on the clients of a cohort.
 
     Attributes:
-        round: from 1
         number: counts the exchanges of the round, from 0; −1 for a request out of band
-        method: name of the client method
         blocks: the clients asked, see `in_blocks`; a block comes back as one `Fold`
         common: the message to all, encoded
         each: each client's own message, encoded; empty where the method takes none
         acked: the acknowledged version of each client's memory; no entry before a client's first reply
         p: p_i of the clients asked
         weights: weights of the sum that each block is folded into; None keeps the replies apart
-        buffers: the model's buffers, or None
         tolerant: True reports a failed client beside the others' replies; False raises its error
         clip: bounds each reply before it is summed; None for no bound
     """

@@ -18,7 +18,6 @@ class Receipt(NamedTuple):
     """The cost of one reply.
 
     Attributes:
-        client: its id
         up: payload bytes of the reply
         overhead: framing bytes, both ways
         work: its work in row gradients
@@ -37,7 +36,6 @@ class Phase(NamedTuple):
 
     Attributes:
         name: of the step, as the ledger has it
-        client: its id
         down: payload bytes to the client
         up: payload bytes from it
     """

@@ -15,10 +15,7 @@ class Entry(NamedTuple):
     """One delivery.
 
     Attributes:
-        round: from 1
         exchange: number of the exchange in its round, from 0
-        method: the client method
-        client: its id
         down: payload bytes of the request
         up: payload bytes of the reply; 0 if none came back
         overhead: the transport's framing bytes, both ways; default 0

@@ -78,7 +78,6 @@ class Fused:
     """The engine of one problem.
 
     Attributes:
-        problem: the problem.
         layers, slope: the problem as layers and the slope of its loss, as `parse.layers_of` finds them.
         ridge: the problem's own weight decay; a number, or a vector [d] where an intercept has none.
         rest: the engine for updates that are not affine in the gradient (momentum, clipping, Adam, a loss or correction

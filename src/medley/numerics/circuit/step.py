@@ -35,7 +35,6 @@ class Window:
         S: Kirchhoff's sum Σ_i w_i J_i^k over ALL clients [d]; those that sit the round out are constant sources
         D: x_i(T_i) − x_c(0) of the clients that replied, [a, d] or a vectors [d]
         T: their times T_i, (27), above 0
-        w: their weights
         G: their sensitivities per unit of weight
         L: the inductance per unit of weight
     """
