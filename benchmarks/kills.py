@@ -82,8 +82,8 @@ def jobs(recipe: Path) -> dict[str, Callable[[Path], str]]:
 
     def run_command(folder: Path) -> str:
         there = holds_run(folder)
-        where = ["--resume", str(folder)] if there else [str(recipe), "--algorithm", "scaffold", "--save", str(folder)]
-        command("run", *([str(recipe), "--algorithm", "scaffold"] if there else []), *where)
+        where = ["--resume", str(folder)] if there else [str(recipe), "--method", "scaffold", "--save", str(folder)]
+        command("run", *([str(recipe), "--method", "scaffold"] if there else []), *where)
         return md.Result.load(folder).digest
 
     def compare_command(folder: Path) -> str:

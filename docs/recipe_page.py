@@ -7,18 +7,14 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from medley import Federation, compare, privacy, tune
 from medley.recipe import schema
-from medley.recipe.toml import inline
 from medley.server.options import RunOptions
 
 CHOICES = {
@@ -116,32 +112,13 @@ def part(name: str, f: Callable[..., Any]) -> str:
 
 def rows(f: Callable[..., Any], only: tuple[str, ...] = ()) -> str:
     """The table of the arguments of ``f``, or of some."""
-    hints, texts = schema.hints(f), described(f)
-    lines = []
-    for name, p in inspect.signature(f).parameters.items():
-        if name in HIDDEN or name.startswith("_") or (only and name not in only):
-            continue
-        plain = isinstance(p.default, bool | int | float | str | tuple | list)
-        default = "needed" if p.default is p.empty else f"`{inline(p.default)}`" if plain else ""
-        kind = schema.said(hints[name]) if name in hints else ""
-        lines.append(f"| `{name}` | {cell(kind)} | {cell(default)} | {cell(texts.get(name, ''))} |")
+    lines = [
+        f"| `{a.name}` | {cell(a.values)} | {cell(f'`{a.default}`' if a.default not in ('', 'needed') else a.default)} "
+        f"| {cell(a.text)} |"
+        for a in schema.arguments(f)
+        if a.name not in HIDDEN and not a.name.startswith("_") and (not only or a.name in only)
+    ]
     return "| key | value | default | |\n|---|---|---|---|\n" + "\n".join(lines) if lines else ""
-
-
-def described(f: Callable[..., Any]) -> dict[str, str]:
-    """The arguments that docstrings describe under "Args:" or "Attributes:", those of base classes too."""
-    out: dict[str, str] = {}
-    for thing in inspect.getmro(f) if inspect.isclass(f) else (f,):
-        if not thing.__module__.startswith("medley."):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
-        assert isinstance(tree, ast.ClassDef | ast.FunctionDef)
-        for block in re.split(r"(?:Args|Attributes):\n", ast.get_docstring(tree) or "")[1:]:
-            found = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
-            for names, text in found:
-                for name in names.split(", "):
-                    out.setdefault(name, " ".join(text.split()))
-    return out
 
 
 def cell(text: str) -> str:

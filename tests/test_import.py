@@ -14,9 +14,11 @@ from support.scripts import in_a_child
 
 SCRIPT = """
 import gc, sys
+import medley as md
+assert not {"torch", "numpy"} & {*sys.modules}
 import torch
 torchs = set(sys.modules)
-import medley as md
+md.run
 assert gc.isenabled() and not hasattr(md, "gc")
 print(*sorted({*sys.modules} - torchs))
 fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
@@ -36,7 +38,7 @@ def test_heavy_libraries_wait_until_they_are_needed():
 
 def test_an_import_that_fails_leaves_the_search_for_garbage_on():
     script = "import gc, sys\nsys.modules['medley.experiments.tune'] = None\n"
-    script += "try: import medley\nexcept ImportError: print(gc.isenabled())"
+    script += "try: from medley import run\nexcept ImportError: print(gc.isenabled())"
     assert in_a_child(script) == "True\n"
 
 
@@ -49,10 +51,18 @@ def test_the_commands_and_the_battery_need_no_extra():
     assert in_a_child(script) == "False True\n"
 
 
+@pytest.mark.parametrize("command", ["-h", "run -h", "deploy run --help", "--version"])
+def test_help_comes_without_torch(command: str) -> None:
+    script = f"import sys\nfrom medley.cli import app\ntry: app({command.split()})\n"
+    script += "except SystemExit as e: assert not e.code and not {'torch', 'numpy'} & {*sys.modules}, e.code"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.mark.parametrize(
-    ("name", "code", "said"), [("medley", 130, "stopped by Ctrl-C\n"), ("train.py", -signal.SIGINT, None)]
+    ("end", "code", "said"),
+    [("app(['list'])", 130, "stopped by Ctrl-C\n"), ("from medley import run", -signal.SIGINT, None)],
 )
-def test_ctrl_c_while_the_command_line_is_imported_is_one_sentence(name: str, code: int, said: str | None) -> None:
+def test_ctrl_c_while_torch_is_imported_is_one_sentence(end: str, code: int, said: str | None) -> None:
     script = f"""
 import sys
 class CtrlC:
@@ -60,12 +70,19 @@ class CtrlC:
         if name == "torch":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, CtrlC())
-sys.argv[0] = "/usr/bin/{name}"
 from medley.cli import app
+{end}
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == code
     assert done.stderr == said if said else done.stderr.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.parametrize("end", ["md.__all__", "dir(md)"])
+def test_public_names_are_there_before_the_first_is_used(end: str) -> None:
+    out = in_a_child(f"import medley as md\nprint(*{end})").split()
+    assert {"run", "FedAvg", "datasets", "Result"} <= {*out}
+    assert in_a_child("from medley import *\nprint(FedAvg.__name__, scenarios.__name__)") == "FedAvg medley.scenarios\n"
 
 
 def test_ctrl_c_while_the_commands_are_imported_is_too(monkeypatch: Any, capsys: Any) -> None:

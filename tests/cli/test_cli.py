@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import medley as md
 from medley import cli, recipe
+from medley.cli.arguments import complete
 from medley.cli.cards import STATUSES, bibtex, card, status
 from medley.contract.errors import MedleyError
 from medley.experiments import compare as comparison
@@ -83,7 +84,7 @@ def test_a_profile_says_where_the_time_went(file):
 
 
 def test_run_takes_settings_and_a_method_that_the_recipe_lacks(file, tmp_path):
-    args = ("--algorithm", "fednova", "--set", "pace.lr=0.02", "--rounds", 1, "--save", tmp_path / "a")
+    args = ("--method", "fednova", "--set", "pace.lr=0.02", "--rounds", 1, "--save", tmp_path / "a")
     assert medley("run", file, *args).exit_code == 0
     result = md.Result.load(tmp_path / "a")
     assert (result.method, result.history[-1]["round"]) == ("FedNova", 1)
@@ -124,12 +125,12 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
         (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; say --on processes"),
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
-        (["run", "{file}", "--algorithm", "fedavgg"], "Did you mean 'FedAvg'?"),
+        (["run", "{file}", "--method", "fedavgg"], "Did you mean 'FedAvg'?"),
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
         (["compare", "{file}", "--seeds", ""], "--seeds : write a number"),
         (["compare", "{file}", "--base", "Fed"], "compare(base=...) has no 'Fed'"),
         (["compare", "{file}", "--save", "a.pdf"], "a board is saved as .html"),
-        (["tune", "{file}", "--metric", "accurcy", "--algorithms", "fedavg"], "Did you mean 'accuracy'?"),
+        (["tune", "{file}", "--metric", "accurcy", "--methods", "fedavg"], "Did you mean 'accuracy'?"),
         (["tune", "{file}", "--set", "data.validation=0"], "give Federation(validation=0.1)"),
         (["report", "nowhere"], "there is no run in nowhere"),
         (["list", "model"], "Did you mean 'models'?"),
@@ -140,7 +141,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["compare", "{file}", "--rounds", "0", "--save", "/dev/null/x.html"], "cannot make the folder /dev/null"),
         (["compare", "{file}", "--save", "/dev/null/x"], "cannot make the folder /dev/null/x"),
         (
-            ["tune", "{file}", "--algorithms", "fedavg", "--save", "/dev/null/x.toml"],
+            ["tune", "{file}", "--methods", "fedavg", "--save", "/dev/null/x.toml"],
             "cannot make the folder /dev/null",
         ),
     ],
@@ -183,7 +184,7 @@ def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
 
 def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path):
     page, figures = tmp_path / "report.html", tmp_path / "figures.json"
-    got = medley("compare", file, "--algorithms", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
+    got = medley("compare", file, "--methods", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
     assert got.exit_code == 0, got.output
     assert [w for w in got.stdout.split() if w.startswith("Fed")][:4] == ["FedNova", "FedProx", "FedAvg", "FedNova"]
     assert page.read_text().startswith("<!DOCTYPE html>")
@@ -293,6 +294,23 @@ def test_references_that_are_not_written_that_way_give_no_entry():
     assert "howpublished" not in entry
 
 
+def test_a_name_is_listed_with_its_settings():
+    got = medley("list", "fedprox").stdout
+    assert "FedProx: FedAvg whose clients are pulled back" in got
+    (mu,) = (line for line in got.splitlines() if line.startswith(" mu "))
+    assert "a finite number, at least 0" in mu
+    assert "0.01" in mu
+    assert " poisoned " in medley("list", "sign flip").stdout
+    assert {"TopK", "Quantise"} <= {*medley("list", "codecs").stdout.split()}
+
+
+def test_methods_complete_by_name_before_anything_is_imported():
+    every = recipe.constructors()
+    assert sorted(complete("")) == sorted(every)
+    assert complete("fedavg,fedpro") == ["fedavg,FedProto", "fedavg,FedProx"]
+    assert complete("CFLAG.") == ["CFLAG.joint"]
+
+
 def test_version_and_help():
     assert medley("--version").stdout.startswith("medley 0.")
     for command in ("run", "compare", "tune", "report", "list", "cite"):
@@ -361,7 +379,7 @@ def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
 
 def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(file, tmp_path):
     board, single = tmp_path / "board", tmp_path / "single"
-    args = ("compare", file, "--jobs", 1, "--seeds", 1, "--rounds", 1, "--algorithms", "fedavg", "--save")
+    args = ("compare", file, "--jobs", 1, "--seeds", 1, "--rounds", 1, "--methods", "fedavg", "--save")
     assert medley(*args, board).exit_code == 0
 
     def there(folder):
@@ -420,7 +438,7 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
         1,
         "--rounds",
         1,
-        "--algorithms",
+        "--methods",
         "fedavg",
         "--save",
         tmp_path / "a",

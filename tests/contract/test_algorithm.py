@@ -18,7 +18,7 @@ from medley.contract.message import Message
 from medley.contract.settings import describe
 from medley.recipe.build import Builder
 
-METHODS = [kind for kind in vars(md).values() if inspect.isclass(kind) and issubclass(kind, Algorithm)]
+METHODS = [kind for n in md.__all__ if inspect.isclass(kind := getattr(md, n)) and issubclass(kind, Algorithm)]
 
 
 @dataclass

@@ -274,7 +274,7 @@ def test_slips_of_the_pen(slip: Callable[[], Any], said: str) -> None:
 def test_an_unknown_name_of_the_package_is_answered_with_the_nearest() -> None:
     with pytest.raises(AttributeError, match=r"^medley has no 'FedAVG'\. Did you mean 'FedAvg'\? dir"):
         _ = md.FedAVG  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"^medley has no '__wrapped__'\.$"):
+    with pytest.raises(AttributeError, match=r"^medley has no '__wrapped__'$"):
         _ = md.__wrapped__  # type: ignore[attr-defined]
     assert not hasattr(md, "fedprox")
 

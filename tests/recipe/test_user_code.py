@@ -220,7 +220,7 @@ def test_the_command_line_takes_ones_own_method_from_beside_the_recipe(tmp_path:
     assert done.returncode == 0, done.stderr
     assert f"importing mine from {tmp_path / 'mine.py'}" in done.stderr
     assert json.loads((tmp_path / "else" / "out" / "result.json").read_text())["method"] == "FedHalf"
-    done = medley("compare", "recipe.toml", "--algorithms", "fedavg,mine:FedHalf", "--seeds", "2", cwd=tmp_path)
+    done = medley("compare", "recipe.toml", "--methods", "fedavg,mine:FedHalf", "--seeds", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FedHalf" in done.stdout
 

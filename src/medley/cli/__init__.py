@@ -1,19 +1,20 @@
 """The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged, of a comparison all; 2 a
-setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept.
+setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept. What takes long to
+import, torch above all, is imported in the functions that need it, so that help and completion come at once.
 """
 
 from __future__ import annotations
 
 from ..runtime.terminals import quiet_stop
-from ..runtime.versions import version as own_version
 
 with quiet_stop():
     from typing import Annotated
 
     import typer
 
+    from ..runtime.versions import version as own_version
     from .arguments import Debug
     from .console import Commands, show
     from .deploy import deploy_gate, deploy_init, deploy_run
@@ -34,7 +35,12 @@ def _version(value: bool) -> bool:
     return value
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 deployment = typer.Typer(no_args_is_help=True, help="Run recipes on machines of your own, by Flower.")
 

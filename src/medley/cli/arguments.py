@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..contract.errors import RecipeError
-
 
 def _debug(ctx: Any, value: bool) -> bool:  # a Context is not always a typer.Context
     ctx.meta["debug"] = bool(value) or ctx.meta.get("debug", False)
     return value
+
+
+FORMS = "CFLAG.joint", "SHED.fast"
+"""Methods that a class method makes."""
+
+
+def complete(begun: str) -> list[str]:
+    """Lists of methods that go on from the text so far; the names are read, for to import them takes seconds."""
+    before, comma, last = begun.rpartition(",")
+    tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
+    found = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
+    names = [*FORMS, *(a.name for n in found for a in n.names)]
+    return sorted(before + comma + n for n in names if n.lower().startswith(last.lower()))
 
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE.toml")]
@@ -26,9 +38,15 @@ Rounds = Annotated[int | None, typer.Option(min=0, help="Rounds, in place of run
 
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (0, 1, ...), or a list such as 3,5,8.")]
 
-Algorithms = Annotated[
+Methods = Annotated[
     str | None,
-    typer.Option(help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults."),
+    typer.Option(
+        "--methods",
+        "--method",
+        autocompletion=complete,
+        metavar="NAMES",
+        help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults.",
+    ),
 ]
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one a core.")]
@@ -39,12 +57,14 @@ Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show the 
 
 
 def names_in(text: str | None) -> list[str] | None:
-    """The names in ``--algorithms``; None where it was not given."""
+    """The names in ``--methods``; None where it was not given."""
     return None if text is None else [n for n in text.split(",") if n.strip()]
 
 
 def seeds_in(text: str) -> int | list[int]:
     """The seeds in ``--seeds``: a number of them, or a list. Raises RecipeError for other text."""
+    from ..contract.errors import RecipeError
+
     try:
         return [int(part) for part in text.split(",") if part.strip()] if "," in text else int(text)
     except ValueError:

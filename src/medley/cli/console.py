@@ -12,8 +12,6 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from typer.core import TyperGroup
 
-from ..contract.errors import Diverged, MedleyError
-
 DIVERGED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
@@ -24,20 +22,20 @@ class Commands(TyperGroup):
         """Run the command that was given. With ``--debug`` an error keeps its traceback."""
         try:
             return super().invoke(ctx)
-        except MedleyError as e:
-            if ctx.meta.get("debug"):
+        except KeyboardInterrupt as e:
+            say(str(e) or "stopped by Ctrl-C")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as e:
+            if "medley.contract.errors" not in sys.modules:  # help, or words that are no command: nothing has run
+                raise
+            from ..contract.errors import Diverged, MedleyError
+
+            told = isinstance(e, MedleyError) or (isinstance(e, OSError) and e.errno != errno.EPIPE)
+            if ctx.meta.get("debug") or not told:  # a reader that has gone is no error
                 raise
             key = getattr(e, "key", None) if str(e).startswith("run(") else None
             say(f"Error: {e}{f' (run.{key} of a recipe)' if key else ''}")
             raise typer.Exit(DIVERGED if isinstance(e, Diverged) else REFUSED) from None
-        except OSError as e:
-            if ctx.meta.get("debug") or e.errno == errno.EPIPE:  # a reader that has gone is no error
-                raise
-            say(f"Error: {e}")
-            raise typer.Exit(REFUSED) from None
-        except KeyboardInterrupt as e:
-            say(str(e) or "stopped by Ctrl-C")
-            raise typer.Exit(INTERRUPTED) from None
 
 
 _RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))

@@ -9,11 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import recipe
-from ..contract.errors import RecipeError
-from ..flower import deploy
-from ..flower.running import Deployment
-from ..storage.run_folder import holds_run
 from .arguments import Debug, Set
 from .console import DIVERGED, INTERRUPTED, REFUSED, say, show
 
@@ -28,6 +23,9 @@ def deploy_init(
     debug: Debug = False,
 ) -> None:
     """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
+    from .. import recipe
+    from ..flower import deploy
+
     for path in deploy.init(folder, None if recipe_file is None else recipe.load(recipe_file), clients):
         show(str(path))
     show(f"next: {folder / 'trial.sh'} tries it on this machine; keys.sh, server.sh and medley node begin in earnest")
@@ -64,6 +62,10 @@ def deploy_run(
     debug: Debug = False,
 ) -> None:
     """Run the app on its SuperLink, print its progress, and end with the run: 0 where it finished, else not."""
+    from ..contract.errors import RecipeError
+    from ..flower.running import Deployment
+    from ..storage.run_folder import holds_run
+
     if readmit and resume is None:
         raise RecipeError("--readmit belongs to --resume, the folder of the run that goes on", "readmit")
     folder = resume or save or project / "runs" / time.strftime("%Y-%m-%d-%H%M%S")

@@ -8,15 +8,9 @@ from typing import Any
 
 import rich.box
 import rich.table
-import torch
 import typer
 from rich.text import Text
 
-from ..datasets import files
-from ..runtime import tricks
-from ..runtime.cores import cores
-from ..runtime.versions import OWN, is_installed
-from ..storage.environment import environment
 from . import installation
 from .arguments import Debug
 from .console import REFUSED, say, show
@@ -24,6 +18,9 @@ from .console import REFUSED, say, show
 
 def doctor(debug: Debug = False) -> None:
     """Print versions, cores, devices, extras and data sets that are here, and what does not fit, with its remedy."""
+    from ..datasets import files
+    from ..runtime.versions import OWN, is_installed
+
     wanted = (metadata.requires(OWN) if is_installed() else None) or []
     show(_table("here", _here()))
     show(_table("extras", installation.extras(wanted)))
@@ -38,6 +35,12 @@ def doctor(debug: Debug = False) -> None:
 
 
 def _here() -> dict[str, Any]:
+    import torch
+
+    from ..runtime import tricks
+    from ..runtime.cores import cores
+    from ..storage.environment import environment
+
     devices = [f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append("mps")

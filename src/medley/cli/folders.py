@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import rich.table
 import typer
 from rich.text import Text
 
-from ..contract.errors import WireError
-from ..storage.as_json import shown_seed
-from ..storage.identity import PREFIX
-from ..storage.result import Result
-from ..storage.run_folder import described, resuming
 from .arguments import Debug
 from .console import show
+
+if TYPE_CHECKING:
+    from ..storage.result import Result
 
 VERSIONS = ("medley", "torch", "numpy", "scipy", "python", "platform", "machine", "threads")
 """Entries of a start, in the order of their columns."""
@@ -29,6 +27,12 @@ def show_folder(
     debug: Debug = False,
 ) -> None:
     """Print what a folder holds: its runs, their settings and identity, and the versions that made them."""
+    from ..contract.errors import WireError
+    from ..storage.as_json import shown_seed
+    from ..storage.identity import PREFIX
+    from ..storage.result import Result
+    from ..storage.run_folder import described
+
     results = [(path.parent, Result.load(path.parent, model=False)) for path in sorted(folder.glob("**/result.json"))]
     begun = described(folder)
     if not results and not begun:
@@ -55,6 +59,9 @@ def show_folder(
 
 def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[str, Any]) -> rich.table.Table:
     """A row for each run: folder, method, seed, rounds and status."""
+    from ..storage.as_json import shown_seed
+    from ..storage.run_folder import resuming
+
     table = _table("run", "method", "seed", "rounds", "status")
     for path, r in results:
         rounds = str(int(r.history[-1]["round"])) if r.history else "0"

@@ -8,21 +8,19 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import rich.table
 import typer
 from rich.text import Text
 
-from .. import datasets, models, recipe, report
-from ..contract import Need, RecipeError
-from ..datasets import files
-from ..experiments.board import Board
-from ..storage.result import Result
 from .arguments import Base, Debug
 from .cards import STATUSES, bibtex, card, status
 from .console import show
+
+if TYPE_CHECKING:
+    from ..storage.result import Result
 
 
 def make_report(
@@ -35,6 +33,10 @@ def make_report(
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of finished runs, and print its table."""
+    from .. import report
+    from ..contract import RecipeError
+    from ..experiments.board import Board
+
     results = _loaded(runs)
     if output.suffix != ".html":
         raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
@@ -45,6 +47,9 @@ def make_report(
 
 def _loaded(folders: Iterable[Path]) -> list[Result]:
     """All runs below the folders. Raises RecipeError, naming both places, for two of one method and seed."""
+    from ..contract import RecipeError
+    from ..experiments.board import Board
+
     found = [
         (path.parent, r)
         for folder in folders
@@ -65,14 +70,19 @@ def list_all(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, problems, models, datasets, partitions, participations, streams, memories, folds, laws or "
-            "devices; by default all.",
+            help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, attacks, "
+            "folds, laws or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """List methods, problems, models and scenarios, each with one sentence."""
+    """List methods, problems, models and scenarios, each with one sentence, or the settings of one of them."""
+    from .. import datasets, models, recipe
+    from ..contract import RecipeError
+    from ..contract.errors import nearest
+    from ..datasets import files
+
     there: dict[str, Mapping[str, Any]] = {
         "methods": recipe.constructors(),
         "problems": recipe.KINDS["problem"],
@@ -82,12 +92,18 @@ def list_all(
         "participations": recipe.KINDS["participation"],
         "streams": recipe.KINDS["stream"],
         "memories": recipe.KINDS["replay"],
+        "codecs": recipe.KINDS["codec"],
+        "attacks": _attacks(),
         "folds": recipe.FOLDS,
         "laws": recipe.LAWS,
         "devices": recipe.PRESETS,
     }
     if what is not None and what not in there:
-        raise RecipeError.unknown(what, there, "medley list")
+        one = {n.lower(): (n, thing) for things in there.values() for n, thing in things.items()}
+        if what.lower() not in one:
+            near = nearest(what, [*there, *(n for n, _ in one.values())])
+            raise RecipeError(f"medley list has no {what!r}.{near} medley list prints all names.", what)
+        return _one(*one[what.lower()])
     for kind, things in there.items():
         if what in (None, kind):
             table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
@@ -111,8 +127,35 @@ def list_all(
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
 
 
+def _attacks() -> dict[str, str]:
+    """What each kind of attack does, from the meaning of the setting."""
+    from ..contract.settings import describe
+    from ..scenarios import Attack
+
+    (kind,) = (s.doc for s in describe(Attack) if s.name == "kind")
+    return dict(re.findall(r'"([^"]+)": (.+?)(?= "[^"]+": |$)', kind))
+
+
+def _one(name: str, thing: Any) -> None:
+    """Print a thing's first sentence, and its settings with their values, defaults and meanings."""
+    from .. import recipe
+    from ..scenarios import Attack
+
+    show(Text(f"{name}: {_sentence(thing, name)}"))
+    if said := status(thing):
+        show(Text(f"{name} is {said}: {STATUSES[said]}."))
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("setting", "value", "default", ""):
+        table.add_column(head)
+    for a in recipe.arguments(Attack if isinstance(thing, str) else thing):
+        table.add_row(a.name, Text(a.values), Text(a.default), Text(a.text))
+    show(table if table.row_count else "It has no settings.")
+
+
 def _reads(make: Any) -> str:
     """The replies as a method's server reads them: sums can be taken securely. Settings are the method's defaults."""
+    from ..contract import Need
+
     try:
         method = make()
         needs = method.requires()
@@ -125,6 +168,8 @@ def _reads(make: Any) -> str:
 
 def _place(name: str) -> tuple[str, str]:
     """The first file that a reader expects, and whether it is there; empty for readers without one of their own."""
+    from ..datasets import files
+
     if name not in files.EXPECTED:
         return "", ""
     return files.EXPECTED[name], "yes" if files.there(name) else "no"
@@ -135,6 +180,9 @@ def cite(
     debug: Debug = False,
 ) -> None:
     """Print the papers that methods are from, as cards and BibTeX have them, and whether a method is as published."""
+    from .. import recipe
+    from ..contract import RecipeError
+
     kinds = recipe.constructors()
     by_name = {name.lower(): name for name in kinds}
     for wanted in methods:
@@ -152,6 +200,8 @@ def cite(
 
 
 def _sentence(thing: object, name: str) -> str:
-    """The first sentence of a docstring, without the name before it."""
+    """The first sentence of a docstring, without the name before it; a text is one."""
+    if isinstance(thing, str):
+        return thing
     first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
     return re.sub(rf"^{re.escape(name)}: ", "", first)

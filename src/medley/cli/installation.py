@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
-from ..datasets import files
-from ..runtime.cores import cores
-
 SHARED = Path("/dev/shm")
 """Where processes share their vectors on Linux."""
 
@@ -118,10 +113,16 @@ def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[s
 
 def problems(wanted: Iterable[str]) -> list[str]:
     """All that does not fit here: `conflicts` and `lacks`."""
+    import torch
+
+    from ..runtime.cores import cores
+
     encoding = sys.stdout.encoding or "utf-8"
     return conflicts(wanted) + lacks(shared_memory(), torch.get_num_threads(), cores(), encoding)
 
 
 def data_sets() -> list[str]:
     """The published sets that are here."""
+    from ..datasets import files
+
     return [name for name in files.EXPECTED if files.there(name)]

@@ -9,11 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Annotated
 
-import numpy as np
 import typer
 
-from ..contract.errors import RecipeError
-from ..runtime import streams
 from .arguments import Debug
 from .console import show
 
@@ -45,6 +42,8 @@ def new(
     debug: Debug = False,
 ) -> None:
     """Begin a project: a recipe, a data reader and a model of your own, a test and a README, which run at once."""
+    from ..contract.errors import RecipeError
+
     name = folder.resolve().name
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in ("medley", "torch", "test"):
         raise RecipeError(
@@ -85,6 +84,10 @@ def _patients() -> str:
 
     Hospitals have 20 to 200 patients, of other mean ages, and differ in the threshold of their diagnosis.
     """
+    import numpy as np
+
+    from ..runtime import streams
+
     rng = streams.rng(0, "new project")
     lines = ["age,pressure,sugar,weight,ill,hospital"]
     for k in range(CLIENTS):

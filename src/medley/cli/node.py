@@ -8,22 +8,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..contract.errors import BadData, MedleyError, RecipeError
-from ..flower.cleaning import clean as delete_old
-from ..flower.cleaning import seconds
-from ..flower.client import ClientSide, client_app
-from ..flower.client_reports import agreed
-from ..flower.client_rows import report
-from ..flower.daemon import Resident, data_function
-from ..flower.fleet import FleetNode
-from ..flower.flwr_api import checked_version
-from ..flower.node import LEAVE, own_folder
-from ..flower.signatures import read as read_keyring
 from .arguments import Debug
+
+if TYPE_CHECKING:
+    from ..contract.errors import RecipeError
 
 log = logging.getLogger("medley.node")
 
@@ -81,6 +73,12 @@ def node(
     The node answers requests of the recipe's method by code that is installed here, and executes nothing that it is
     sent. Its data stays here.
     """
+    from ..flower.cleaning import clean as delete_old
+    from ..flower.cleaning import seconds
+    from ..flower.client import client_app
+    from ..flower.daemon import Resident, data_function
+    from ..flower.fleet import FleetNode
+
     os.umask(0o077)  # its memories are nobody else's
     age, code = None if keep is None else seconds(keep), allow_code.replace(",", " ").split()
     if clean:
@@ -110,6 +108,12 @@ def _warn(key: Path) -> None:
 
 def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:
     """Print the client's account of its rows, as the server will get it, once its model could be made."""
+    from ..contract.errors import BadData, MedleyError
+    from ..flower.client import ClientSide
+    from ..flower.client_reports import agreed
+    from ..flower.client_rows import report
+    from ..flower.daemon import data_function
+
     _check(recipe_file, None)
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
     context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
@@ -139,6 +143,10 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
 
 def _check(recipe_file: Path, keyring: Path | None) -> None:
     """Raise RecipeError for files that cannot be used, and MedleyError for another version of flwr."""
+    from ..contract.errors import RecipeError
+    from ..flower.flwr_api import checked_version
+    from ..flower.signatures import read as read_keyring
+
     checked_version()
     if not recipe_file.is_file():
         raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
@@ -152,12 +160,16 @@ def _logs(verbose: bool) -> None:
 
 
 def _missing(given: Mapping[str, object]) -> RecipeError:
+    from ..contract.errors import RecipeError
+
     missing = next(name for name, value in given.items() if value is None)
     return RecipeError(f"medley node: give --{missing} (a node needs --superlink, --key and --ca)", missing)
 
 
 def _number(client: int | None, key: Path | None) -> int:
     """The client's number: as given, or as it ends the key's name."""
+    from ..contract.errors import RecipeError
+
     if client is not None:
         return client
     if key is None or not (number := re.search(r"\d+$", key.stem)):
@@ -168,6 +180,9 @@ def _number(client: int | None, key: Path | None) -> int:
 
 def _leave(memory: Path, client: int) -> None:
     """Tell the client's node, by a file, that its next answer is its last."""
+    from ..contract.errors import RecipeError
+    from ..flower.node import LEAVE, own_folder
+
     folder = own_folder({"memory": str(memory), "partition-id": client})
     if not folder.is_dir():
         raise RecipeError(f"{memory} is no memory folder of a node of client {client}; name it by --memory", "memory")
@@ -176,5 +191,7 @@ def _leave(memory: Path, client: int) -> None:
 
 
 def _clean(memory: Path, age: float) -> None:
+    from ..flower.cleaning import clean as delete_old
+
     gone = delete_old(memory, age)
     typer.echo("\n".join(f"deleted {run}" for run in gone) or f"{memory} holds no memories to delete")

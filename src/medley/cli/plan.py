@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import rich.box
 import rich.table
-import torch
 
-from .. import recipe
-from ..experiments.compare import names
-from ..experiments.estimate import Estimate, estimates
-from .arguments import Algorithms, Debug, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
+from .arguments import Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import say, show
+
+if TYPE_CHECKING:
+    from ..experiments.estimate import Estimate
 
 
 def plan(
     recipe_file: RecipeFile,
-    algorithms: Algorithms = None,
+    only: Methods = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     settings: Set = None,
     debug: Debug = False,
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
+    import torch
+
+    from .. import recipe
+    from ..experiments.compare import names
+    from ..experiments.estimate import Estimate, estimates
+
     r = recipe.load(recipe_file).with_settings(settings or [])
-    methods = r.methods(names_in(algorithms))
+    methods = r.methods(names_in(only))
     named = dict(zip(names(methods), methods, strict=True))
     chosen = r.seeds if seeds is None else seeds_in(seeds)
     count = chosen if isinstance(chosen, int) else len(chosen)

@@ -15,18 +15,10 @@ import rich.table
 import typer
 from rich.text import Text
 
-from .. import logs, recipe
-from ..contract.errors import MedleyError, RecipeError
-from ..experiments import compare as comparison
-from ..experiments import tune as tuning
-from ..experiments.board import Board, kind_of
-from ..experiments.profile import profiled
-from ..storage import atomic
-from ..storage.run_folder import holds_comparison
-from .arguments import Algorithms, Base, Debug, Jobs, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
+from .arguments import Base, Debug, Jobs, Methods, RecipeFile, Rounds, Seeds, Set, complete, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show
 
-PLACES = ", ".join(sorted(recipe.transport_kinds()))
+PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
 """Names that `--on` takes."""
 
 
@@ -35,8 +27,11 @@ def run(
         Path | None,
         typer.Argument(help="The recipe, a TOML file; with --resume by default the one in DIR.", metavar="RECIPE.toml"),
     ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option(help="The method; by default the recipe's first.", metavar="NAME")
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--method", autocompletion=complete, metavar="NAME", help="The method; by default the recipe's first."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of all that is drawn, in place of run.seed.")] = None,
     rounds: Rounds = None,
@@ -57,12 +52,16 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train one method on the recipe's clients and print its result."""
+    from .. import logs, recipe
+    from ..experiments.board import Board
+    from ..experiments.profile import profiled
+
     folder = save or resume
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
     r = recipe.load(_recipe(recipe_file, resume))
     if recipe_file is None:  # a folder of a run may come from elsewhere: nothing in it is code
         r = replace(r, folder=None)
-    r = r.with_settings([*(settings or []), *given]).only(algorithm)
+    r = r.with_settings([*(settings or []), *given]).only(only)
     (method,) = r.methods()
     options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     if profile and on == "auto" and workers is None:
@@ -92,6 +91,9 @@ def run(
 
 def _recipe(given: Path | None, resume: Path | None) -> Path:
     """The recipe that is given, else the one in the folder to go on with. Raises RecipeError where there is neither."""
+    from ..contract.errors import RecipeError
+    from ..storage.run_folder import holds_comparison
+
     if resume is not None and holds_comparison(resume):
         said = f"{resume} holds a comparison: medley compare RECIPE.toml --save {resume} goes on with it"
         raise RecipeError(said, "resume")
@@ -107,6 +109,9 @@ def _recipe(given: Path | None, resume: Path | None) -> Path:
 @contextmanager
 def _unsaved_shown() -> Iterator[None]:
     """Print the table of a run that came to its end and could not be saved."""
+    from ..contract.errors import MedleyError
+    from ..experiments.board import Board
+
     try:
         yield
     except MedleyError as e:
@@ -117,7 +122,7 @@ def _unsaved_shown() -> Iterator[None]:
 
 def compare(
     recipe_file: RecipeFile,
-    algorithms: Algorithms = None,
+    only: Methods = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     settings: Set = None,
@@ -133,8 +138,13 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Run several methods on the same clients, seed by seed, and print the table."""
+    from .. import recipe
+    from ..experiments import compare as comparison
+    from ..experiments.board import kind_of
+    from ..storage import atomic
+
     r = recipe.load(recipe_file).with_settings(settings or [])
-    methods = r.methods(names_in(algorithms))
+    methods = r.methods(names_in(only))
     named = dict(zip(comparison.names(methods), methods, strict=True))
     if base is not None:
         base = next((n for n in named if n.lower() == base.lower()), base)
@@ -164,7 +174,7 @@ def compare(
 
 def tune(
     recipe_file: RecipeFile,
-    algorithms: Algorithms = None,
+    only: Methods = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     metric: Annotated[str | None, typer.Option(help="What to choose by, in place of tune.metric.")] = None,
@@ -177,10 +187,15 @@ def tune(
     debug: Debug = False,
 ) -> None:
     """Choose each method's settings from the recipe's grid, by the validation split, and print all that was tried."""
+    from .. import recipe
+    from ..contract.errors import RecipeError
+    from ..experiments import tune as tuning
+    from ..storage import atomic
+
     if save is not None:
         atomic.writable(save, "medley tune --save")
     r = recipe.load(recipe_file).with_settings(settings or [])
-    methods = r.methods(names_in(algorithms))
+    methods = r.methods(names_in(only))
     grids = [r.grid(m) for m in methods]
     if not all(grids):
         said = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"

@@ -12,10 +12,6 @@ import rich.table
 import typer
 from rich.text import Text
 
-from ..contract.errors import RecipeError
-from ..report import watching
-from ..storage import run_view
-from ..storage.result import RUN
 from .arguments import Debug
 from .console import say, show
 
@@ -29,6 +25,11 @@ def watch(
     debug: Debug = False,
 ) -> None:
     """Serve a page about a run on 127.0.0.1: curves, clients, the log's end. It reads the run's folder only."""
+    from ..contract.errors import RecipeError
+    from ..report import watching
+    from ..storage import run_view
+    from ..storage.result import RUN
+
     if not (run / RUN).exists():
         show(f"there is no run in {run} yet; waits for it (Ctrl-C ends this)")
         while not (run / RUN).exists():
@@ -52,6 +53,8 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""
+    from ..storage import run_view
+
     v = run_view.view(run)
     if prometheus:
         typer.echo(run_view.prometheus(v), nl=False)

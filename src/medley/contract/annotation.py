@@ -229,6 +229,6 @@ def public_name(cls: type) -> str:
     path = cls.__module__.split(".")
     for k in range(1, len(path) + 1):
         module = ".".join(path[:k])
-        if getattr(sys.modules.get(module), cls.__name__, None) is cls:
+        if getattr(sys.modules.get(module), "__dict__", {}).get(cls.__name__) is cls:  # no lazy module is made to load
             return cls.__name__ if module in ("builtins", "medley") else f"{module}.{cls.__name__}"
     return cls.__name__

@@ -13,5 +13,6 @@ from .schema import FOLDS as FOLDS
 from .schema import KINDS as KINDS
 from .schema import LAWS as LAWS
 from .schema import PRESETS as PRESETS
+from .schema import arguments as arguments
 from .schema import constructors as constructors
 from .schema import methods as methods

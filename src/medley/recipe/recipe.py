@@ -118,12 +118,12 @@ class Recipe:
         there = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
         if wanted is None:
             if not there:
-                raise RecipeError(f"{self.source}: there are no [[methods]]; name some with --algorithms", "methods")
+                raise RecipeError(f"{self.source}: there are no [[methods]]; name some with --methods", "methods")
             return there
         out: list[Algorithm[Any, Any] | Tuned] = []
         for name in wanted:
             out += [there[k] for k in self._places(name.strip(), there)] or [
-                self._method("--algorithms", {"kind": name.strip()})
+                self._method("--methods", {"kind": name.strip()})
             ]
         return out
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import get_protocol_members
 
@@ -26,6 +27,7 @@ from ..transports import Lossy
 from ..wire import codecs
 from ..wire.codec import Codec
 from .limits import ClientLimits
+from .toml import inline
 
 TOML = (bool, int, float, str, Sequence, Mapping)
 """Types that a file can write."""
@@ -173,3 +175,36 @@ def said(hint: Any) -> str:
     there = [kind for kind in kinds(hint) if kind.type is not type(None) and not issubclass(kind.type, PathLike)]
     texts = [kind.text if kind.type is object or is_written(kind) else "a table with a kind" for kind in there]
     return in_words(text.replace("True or False", "true or false") for text in texts)
+
+
+class Argument(NamedTuple):
+    """An argument that a recipe gives: its name, its values and its default in words, and its meaning."""
+
+    name: str
+    values: str
+    default: str
+    text: str
+
+
+def arguments(f: Callable[..., Any]) -> list[Argument]:
+    """The arguments of a function or a class, as their annotations and docstrings have them."""
+    known, texts, out = hints(f), _texts(f), []
+    for name, p in inspect.signature(f).parameters.items():
+        plain = isinstance(p.default, bool | int | float | str | tuple | list)
+        default = "needed" if p.default is p.empty else inline(p.default) if plain else ""
+        out.append(Argument(name, said(known[name]) if name in known else "", default, texts.get(name, "")))
+    return out
+
+
+def _texts(f: Callable[..., Any]) -> dict[str, str]:
+    """The arguments that docstrings describe under "Args:" or "Attributes:", those of base classes too."""
+    out: dict[str, str] = {}
+    for thing in inspect.getmro(f) if inspect.isclass(f) else (f,):
+        if not thing.__module__.startswith("medley."):
+            continue
+        for block in re.split(r"(?:Args|Attributes):\n", inspect.cleandoc(thing.__doc__ or ""))[1:]:
+            found = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
+            for names, text in found:
+                for name in names.split(", "):
+                    out.setdefault(name, " ".join(text.split()))
+    return out

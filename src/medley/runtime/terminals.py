@@ -39,10 +39,7 @@ def bar(count: str, *texts: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_stop() -> Iterator[None]:
-    """Ctrl-C during the command line's imports, which take seconds, ends it with a sentence and exit code 130.
-
-    Elsewhere, as in a script that imports `medley`, KeyboardInterrupt goes on.
-    """
+    """Ctrl-C while the command line begins ends it with a sentence and exit code 130; elsewhere it goes on."""
     try:
         yield
     except KeyboardInterrupt:
