@@ -70,17 +70,15 @@ def node(
 ) -> None:
     """Serve one client's data to runs of a SuperLink, until it is told to end.
 
-    The node answers requests of the recipe's method by code that is installed here, and executes nothing that it is
-    sent. Its data stays here.
+    The node answers by code that is installed here, and executes nothing that it is sent. Its data stays here.
     """
-    from ..flower.cleaning import clean as delete_old
-    from ..flower.cleaning import seconds
+    from ..flower import cleaning
     from ..flower.client import client_app
     from ..flower.daemon import Resident, data_function
     from ..flower.fleet import FleetNode
 
     os.umask(0o077)  # its memories are nobody else's
-    age, code = None if keep is None else seconds(keep), allow_code.replace(",", " ").split()
+    age, code = None if keep is None else cleaning.seconds(keep), allow_code.replace(",", " ").split()
     if clean:
         return _clean(memory, age or 0.0)
     if leave:
@@ -89,19 +87,20 @@ def node(
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
-    _logs(verbose)
-    _check(recipe_file, keyring)
-    _warn(key)
+    _begin(recipe_file, keyring, key, verbose)
     client = _number(client, key)
-    fleet = FleetNode(superlink, key, ca)
     app = client_app(recipe_file, None if data is None else data_function(data), code=code)
     config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
     config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring, "epsilon": epsilon}.items() if v is not None}
-    tidy = (lambda: None) if age is None else (lambda: delete_old(memory, age))
-    Resident(fleet, app, config, memory / f"client{client}", tidy).run()
+    tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
+    Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", tidy).run()
 
 
-def _warn(key: Path) -> None:
+def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool) -> None:
+    """Begin the log, check the files, and warn of a key that others can read."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
+    _check(recipe_file, keyring)
     if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:
         log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
 
@@ -152,11 +151,6 @@ def _check(recipe_file: Path, keyring: Path | None) -> None:
         raise RecipeError(f"--recipe {recipe_file}: no such file; give the server's recipe.toml", "recipe")
     if keyring is not None:
         read_keyring(keyring)
-
-
-def _logs(verbose: bool) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
-    logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def _missing(given: Mapping[str, object]) -> RecipeError:

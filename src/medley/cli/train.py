@@ -21,18 +21,17 @@ from .console import DIVERGED, INTERRUPTED, say, show
 PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
 """Names that `--on` takes."""
 
+Method = typer.Option(
+    "--method", autocompletion=complete, metavar="NAME", help="The method; by default the recipe's first."
+)
+
 
 def run(
     recipe_file: Annotated[
         Path | None,
         typer.Argument(help="The recipe, a TOML file; with --resume by default the one in DIR.", metavar="RECIPE.toml"),
     ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            "--method", autocompletion=complete, metavar="NAME", help="The method; by default the recipe's first."
-        ),
-    ] = None,
+    only: Annotated[str | None, Method] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of all that is drawn, in place of run.seed.")] = None,
     rounds: Rounds = None,
     settings: Set = None,
@@ -63,12 +62,9 @@ def run(
         r = replace(r, folder=None)
     r = r.with_settings([*(settings or []), *given]).only(only)
     (method,) = r.methods()
-    options: dict[str, Any] = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
-    if profile and on == "auto" and workers is None:
-        on = "local"  # work in other processes would show as waiting
-    if on != "local" or workers is not None:
-        inner, faults = recipe.transport(on, workers), options.get("transport")
-        options["transport"] = inner if faults is None else replace(faults, inner=inner)
+    options = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
+    if (place := _transport(on, workers, options.get("transport"), profile)) is not None:
+        options["transport"] = place
     if log is not None:
         logs.lines(log)
         options["progress"] = False
@@ -87,6 +83,18 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
+
+
+def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
+    """Where clients run as asked, below the faults of the recipe; None for the default."""
+    from .. import recipe
+
+    if profile and on == "auto" and workers is None:
+        on = "local"  # work in other processes would show as waiting
+    if on == "local" and workers is None:
+        return None
+    inner = recipe.transport(on, workers)
+    return inner if faults is None else replace(faults, inner=inner)
 
 
 def _recipe(given: Path | None, resume: Path | None) -> Path:
