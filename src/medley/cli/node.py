@@ -22,6 +22,7 @@ log = logging.getLogger("medley.node")
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
 
+RecipeFile = typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe, the server's or your own copy.")
 Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
 AllowCode = typer.Option(
     metavar="NAMES",
@@ -39,9 +40,7 @@ def node(
         Path | None, typer.Option(help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0.")
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificates that vouch for the server, in PEM.")] = None,
-    recipe_file: Annotated[
-        Path, typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe, the server's or your own copy.")
-    ] = Path("recipe.toml"),
+    recipe_file: Annotated[Path, RecipeFile] = Path("recipe.toml"),
     data: Annotated[
         Path | None,
         typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data."),
