@@ -27,8 +27,7 @@ Rounds = Annotated[int | None, typer.Option(min=0, help="Rounds, in place of run
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (0, 1, ...), or a list such as 3,5,8.")]
 
 Algorithms = Annotated[
-    str | None,
-    typer.Option(help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults."),
+    str | None, typer.Option(help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults.")
 ]
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one a core.")]

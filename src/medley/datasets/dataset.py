@@ -116,10 +116,7 @@ class Dataset(Settings):
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
         check_keys(self)
-        for X, y, part in (
-            (self.X_test, self.y_test, "test"),
-            (self.X_validation, self.y_validation, "validation"),
-        ):
+        for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
                 check_rows(X, y, self.classes, self.name, part)
                 if layout(X) != layout(self.X):

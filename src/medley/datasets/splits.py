@@ -132,9 +132,7 @@ def check_finite(values: Tensor, what: str) -> None:
     row, column = at[0], (at[1] if len(at) > 1 else None)
     where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
     raise BadData(
-        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.",
-        row=row,
-        column=column,
+        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.", row=row, column=column
     )
 
 

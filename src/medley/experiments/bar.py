@@ -21,12 +21,7 @@ class Bar:
     """
 
     def __init__(
-        self,
-        shown: bool | None,
-        call: str,
-        runs: int,
-        rounds: int,
-        tell: Callable[[int, Row], object] | None = None,
+        self, shown: bool | None, call: str, runs: int, rounds: int, tell: Callable[[int, Row], object] | None = None
     ) -> None:
         self.shown = draws_bars(shown)
         self.call, self.runs, self.rounds = call, runs, max(rounds, 1)

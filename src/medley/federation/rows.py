@@ -188,12 +188,7 @@ class ClientRows:
 
 
 def laid_out(
-    met: Sequence[Picked],
-    layout: Layout,
-    family: Family,
-    classes: int | None,
-    dtype: torch.dtype | None,
-    device: str,
+    met: Sequence[Picked], layout: Layout, family: Family, classes: int | None, dtype: torch.dtype | None, device: str
 ) -> tuple[Problem, ClientRows]:
     """The problem for these rows, and the rows as it takes them.
 

@@ -120,8 +120,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     n = r.tables.get("partition", {}).get("clients") if clients is None else clients
     if not isinstance(n, int) or n < 1:
         raise RecipeError(
-            f"{r.source}: how many nodes there will be, --clients says, or partition.clients; it is {n!r}",
-            "clients",
+            f"{r.source}: how many nodes there will be, --clients says, or partition.clients; it is {n!r}", "clients"
         )
     r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):

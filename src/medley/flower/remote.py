@@ -65,12 +65,7 @@ class RemoteFederation:
         return identity({"data": self.census.settings(), **replace(self.scenario, membership=None).parts})
 
     def draw(
-        self,
-        seed: int,
-        on: HeldOut = "test",
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        rounds: int = 1,
+        self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> RemoteSimulation:
         """The clients of this seed; see `Population.draw`. Figures are of test rows whatever ``on`` says."""
         del on

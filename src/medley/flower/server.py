@@ -74,12 +74,7 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
 
 def _run(
-    grid: Grid,
-    context: Context,
-    place: tuple[Path, str],
-    recipe: str | Path,
-    method: Method | None,
-    events: Events,
+    grid: Grid, context: Context, place: tuple[Path, str], recipe: str | Path, method: Method | None, events: Events
 ) -> None:
     """The run of an app, as `server_app` has it. An error is an event of the folder, with one sentence, and is raised.
 
@@ -130,12 +125,7 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
 
 
 def _gathered(
-    grid: Grid,
-    context: Context,
-    recipe: str | Path,
-    method: Method | None,
-    tell: Callable[[str], object],
-    folder: Path,
+    grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object], folder: Path
 ) -> tuple[RemoteFederation, Method, Recipe]:
     """The clients, once they are there and agree, the method, and the recipe.
 

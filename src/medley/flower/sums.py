@@ -122,12 +122,7 @@ class Sums:
         return answer
 
     def _step(
-        self,
-        step: str,
-        party: Party,
-        letter: Letter,
-        about: tuple[str, int],
-        host: Callable[[node.CallRequest], Host],
+        self, step: str, party: Party, letter: Letter, about: tuple[str, int], host: Callable[[node.CallRequest], Host]
     ) -> bytes:
         def read(part: str, size: int) -> dict[int, bytes]:
             return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")

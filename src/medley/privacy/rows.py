@@ -210,11 +210,7 @@ class RowCohort:
     """
 
     def __init__(
-        self,
-        clients: Cohort,
-        by: RowNoise,
-        spent: Mapping[int, list[Release]],
-        limit: tuple[float, float] | None,
+        self, clients: Cohort, by: RowNoise, spent: Mapping[int, list[Release]], limit: tuple[float, float] | None
     ) -> None:
         self._clients, self._by, self.spent, self._limit = clients, by, dict(spent), limit
         self._asked: set[str] = set()

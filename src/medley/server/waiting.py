@@ -238,13 +238,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
 
 
 def exchange_end(
-    policy: ReplyPolicy,
-    arrivals: list[float],
-    asked: int,
-    sent: float,
-    silent: bool,
-    now: float,
-    first_free: float,
+    policy: ReplyPolicy, arrivals: list[float], asked: int, sent: float, silent: bool, now: float, first_free: float
 ) -> float:
     """The time at which an exchange is over: enough replies are in, or all, or the deadline has passed.
 
