@@ -38,7 +38,6 @@ def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[
 
     Args:
         wanted: Medley's requirements, as `importlib.metadata.requires` has them.
-        here: The version of a package; default of those that are installed.
     """
     rows: dict[str, dict[str, str]] = {}
     for line in wanted:
@@ -96,9 +95,6 @@ def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[s
 
     Args:
         free: MiB of `shared_memory`.
-        threads: Threads that torch uses.
-        cores: Cores that this process may use.
-        encoding: The terminal's.
     """
     told = []
     if free is not None and free < LEAST:

@@ -45,9 +45,7 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     """One client's answer.
 
     Args:
-        me: the client, without its memory
         problem: its buffers are set before the call, and read after it
-        device: torch's name of the device that the client computes on
 
     Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for one of the user's loss.
     """

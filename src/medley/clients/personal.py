@@ -35,7 +35,6 @@ def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories
     """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``.
 
     Args:
-        exchange: the request, with the server's model
         memories: acknowledged memories by client; no entry before the first
     """
     fold = Fold(block)

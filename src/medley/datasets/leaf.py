@@ -77,13 +77,7 @@ def _leaf(
     """The data set of a benchmark's folder.
 
     Args:
-        name: the benchmark's, and of its folder
-        call: the call, for the message
-        folder: the folder to look in first, or None
         rows: LEAF's lists x and y of one user -> X and y
-        classes: the number of classes
-        labels: their names
-        key: the name of the users' column
     """
     root = find_folder(call, "train", "*.json", folder, (f"{name}/data", name))
     X, y, users = _part(root / "train", call, rows)

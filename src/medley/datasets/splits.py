@@ -48,11 +48,8 @@ def carved(
     """The numbers of rows that stay and of rows that are drawn for a part, both in ascending order.
 
     Args:
-        n: Rows.
         fraction: The share that is drawn; within each stratum, rounded, and less than all.
         seed: Of the stream (seed, "split", part).
-        part: "test" or "validation".
-        name: The data set's name in messages.
         strata: Columns [n]; rows with the same values in all of them are one stratum. Default none, all rows are one.
         together: Columns [n]; rows with the same values in all of them stay on one side. Default none.
         last: Columns [n]; of rows with the same values in all of them the last ones are taken. Default none.

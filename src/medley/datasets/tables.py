@@ -340,12 +340,6 @@ def _table(
     Args:
         X: Features [n, ...], maybe a SciPy sparse matrix; they become float32.
         y: Targets [n]; labels become 0..C-1.
-        name: The data set's name.
-        call: The call, for the message.
-        regression: Whether targets are values.
-        keys: Columns [n] for natural clients; default none.
-        test: Features and targets of test rows; default none.
-        features: Names of the columns of X; default none.
 
     Raises:
         BadData: There are no numbers, no rows or no features; a label is no whole number, or all are the same.

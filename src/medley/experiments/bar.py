@@ -15,8 +15,6 @@ class Bar:
 
     Args:
         shown: whether it is drawn; None draws it on a terminal and in a notebook
-        call: the name of the call that is shown, "compare" or "tune"
-        runs, rounds: the number of runs, and of rounds in each
         tell: a function that is called with a run's number and each of its rows; default none
     """
 

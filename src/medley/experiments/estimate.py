@@ -94,8 +94,6 @@ def estimates(
 
     Args:
         rounds: the number of rounds; in a stream, of each task
-        seeds: the number of runs of each method; default 1
-        options: options of `medley.run`
     """
     drawn: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
@@ -127,7 +125,6 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
 
     Args:
         shared: from `prepared`
-        seeds: the number of runs that are planned; default 1
     """
     draw, o = shared.draw, shared.options
     memory.restart()

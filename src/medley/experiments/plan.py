@@ -60,9 +60,6 @@ class PlannedRun:
     """One method with one seed.
 
     Attributes:
-        name: the method's name in the comparison
-        method, seed: the method and the seed to run it with
-        settings: all settings of the run, as JSON values
         folder: the folder for the result; None to keep none
     """
 

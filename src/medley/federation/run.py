@@ -81,11 +81,6 @@ class PreparedRun:
         asked: the method as the user gave it
         algorithm: the same with its "auto" settings resolved
         lr: the factor on every client's learning rate
-        fed: the federation
-        options: the options of `run`
-        draw: the federation as the seed drew it
-        engine: the engine of local descents
-        x0: the first model [d]
     """
 
     asked: Algorithm[Any, Any]
@@ -230,7 +225,6 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     """Raise the error with which `run` would refuse one of these methods before its first round, and name the method.
 
     Args:
-        methods: methods by name
         fed: the federation; it is drawn once for each device
         options: options of `run` for each method, by the same names
     """

@@ -127,8 +127,6 @@ class Scenario:
         """p_i by client id, Σ p_i = 1.
 
         Args:
-            sizes: the clients' numbers of rows [clients]
-            totals: the sums of their rows' weights [clients]
             members: ids of the clients that have a share; None for all
 
         Raises BadData where no member has rows.
@@ -142,11 +140,7 @@ class Scenario:
         return dict(zip(ids, (weights / weights.sum()).tolist(), strict=True))
 
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
-        """Ids of the clients that take part: of the members that are drawn, those that have rows.
-
-        Args:
-            sizes: the clients' numbers of rows [clients]
-        """
+        """Ids of the clients that take part: of the members that are drawn, those that have rows."""
         if self.membership is None:
             drawn = self.participation.draw(round, sizes, seed)
         else:

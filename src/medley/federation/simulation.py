@@ -29,7 +29,6 @@ class TaskData(EvaluationData):
     """The draw for one task, or for the whole run where there are none.
 
     Attributes:
-        task: the task as the server sees it
         allowed: bool [classes, classes], the outputs that a row of each label is compared with; None for all
     """
 
@@ -43,7 +42,6 @@ class Simulation:
     It is pure: tasks, clients, cohorts and figures depend on the arguments of a call alone, in any order of calls.
 
     Args:
-        scenario: the federation's settings
         dealt: data, classes and the clients' rows of each task; one without a stream
         kept: rows of each client for validation; empty arrays, or an empty list, where none are carved per client
         on: the rows that test figures are of, "test" or "validation"
@@ -225,8 +223,6 @@ def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Sequence[np.nd
     """The client of each test or validation row of a task, −1 for nobody's; None where clients have none of their own.
 
     Args:
-        held: its test or validation rows
-        on: which of them
         kept: each client's rows for validation, empty where they are everybody's
     """
     if task.tests is None or held is None:

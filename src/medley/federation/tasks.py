@@ -55,15 +55,7 @@ class TaskPlan:
         rounds: int,
         device: str = "cpu",
     ) -> TaskPlan:
-        """The plan of a seed.
-
-        Args:
-            stream: the stream of tasks; None where all data is there from the start
-            labels: the classes of each task
-            classes: the number of classes; None for regression
-            seed: the run's seed, for the clients' own orders
-            device: torch's name of the device for masks
-        """
+        """The plan of a seed."""
         count = len(labels)
         own = stream is not None and stream.own_order
         turns = [streams.rng(seed, i, "order").permutation(count) if own else np.arange(count) for i in range(clients)]

@@ -23,8 +23,6 @@ class Account:
     """What a client told, by study. The last request has the same answer again, which tells nothing more.
 
     Attributes:
-        folder: of the client's node
-        client: its id
         study: short text that names the owner's recipe
     """
 
@@ -45,7 +43,6 @@ class Account:
         """Count a training on private rows, before it begins.
 
         Args:
-            now: what it releases
             limit: the ε of the owner's recipe
             total: the ε of all studies together; None for that of the recipe
             delta: δ, at which all of them are counted

@@ -28,7 +28,6 @@ class Terms:
     """The terms of a run, as each side has them.
 
     Attributes:
-        medley: the version of Medley
         settings: digest of the method's settings and code
         recipe: digest of the recipe's tables that clients act on, with the run's settings applied
     """

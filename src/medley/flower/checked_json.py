@@ -24,7 +24,6 @@ class Words:
 
     Args:
         who: the client and its answer, for errors
-        said: the decoded JSON value
 
     Raises WireError where ``said`` is no object.
     """

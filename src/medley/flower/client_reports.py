@@ -114,7 +114,6 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
-        labels: the labels that belong to the task
     """
 
     rows: int
@@ -146,7 +145,6 @@ class ClientReport:
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
         X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights
-        names: the meaning of its columns, labels and numbers
     """
 
     client: int
@@ -234,8 +232,6 @@ class Census:
     """The reports of all clients.
 
     Attributes:
-        reports: a report for each client, by id
-        known: the values that every client is told
         refused: by client, the reason why it takes no part; its report has no rows
     """
 
@@ -250,7 +246,6 @@ class Census:
         """From the clients' accounts by id.
 
         Args:
-            accounts: plain values by client
             limits: the largest values that a client may report; by default those of `ClientLimits`
             tolerant: False raises for a client that does not fit; True leaves it out, with a warning
 

@@ -57,7 +57,6 @@ class Resident:
     answer is the same, since memories are kept in two phases.
 
     Args:
-        fleet: the way to the SuperLink
         node_config: Flower's node config, with ``partition-id`` and ``memory``
         folder: the folder of the message in hand; one node at a time may use it
         tidy: is called at the start, and when a run is over; by default nothing happens

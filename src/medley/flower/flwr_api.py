@@ -57,7 +57,6 @@ class Reply(NamedTuple):
         answer: the answer's bytes; None for an error
         size: bytes of the answer's records; 0 for an error
         code: Flower's code of the error; 0 for an answer
-        reason: Flower's sentence for the error
     """
 
     message: str
@@ -87,9 +86,6 @@ def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -
     """Send records to nodes. Returns the node of each message's id.
 
     Args:
-        grid: Flower's way to the nodes
-        kind: the message type
-        content: the records for each node
         ttl: seconds until Flower gives a message up
     """
     from flwr.app import Message
@@ -112,7 +108,6 @@ def pull(grid: Grid, messages: Iterable[str], until: float) -> list[Reply]:
     """The replies that have arrived to these messages.
 
     Args:
-        grid: Flower's way to the nodes
         until: the moment of ``time.monotonic`` until which a reply's content is waited for. A node announces a reply
             before it sends the content, and may die in between; then the reply is an error
     """

@@ -41,7 +41,6 @@ class Gate(ThreadingMixIn, UnixStreamServer):
     """Answers each request with 204 or 401, and nothing else.
 
     Args:
-        database: the SuperLink's
         at: the socket's file, which nginx's workers can open
     """
 

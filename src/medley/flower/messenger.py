@@ -55,8 +55,6 @@ class Messenger:
     A client is the node that was the first to say so, to the end of the run. Flower's id of a node belongs to its key.
 
     Args:
-        grid: Flower's way to the nodes
-        timeout: seconds that a client may take
         file: keeps the node of each client, for a run that is resumed; default None: nothing does
     """
 
@@ -163,7 +161,6 @@ class Messenger:
         """Accounts, by id, of clients that are no members and whose nodes have come since the last call.
 
         Args:
-            clients: the number of clients that there may be, with ids from 0
             within: seconds to wait for the accounts
         """
         present = set(self.grid.get_node_ids())
@@ -215,10 +212,6 @@ class Messenger:
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. What is the same in several letters travels once.
-
-        Args:
-            kind: the message type
-            letters: the letter for each client
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
         answer is absent. A client whose app cannot be run has an error in the place of an answer.

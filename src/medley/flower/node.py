@@ -47,12 +47,7 @@ DIGEST = 16
 
 @dataclass
 class Shelf:
-    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on.
-
-    Attributes:
-        folder: the folder of this client and run
-        classes: the dataclasses that a memory may hold, by name
-    """
+    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on."""
 
     folder: Path
     classes: Mapping[str, type]
@@ -151,7 +146,6 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     """Run one client method for one client. Returns its encoded reply.
 
     Args:
-        host: the host of this client
         folder: the folder of all memories on this node
     """
     exchange, i = request.exchange, request.exchange.blocks[0][0]

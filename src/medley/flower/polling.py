@@ -17,7 +17,6 @@ def pause(waited: float, slowest: float = SLOWEST) -> float:
 
     Args:
         waited: seconds since something came last
-        slowest: the longest pause in seconds
     """
     return min(max(FASTEST, waited / 10), slowest)
 
@@ -31,11 +30,7 @@ UNSEEN = 1.0
 
 @dataclass
 class Rhythm:
-    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end.
-
-    Attributes:
-        waits: the last waits in seconds
-    """
+    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end."""
 
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=4))
 

@@ -38,9 +38,6 @@ class RemoteFederation:
     """A `Population` whose clients hold their rows on other machines.
 
     Attributes:
-        scenario: the recipe's problem, pace, participation, devices, weights, stream and replay
-        census: the clients' reports of their data
-        messenger: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
@@ -74,13 +71,6 @@ class RemoteFederation:
 
 class RemoteSimulation:
     """A `RemoteFederation` under one seed: a `ClientSource` whose clients cannot be made here.
-
-    Args:
-        fed: the federation
-        seed: the run's seed
-        dtype: the floating-point type of the model; None for the problem's own
-        device: torch's name of the device
-        rounds: the rounds of one task
 
     Raises BadData for a task without training rows, or, in a stream, without test rows; Unsupported for weights of rows
     that the problem cannot take.
@@ -208,8 +198,6 @@ class Figures:
         """The figures in an answer. Raises WireError, naming client and field, for others.
 
         Args:
-            client: its id
-            raw: the answer
             held: for each task that was asked for, whether the client has test rows
             loss: whether the loss has to be there
         """
@@ -346,8 +334,6 @@ class RemoteEvaluator:
         """Mean of a score over test rows; None where there are none.
 
         Args:
-            answers: the clients' answers
-            tasks: the tasks that were asked for
             k: 0 for the test loss, 1 for accuracy
             only: the place in ``tasks`` of the one task to take; None takes all
         """

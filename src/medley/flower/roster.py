@@ -42,11 +42,8 @@ class Roster:
     """The members of each round. A change is recorded before the round in which it counts, for a run that is resumed.
 
     Attributes:
-        folder: the run's folder
-        messenger: the way to the clients
         census: the reports of all that are members or were
         admitted: checks a new client's account
-        limits: the largest values that a client may report
         founders: accounts of the members of round 1, by id
         changes: by round, the accounts of those that joined, and the ids of those that left
         seen: the last round whose members are settled
@@ -118,11 +115,8 @@ class Roster:
         """The roster of a run that begins, or that goes on where the folder has one.
 
         Args:
-            folder: the run's folder
-            messenger: the way to the clients
             there: accounts of the clients that are there
             clients: the number of clients that there may be
-            limits, admitted: see the attributes
 
         Raises BadData for a member whose data is not as it was, and WireError for a damaged file.
         """
@@ -150,7 +144,6 @@ class Recorded(NamedTuple):
     """The file of a run's folder.
 
     Attributes:
-        founders, changes, seen: as those of `Roster`
         leaving: clients that leave in the next round
     """
 

@@ -79,10 +79,7 @@ def _run(
     """The run of an app, as `server_app` has it. An error is an event of the folder, with one sentence, and is raised.
 
     Args:
-        grid: Flower's way to the nodes
-        context: the app's context
         place: the run's folder, and the name under which clients keep their memories
-        recipe, method: see `server_app`
     """
     folder, name = place
     try:
@@ -127,12 +124,7 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
 def _gathered(
     grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object], folder: Path
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are there and agree, the method, and the recipe.
-
-    Args:
-        grid, context, recipe, method: see `_run`
-        tell: takes news of missing clients
-    """
+    """The clients, once they are there and agree, the method, and the recipe."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)

@@ -21,8 +21,6 @@ def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
 
     Args:
         path: the file of the node's private key, ECDSA on P-384, without a passphrase
-        session: names the sum
-        keys: its public keys
 
     Raises RecipeError for a file that cannot be used.
     """
@@ -42,8 +40,6 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
 
     Args:
         i: the client that checks
-        session: names the sum
-        keys: public keys by client
 
     Raises WireError for keys that are not signed by the client's key in the keyring, and RecipeError for a file that is
     no keyring.

@@ -48,7 +48,6 @@ class Kept:
     """A secure sum as the client keeps it.
 
     Attributes:
-        session: names the sum
         party: plain values of the client's `Party`; None once the sum is open
         asked: a digest of the request by step
     """
@@ -64,7 +63,6 @@ class Sums:
     """One client's secure sums.
 
     Attributes:
-        folder: the folder of all memories on this node
         settings: the settings of its owner's recipe; the server's word does not count
         key: the file of the node's private key, with which it signs its public keys; None for no signature
         keyring: the file with all clients' public keys; None to take the server's word for whose keys are whose
@@ -80,10 +78,6 @@ class Sums:
 
     def answer(self, step: str, letter: Letter, host: Callable[[node.CallRequest], Host]) -> bytes:
         """The answer to one step.
-
-        Args:
-            step: one of `STEPS`
-            host: a request -> the host that serves it
 
         Raises WireError for a request that does not belong to the client's sum, and for a second one that differs.
         """

@@ -118,11 +118,9 @@ class NoisySteps(Seq):
     """The engine of a private client: `Seq` with batches by Poisson's law and noisy gradients.
 
     Attributes:
-        of: the client's objective
         by: the bound and the noise
         exchange: the client method that runs, part of the names of its random streams
         pace: the pace of which the server keeps account
-        ran: the descents of this call
     """
 
     of: Any = None
@@ -167,11 +165,9 @@ class NoisyGradient:
     """The gradient of a step: (Σ_j g_j·min(1, C/‖g_j‖) + z·C·N(0, I))/(q·n), and the regulariser's.
 
     Attributes:
-        of: the client's objective
         bound: C
         noise: z
         law: q, and n
-        rng: the noise's stream
     """
 
     of: Any
@@ -203,8 +199,6 @@ class RowCohort:
     """The clients of one round, with an account of every client that is asked. Implements `Cohort` by handing on.
 
     Args:
-        clients: the round's cohort
-        by: the bound and the noise
         spent: releases so far, by client; a new mapping after `ask`
         limit: (ε, δ) that no client may pass; None for no limit
     """

@@ -19,10 +19,6 @@ WRAPPING = ("private", "fold")
 def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
     """The method in the wrappers of its table.
 
-    Args:
-        path: the table's place in the recipe
-        method: the method itself
-
     Raises RecipeError for wrong keys and values.
     """
     if "private" in table:

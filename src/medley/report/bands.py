@@ -28,7 +28,6 @@ class Band:
         mean: Mean over seeds [k].
         low: Lower edge of the band [k]; nan for one seed.
         high: Upper edge of the band [k]; nan for one seed.
-        n: Number of seeds.
     """
 
     x: Curve

@@ -42,8 +42,6 @@ def worth(stat: Stat, metric: str, seeds: bool = False) -> str:
     """A figure as text, shares in per cent.
 
     Args:
-        stat: The figure.
-        metric: Its name.
         seeds: Whether the seeds' figures stand behind the mean in the place of an interval. Default False.
     """
     form = FORMATS[kind_of(metric)]

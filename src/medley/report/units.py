@@ -90,7 +90,6 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
         mean: Nan gives a dash.
         half: Half-width of the interval; nan, and one that rounds to zero, leave ± out.
         share: Whether both are in per cent; default False.
-        signed: Whether a positive mean has a plus; default False.
     """
     if not math.isfinite(mean):
         return DASH

@@ -29,7 +29,6 @@ class Checks:
 
         Args:
             bad: bool [k] or [], True at places that fail
-            fail: raises the error
         """
         self._flags.append(bad.reshape(-1))
         self._fails.append(fail)

@@ -28,7 +28,6 @@ class KeyPair(NamedTuple):
     """A key pair on Curve25519.
 
     Attributes:
-        private: the private key
         public: the public key, 32 bytes
     """
 

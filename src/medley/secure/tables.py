@@ -33,9 +33,6 @@ def unpacked(raw: bytes, size: int, who: str, ids: Collection[int] | None = None
     """Inverse of `packed`.
 
     Args:
-        raw: the bytes
-        size: bytes of an entry
-        who: the sender and the table, for errors
         ids: the clients that must be in it; None, the default, for any
 
     Raises WireError for bytes that are no such table.

@@ -28,10 +28,7 @@ class Clientwise:
     """Measures clients one by one, out of band.
 
     Attributes:
-        evaluator: the measures
-        stack_size: clients in one block of a request
         keep: whether the last models of clients are kept; None keeps them up to `MOST_KEPT` bytes
-        models: those models by client
     """
 
     algorithm: Algorithm[Any, Any]
@@ -51,7 +48,6 @@ class Clientwise:
         """A row for each client after this round, as `Result.clients` has them.
 
         Args:
-            state: the run after the round
             last: whether it is the last, whose models are kept
         """
         b, x = state.bookkeeping, self.algorithm.model(state.s)

@@ -232,13 +232,7 @@ class RunOptions(Checked):
         return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
 
     def check_measurable(self, tested: bool, f_star: float | None, stream: bool) -> None:
-        """Raise RecipeError for targets and metrics that the federation cannot measure.
-
-        Args:
-            tested: whether there are test rows
-            f_star: the optimal loss, None where it is not known
-            stream: whether data comes in tasks
-        """
+        """Raise RecipeError for targets and metrics that the federation cannot measure."""
         target = self.target or {}
         if stream and target:
             raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")

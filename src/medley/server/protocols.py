@@ -38,8 +38,6 @@ class ClientSource(Protocol):
         """Client i in this round, without its memory.
 
         Args:
-            round: the number of the round, from 1
-            engine: the engine that runs its local descents
             lr: the factor on its learning rate
 
         Raises MedleyError where the client is on another machine.
@@ -54,8 +52,6 @@ class Evaluator(Protocol):
         """The figures of a history row, on the task of this round: loss, and whatever else can be measured.
 
         Args:
-            x: the model [d]
-            buffers: its buffers, None where there are none
             round: the number of the round, from 0 for x₀
         """
 
@@ -67,8 +63,6 @@ class Evaluator(Protocol):
         """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ...
 
         Args:
-            x: the server's model [d]
-            buffers: its buffers, None where there are none
             models: gives the models that clients use; None where all use x
         """
 

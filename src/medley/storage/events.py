@@ -36,12 +36,10 @@ class ExchangeEvent:
     """The end of an exchange.
 
     Attributes:
-        round, exchange: its numbers
         asked: clients that were asked
         lost: those of them that did not answer
         late: those whose answer comes after the end
         refused: the errors of those that failed, by client
-        took: seconds
     """
 
     round: int
@@ -59,7 +57,6 @@ class Events(logging.Handler):
 
     Args:
         folder: the run's folder; a run that goes on there, or begins anew, adds its events to those that are there
-        listen: whether to append warnings of the log; default True
     """
 
     def __init__(self, folder: Path, listen: bool = True) -> None:

@@ -199,8 +199,6 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
 
     Args:
         module: a module of the same architecture, which is copied; None for the structure in the folder
-        x: trainable parameters [d]
-        buffers: the buffers; None where there are none
 
     Returns None where the folder has no network that can be made here; a warning in the log gives the reason. Raises
     WireError where ``module`` is another network.

@@ -46,13 +46,7 @@ COMMAND = "medley run --resume"
 
 
 class Grown(NamedTuple):
-    """The parts of a run that only grow, a file for each.
-
-    Attributes:
-        history: the rows of evaluated rounds
-        ledger: every delivery
-        clients: figures of each client, as in `Result.clients`
-    """
+    """The parts of a run that only grow, a file for each."""
 
     history: list[Row]
     ledger: Ledger
@@ -222,7 +216,6 @@ def load(
     """State, history and ledger as of the checkpoint; None for a run that ended before its first checkpoint.
 
     Args:
-        classes: dataclasses that the state may hold, by name
         settings: the settings that the run must have
 
     Raises WireError for files that are missing, damaged or of another format, and for a run of other settings.

@@ -54,7 +54,6 @@ class Arena:
 
         Args:
             layout: the JSON values that `write` returned
-            classes: dataclasses that the pytree may hold, by name
         """
         size = layout["size"]
         views = {f"t{k}": self._view(size, *place) for k, place in enumerate(layout["places"])}

@@ -39,11 +39,7 @@ class Linear(LinearLoss):
         """The problem for rows of this length.
 
         Args:
-            X: inputs [n, p].
-            y: labels or targets [n].
-            classes: the number of classes; None where there are none, or it is not known.
             dtype: of the run; None for float64.
-            device: torch's name of it.
 
         Raises BadData where X or y has another shape.
         """

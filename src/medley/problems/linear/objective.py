@@ -257,9 +257,7 @@ class LinearBatch:
     """One forward pass of a linear model, for a method's own loss; see `medley.contract.problem.Batch`.
 
     Args:
-        of: the objective.
         x: the parameters [d], through which gradients flow.
-        X, y: inputs and labels of the batch.
         rows: their indices in the objective, None for all.
         w: their weights; None for 1.
     """

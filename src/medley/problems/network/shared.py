@@ -142,7 +142,6 @@ class PartObjective:
     """f_i as a function of one part of the parameters.
 
     Attributes:
-        problem: the problem
         joint: f_i of all parameters
         whole: completes this part to all parameters [d + e]
         part: the place of this part among them

@@ -30,10 +30,7 @@ class Axis:
     Attributes:
         low: Data at ``start``; above 0 on a logarithmic axis.
         high: Data at ``end``, above ``low``.
-        start: Pixel.
-        end: Pixel; may be less than ``start``.
         kind: Of numbers: ``count``, ``bytes``, ``seconds``, ``percent`` or ``number``, the default.
-        log: Whether the axis is logarithmic; default False.
     """
 
     low: Real
@@ -86,7 +83,6 @@ def span(v: Float[np.ndarray, " k"], kind: str, tight: bool = False) -> tuple[fl
     """Low and high of a linear axis for the data ``v``, which holds at least one number.
 
     Args:
-        v: Finite data [k].
         kind: Of the axis; ``percent`` is kept within [-0.01, 1.01].
         tight: Whether the axis ends at the data, and begins at 0 if that is near; default False, with 6 % of room.
     """
@@ -105,9 +101,7 @@ def frame(X: Axis, Y: Axis | None, box: Box, xlabel: str, ylabel: str) -> str:
     """Ticks, rules and labels around ``box``, SVG text.
 
     Args:
-        X: Horizontal axis.
         Y: Vertical axis; None draws upright rules at the ticks of ``X`` in its place.
-        box: Where data is drawn.
         xlabel: Below the box, with the unit of ``X``; may be empty.
         ylabel: Above the box, with the unit of ``Y``; may be empty.
     """
