@@ -86,10 +86,8 @@ class ClientHost:
         return replace(self, memories=Memories())
 
     def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
-        """Run one block of an exchange. Returns its replies and the pending memories by client.
-
-        Args:
-            memories: acknowledged memories by client; no entry before the first
+        """Run one block of an exchange: its replies, and the pending memories by client. ``memories`` are acknowledged
+        ones.
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """

@@ -127,11 +127,7 @@ def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:
 
 
 def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
-    """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``.
-
-    Args:
-        values: one of the user's values for each class
-    """
+    """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``."""
     found = values.tolist() if values.dtype.kind in "biufO" else []
     if not found or not all(isinstance(v, int | float) for v in found):
         return tuple(texts)

@@ -74,11 +74,7 @@ Rows = Callable[[list[Any], list[Any]], tuple[Tensor, Tensor]]
 def _leaf(
     name: str, call: str, folder: Place | None, rows: Rows, classes: int, labels: tuple[str, ...], key: str
 ) -> Dataset:
-    """The data set of a benchmark's folder.
-
-    Args:
-        rows: LEAF's lists x and y of one user -> X and y
-    """
+    """The data set of a benchmark's folder. ``rows`` makes X and y of LEAF's lists x and y of one user."""
     root = find_folder(call, "train", "*.json", folder, (f"{name}/data", name))
     X, y, users = _part(root / "train", call, rows)
     test = root / "test"

@@ -82,11 +82,7 @@ class Shelf:
 
 
 class Items:
-    """One input of a data set's items.
-
-    Args:
-        path: names or places that lead from an item to the input
-    """
+    """One input of a data set's items: ``path`` leads to it from an item, by names or places."""
 
     cheap = False
 

@@ -57,11 +57,7 @@ class Checker(Protocol):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One method with one seed.
-
-    Attributes:
-        folder: the folder for the result; None to keep none
-    """
+    """One method with one seed. Without a folder its result is not kept."""
 
     name: str
     method: Method

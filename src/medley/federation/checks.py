@@ -179,11 +179,7 @@ def check_secure(
 
 
 def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
-    """Warn, once in a process, where the noise of a private run follows from a seed that can be guessed.
-
-    Args:
-        remote: whether clients are on machines of their own, where they draw noise of their own
-    """
+    """Warn, once in a process, where a private run's noise follows from a seed that can be guessed."""
     private = private_part(algorithm)
     if private is None or private.noise == 0 or abs(seed) >= 1 << 64:
         return

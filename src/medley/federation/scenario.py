@@ -124,10 +124,7 @@ class Scenario:
         return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
 
     def shares(self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None) -> dict[int, float]:
-        """p_i by client id, Σ p_i = 1.
-
-        Args:
-            members: ids of the clients that have a share; None for all
+        """p_i by client id, Σ p_i = 1, of the members; None for all.
 
         Raises BadData where no member has rows.
         """

@@ -229,11 +229,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Census:
-    """The reports of all clients.
-
-    Attributes:
-        refused: by client, the reason why it takes no part; its report has no rows
-    """
+    """The reports of all clients. One that is refused, for the reason given, has no rows in its report."""
 
     reports: Sequence[ClientReport]
     known: Known

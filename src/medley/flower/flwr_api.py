@@ -83,11 +83,7 @@ def size(content: RecordDict) -> int:
 
 
 def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
-    """Send records to nodes. Returns the node of each message's id.
-
-    Args:
-        ttl: seconds until Flower gives a message up
-    """
+    """Send records to nodes; Flower gives up after ``ttl`` seconds. Returns the node of each message's id."""
     from flwr.app import Message
 
     ids = grid.push_messages([Message(r, node, kind, ttl=ttl) for node, r in content.items()])

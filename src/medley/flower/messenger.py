@@ -158,11 +158,7 @@ class Messenger:
         return account
 
     def newcomers(self, clients: int, members: Collection[int], within: float) -> dict[int, dict[str, Any]]:
-        """Accounts, by id, of clients that are no members and whose nodes have come since the last call.
-
-        Args:
-            within: seconds to wait for the accounts
-        """
+        """Accounts, by id, of clients that are no members and whose nodes have come, waiting ``within`` seconds."""
         present = set(self.grid.get_node_ids())
         self._aside &= present
         new, out = present - set(self.nodes.values()) - self._aside, dict[int, dict[str, Any]]()

@@ -143,11 +143,7 @@ def _check(e: Exchange) -> None:
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
-    """Run one client method for one client. Returns its encoded reply.
-
-    Args:
-        folder: the folder of all memories on this node
-    """
+    """Run one client method for one client. Returns its encoded reply. All memories of this node are in ``folder``."""
     exchange, i = request.exchange, request.exchange.blocks[0][0]
     reply = served(host, request, folder)
     (receipt,) = reply.receipts

@@ -13,11 +13,7 @@ SLOWEST = 3.0
 
 
 def pause(waited: float, slowest: float = SLOWEST) -> float:
-    """Seconds until the next look: a tenth of the wait so far, so that a wait grows by a tenth at most.
-
-    Args:
-        waited: seconds since something came last
-    """
+    """Seconds until the next look: a tenth of those waited so far, so that a wait grows by a tenth at most."""
     return min(max(FASTEST, waited / 10), slowest)
 
 

@@ -141,11 +141,7 @@ class Roster:
 
 
 class Recorded(NamedTuple):
-    """The file of a run's folder.
-
-    Attributes:
-        leaving: clients that leave in the next round
-    """
+    """The file of a run's folder; ``leaving`` are clients that leave in the next round."""
 
     founders: dict[int, Account]
     changes: Changes

@@ -110,11 +110,7 @@ def _run(
 
 
 def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
-    """The recipe; where it has no run.seed and the method is private, with one that nobody guesses, as noise needs it.
-
-    Args:
-        kept: the folder of a run that goes on, whose recipe has its seed; None for a new run
-    """
+    """The recipe; where it has no run.seed and the method is private, with a secret one, that of ``kept`` on resume."""
     if "seed" in r.tables.get("run", {}) or private_part(method_and_lr(method)[0]) is None:
         return r
     seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed

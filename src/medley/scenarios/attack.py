@@ -112,9 +112,6 @@ class Attack(Checked):
     ) -> tuple[Tensor, Tensor]:
         """Rows and labels as they stand once liars have changed their own; new tensors where something changes.
 
-        Args:
-            rows: the rows of each liar
-
         Raises RecipeError and BadData for data that the attack cannot change.
         """
         self.check_data(X, y, classes)

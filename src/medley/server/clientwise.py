@@ -45,11 +45,7 @@ class Clientwise:
         return self.algorithm.is_personal or isinstance(self.problem, PartlyShared)
 
     def rows(self, state: RunState, last: bool = False) -> list[Row]:
-        """A row for each client after this round, as `Result.clients` has them.
-
-        Args:
-            last: whether it is the last, whose models are kept
-        """
+        """A row for each client after this round, as `Result.clients` has them; after the last, models are kept."""
         b, x = state.bookkeeping, self.algorithm.model(state.s)
         self.models = {}
         if not self.personal:

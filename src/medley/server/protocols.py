@@ -35,10 +35,7 @@ class ClientSource(Protocol):
         """Ids of the clients that take part in this round, ascending."""
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
-        """Client i in this round, without its memory.
-
-        Args:
-            lr: the factor on its learning rate
+        """Client i in this round, without its memory; ``lr`` is a factor on its learning rate.
 
         Raises MedleyError where the client is on another machine.
         """
@@ -49,11 +46,7 @@ class Evaluator(Protocol):
     """Measures models."""
 
     def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
-        """The figures of a history row, on the task of this round: loss, and whatever else can be measured.
-
-        Args:
-            round: the number of the round, from 0 for x₀
-        """
+        """The figures of a history row, on the task of this round (0 for x₀): loss, and whatever can be measured."""
 
     @property
     def own_tests(self) -> bool:

@@ -47,11 +47,7 @@ class ExchangeEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A request ready to be sent.
-
-    Attributes:
-        down: its payload bytes, by client asked, ascending
-    """
+    """A request ready to be sent. ``down`` has its payload bytes by client asked, ascending."""
 
     exchange: Exchange
     down: Mapping[int, int]

@@ -98,10 +98,7 @@ class Events(logging.Handler):
 
 
 def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
-    """The last events of a run, the oldest first.
-
-    Args:
-        most: the largest number of bytes to read of each file
+    """The last events of a run, the oldest first, from at most so many bytes of each file.
 
     A line that is being written, or that no run wrote, is left out.
     """

@@ -195,10 +195,7 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
 
 
 def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | None:
-    """The network of a folder with its numbers.
-
-    Args:
-        module: a module of the same architecture, which is copied; None for the structure in the folder
+    """The network of a folder, or a copy of ``module`` if given, with the folder's numbers.
 
     Returns None where the folder has no network that can be made here; a warning in the log gives the reason. Raises
     WireError where ``module`` is another network.

@@ -215,9 +215,6 @@ def load(
 ) -> tuple[dict[str, Any], list[Row], Ledger] | None:
     """State, history and ledger as of the checkpoint; None for a run that ended before its first checkpoint.
 
-    Args:
-        settings: the settings that the run must have
-
     Raises WireError for files that are missing, damaged or of another format, and for a run of other settings.
     """
     if not (folder / checkpoint.FILE).exists() and (folder / RUN).exists():
