@@ -30,7 +30,6 @@ MODELS_AT_ONCE = 1 << 24
 EVALUATED_AT_ONCE = 1 << 22
 """Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
 
-
 D = TypeVar("D", bound="EvaluationData")
 
 

@@ -10,7 +10,6 @@ from ..contract.errors import WireError
 LONGEST = 1 << 24
 """Bytes of the longest JSON answer that is read."""
 
-
 TEXT = 2000
 """Characters of a client's error that are kept."""
 

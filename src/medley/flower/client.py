@@ -60,7 +60,6 @@ def client_app(
     The client's memory lies in ``memory``, a folder that the node config names, by default ``~/.medley``. A process
     that serves several messages reads recipe and data once.
     """
-
     side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods().values(), *([] if method is None else [type(method_and_lr(method)[0])])]
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}

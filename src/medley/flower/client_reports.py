@@ -23,7 +23,6 @@ from .checked_json import Words
 
 log = logging.getLogger("medley")
 
-
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 """Types that rows, targets and weights may have."""
 

@@ -28,7 +28,6 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-
 SOON = 5.0
 """Seconds after which missing clients are named at the start of a run."""
 
@@ -37,7 +36,6 @@ LONG = 10.0
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
-
 
 CLOSED = (
     "client {0} has left, and this run has the same clients from the first round to the last: start its node again and "

@@ -11,7 +11,6 @@ Real = float | int
 DASH = "–"
 """The text of a missing figure."""
 
-
 UNITS = {
     "bytes": (
         ("TB", 0.9995e12, 1e12),

@@ -49,7 +49,6 @@ COLUMNS |= {
 GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
 """Columns that a target may name, beside metrics."""
 
-
 HERE = {"recipe": False}
 """The metadata of a setting that belongs to one call, and to no recipe."""
 

@@ -38,7 +38,6 @@ log = logging.getLogger("medley")
 HEARTBEAT = 1.0
 """Seconds after which a process that waits for another looks whether that still lives."""
 
-
 MOST = 1024
 """The largest number of workers: all of them are forked when a run begins."""
 

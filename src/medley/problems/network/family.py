@@ -31,7 +31,6 @@ from .spec import Loss, Transform
 
 log = logging.getLogger("medley")
 
-
 SOME = 8
 """Rows that a user's own loss is tried on, spread over the data."""
 

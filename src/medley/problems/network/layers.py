@@ -18,7 +18,6 @@ from .names import NORMS
 ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
 """Operations that leave each of their inputs in its place, and so raw rows raw, when the other one is a parameter."""
 
-
 ENDS = ("sigmoid", "softmax", "log_softmax")
 """Operations that make probabilities, or their logarithms."""
 
