@@ -124,10 +124,7 @@ class Scenario:
         return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
 
     def shares(self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None) -> dict[int, float]:
-        """p_i by client id, Σ p_i = 1, of the members; None for all.
-
-        Raises BadData where no member has rows.
-        """
+        """p_i by client id, Σ p_i = 1, of the members; None for all. Raises BadData where no member has rows."""
         weights = totals if self.weights == "size" else (sizes > 0).astype(np.int64)
         ids = range(len(sizes)) if members is None else members
         if members is not None:
