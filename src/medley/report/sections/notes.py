@@ -32,10 +32,7 @@ _TASK = (
     "A figure so named is of one task of the stream alone, and says nothing of what was forgotten of others.",
 )
 
-_GAP = (
-    "Gap",
-    "Loss minus the least possible loss, on a logarithmic axis; its mean over seeds is geometric.",
-)
+_GAP = ("Gap", "Loss minus the least possible loss, on a logarithmic axis; its mean over seeds is geometric.")
 
 _ACCURACY = ("Accuracy", "The share of test rows that the server's model labels rightly.")
 
