@@ -96,8 +96,7 @@ class Sweep:
             runs = self.plan()
             results = {k: kept for k, run in enumerate(runs) if (kept := run.kept()) is not None}
             if self.folder is not None and self.recipe is not None:
-                with atomic.replacing(self.folder / "recipe.toml") as tmp:
-                    tmp.write_text(self.recipe, encoding="utf-8")
+                atomic.write(self.folder / "recipe.toml", self.recipe)
             todo = {k: run for k, run in enumerate(runs) if k not in results}
             self._check(todo.values())
             bar = Bar(self.progress, self.call, len(todo), self.rounds, self._tell(todo))

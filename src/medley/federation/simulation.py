@@ -21,7 +21,7 @@ from .evaluation import EvaluationData, Held, RowEvaluator
 from .row_sample import RowSample
 from .rows import Layout, counting, held_out, laid_out, with_targets
 from .scenario import Scenario
-from .tasks import DealtTask, TaskPlan
+from .tasks import DealtTask, Planned, TaskPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class TaskData(EvaluationData):
     allowed: Tensor | None
 
 
-class Simulation:
+class Simulation(Planned):
     """A federation as one seed drew it, ready to run: a `ClientSource`, and evaluators on its rows.
 
     It is pure: tasks, clients, cohorts and figures depend on the arguments of a call alone, in any order of calls.
@@ -136,21 +136,6 @@ class Simulation:
     def sizes(self) -> np.ndarray:
         """Rows of each client [clients], of the first task where there are tasks."""
         return self.tasks[0].sizes
-
-    @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.plan.first_steps
-
-    @property
-    def task_count(self) -> int:
-        """The number of tasks; 1 without a stream."""
-        return len(self.tasks)
-
-    @property
-    def rounds_per_task(self) -> int | None:
-        """Rounds of one task; None without a stream."""
-        return None if self.scenario.stream is None else self.plan.rounds
 
     @property
     def tested(self) -> bool:

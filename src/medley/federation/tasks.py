@@ -119,3 +119,24 @@ class TaskPlan:
             seen = self.tasks[s].seen
             return seen.expand(len(seen), -1)
         return None
+
+
+class Planned:
+    """A draw whose tasks come as its plan has them; see `medley.server.protocols.ClientSource`."""
+
+    plan: TaskPlan
+
+    @property
+    def first_steps(self) -> list[int]:
+        """The first step at which a client meets each task."""
+        return self.plan.first_steps
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks; 1 without a stream."""
+        return len(self.plan)
+
+    @property
+    def rounds_per_task(self) -> int | None:
+        """Rounds of one task; None without a stream."""
+        return None if self.plan.mode is None else self.plan.rounds

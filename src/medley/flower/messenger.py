@@ -12,7 +12,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
 from .checked_json import Words
@@ -200,9 +200,7 @@ class Messenger:
     def _keep(self) -> None:
         """Write the file."""
         if self.file is not None:
-            with replacing(self.file) as tmp:
-                tmp.touch(mode=0o600)
-                tmp.write_text(json.dumps({str(i): node for i, node in sorted(self.bound.items())}), encoding="utf-8")
+            write(self.file, json.dumps(dict(sorted(self.bound.items()))), own=True)
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. What is the same in several letters travels once.

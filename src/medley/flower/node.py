@@ -19,7 +19,7 @@ from ..clients.memories import Memories
 from ..contract import pytree
 from ..contract.errors import WireError
 from ..runtime import streams
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..wire.clip import Clip
 from ..wire.codec import resending
 from ..wire.connection import Host
@@ -72,11 +72,8 @@ class Shelf:
 
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
-        private(self.folder)
-        with replacing(self.folder / f"{tag[0]:d}-{tag[1]:d}.safetensors") as tmp:
-            tmp.touch(mode=0o600)
-            raw = pytree.to_bytes(memory)
-            tmp.write_bytes(_digest(raw) + raw)
+        raw = pytree.to_bytes(memory)
+        write(private(self.folder) / f"{tag[0]:d}-{tag[1]:d}.safetensors", _digest(raw) + raw, own=True)
 
 
 def _digest(raw: bytes) -> bytes:

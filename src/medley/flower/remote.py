@@ -15,7 +15,7 @@ from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView,
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
-from ..federation.tasks import TaskPlan
+from ..federation.tasks import Planned, TaskPlan
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
@@ -69,7 +69,7 @@ class RemoteFederation:
         return RemoteSimulation(self, seed, dtype, device, rounds)
 
 
-class RemoteSimulation:
+class RemoteSimulation(Planned):
     """A `RemoteFederation` under one seed: a `ClientSource` whose clients cannot be made here.
 
     Raises BadData for a task without training rows, or, in a stream, without test rows; Unsupported for weights of rows
@@ -79,8 +79,8 @@ class RemoteSimulation:
     def __init__(
         self, fed: RemoteFederation, seed: int, dtype: torch.dtype | None, device: str, rounds: int = 1
     ) -> None:
-        scenario, census = fed.scenario, self._all(fed)
         self.fed, self.seed = fed, seed
+        scenario, census = fed.scenario, self.census
         n, known, kind = len(census), census.known, census.reports[0]
         scenario.check(n)
         self.plan = TaskPlan.draw(scenario.stream, known.labels, known.classes, n, seed, rounds, device)
@@ -95,14 +95,10 @@ class RemoteSimulation:
             if not self.sizes(s)[0].any():
                 raise BadData(f"no client has rows of task {s}")
 
-    @staticmethod
-    def _all(fed: RemoteFederation) -> Census:
-        return fed.census if fed.roster is None else fed.roster.census
-
     @property
     def census(self) -> Census:
         """The reports of all clients so far."""
-        return self._all(self.fed)
+        return self.fed.census if self.fed.roster is None else self.fed.roster.census
 
     def sizes(self, s: int) -> tuple[np.ndarray, np.ndarray]:
         """The clients' numbers of rows [clients] at step s, and the sums of their weights [clients]."""
@@ -119,21 +115,6 @@ class RemoteSimulation:
     def members(self, round: int) -> tuple[int, ...]:
         """Ids of the members of this round."""
         return self.fed.scenario.members(max(round, 1), len(self.fed.census))
-
-    @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.plan.first_steps
-
-    @property
-    def task_count(self) -> int:
-        """The number of tasks; 1 without a stream."""
-        return len(self.plan)
-
-    @property
-    def rounds_per_task(self) -> int | None:
-        """Rounds of one task; None without a stream."""
-        return None if self.fed.scenario.stream is None else self.plan.rounds
 
     @property
     def tested(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..contract.errors import BadData, MedleyError, WireError
 from ..recipe.limits import ClientLimits
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from .client_reports import Census, ClientReport
 from .messenger import Messenger
 
@@ -86,21 +86,8 @@ class Roster:
 
     def save(self) -> None:
         """Write the file, for its owner only."""
-        plain = {str(t): [{str(i): a for i, a in joined.items()}, left] for t, (joined, left) in self.changes.items()}
-        founders = {str(i): account for i, account in self.founders.items()}
-        with replacing(self.folder / FILE) as tmp:
-            tmp.touch(mode=0o600)
-            tmp.write_text(
-                json.dumps(
-                    {
-                        "founders": founders,
-                        "changes": plain,
-                        "leaving": sorted(self.messenger.leaving),
-                        "seen": self.seen,
-                    }
-                ),
-                encoding="utf-8",
-            )
+        plain = {"founders": self.founders, "changes": self.changes, "leaving": sorted(self.messenger.leaving)}
+        write(self.folder / FILE, json.dumps({**plain, "seen": self.seen}), own=True)
 
     @classmethod
     def of(

@@ -18,7 +18,7 @@ from ..contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, W
 from ..federation.run import run
 from ..privacy.private import private_part
 from ..recipe import Recipe
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..storage.events import Events
 from ..storage.events import read as read_events
 from ..storage.run_folder import holds_run
@@ -90,8 +90,7 @@ def _run(
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
-        with replacing(folder / "recipe.toml") as tmp:
-            tmp.write_text(r.dumps(), encoding="utf-8")
+        r.save(folder / "recipe.toml")
         # Every round: clients can go back to the end of the round before, and no further.
         connection = Flower(fed.messenger, name, asdict(fed.census.known), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
@@ -187,6 +186,5 @@ def _folder(context: Context) -> tuple[Path, str]:
     # Of one length: the name travels with every request, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"
     given = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
-    with replacing(folder / RUN_ID) as tmp:
-        tmp.write_text(json.dumps({"run": name, "config": given}), encoding="utf-8")
+    write(folder / RUN_ID, json.dumps({"run": name, "config": given}))
     return folder, name

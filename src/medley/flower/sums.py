@@ -25,7 +25,7 @@ from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring
 from ..secure.settings import check_installed
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from . import node
@@ -193,10 +193,8 @@ class Sums:
     def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
         """Write the answer and then the state. Once the sum is open, secrets and earlier answers are gone."""
         private(place)
-        for name, raw in ((step, answer), (FILE, json.dumps(asdict(kept)).encode())):
-            with replacing(place / name) as tmp:
-                tmp.touch(mode=0o600)
-                tmp.write_bytes(raw)
+        write(place / step, answer, own=True)
+        write(place / FILE, json.dumps(asdict(kept)), own=True)
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)

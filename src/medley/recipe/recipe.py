@@ -18,7 +18,7 @@ from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..server.options import RunOptions
-from ..storage.atomic import made, replacing
+from ..storage.atomic import made, write
 from . import rows, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named
@@ -228,8 +228,7 @@ class Recipe:
         """Write `dumps` to ``path``, whole or not at all."""
         path = Path(path)
         made(path.parent)
-        with replacing(path) as tmp:
-            tmp.write_text(self.dumps(), encoding="utf-8")
+        write(path, self.dumps())
         return path
 
     @property

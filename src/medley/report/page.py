@@ -79,23 +79,11 @@ def page(
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
-    """Write `page` to a file, whole or not at all; its folder is made.
+    """Write `page` to a file, whole or not at all, and return its path; its folder is made.
 
-    Args:
-        path: The file.
-        results: Runs, at most one of each method and seed.
-        kwargs: Those of `page`.
-
-    Returns:
-        The path.
-
-    Raises:
-        RecipeError: As `page`.
-        MedleyError: The file cannot be written; the one that was there is untouched.
+    Raises RecipeError as `page` does, and MedleyError where the file cannot be written.
     """
-    path = Path(path)
-    text = page(results, **kwargs)
+    path, text = Path(path), page(results, **kwargs)
     atomic.made(path.parent)
-    with atomic.replacing(path) as tmp:
-        tmp.write_text(text, encoding="utf-8")
+    atomic.write(path, text)
     return path

@@ -75,8 +75,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
 def _save_part(folder: Path, memories: dict[int, Any]) -> str:
     raw = pytree.to_bytes(memories)
     name = _part_name(raw)
-    with atomic.replacing(folder / name) as tmp:
-        tmp.write_bytes(raw)
+    atomic.write(folder / name, raw)
     return name
 
 

@@ -153,8 +153,7 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
         structure = json.loads(json.dumps(written(module)))
     except (Unwritten, ValueError) as e:
         return str(e)
-    with atomic.replacing(folder / STRUCTURE) as tmp:
-        tmp.write_text(json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1), encoding="utf-8")
+    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1))
     return ""
 
 

@@ -62,8 +62,7 @@ class Journal:
     def __init__(self, path: Path, text: str, lines: int) -> None:
         raw = text.encode()
         self.path, self._end = path, (len(raw), lines, blake2b(raw, digest_size=16))
-        with atomic.replacing(path) as tmp:
-            tmp.write_bytes(raw)
+        atomic.write(path, raw)
         with atomic.writing(path):
             self._file = path.open("rb+", buffering=0)
 
@@ -141,12 +140,10 @@ class RunFolder:
             stale.unlink(missing_ok=True)
         atomic.made(self.path, own=is_secret(settings.get("seed", 0), settings))
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
-        with atomic.replacing(self.path / RUN) as tmp:
-            about = {"format": FORMAT, "settings": settings, "starts": starts}
-            tmp.write_text(json.dumps(about, indent=1, default=plain), encoding="utf-8")
+        about = {"format": FORMAT, "settings": settings, "starts": starts}
+        atomic.write(self.path / RUN, json.dumps(about, indent=1, default=plain))
         if recipe is not None:
-            with atomic.replacing(self.path / RECIPE) as tmp:
-                tmp.write_text(recipe, encoding="utf-8")
+            atomic.write(self.path / RECIPE, recipe)
         self._history = self._journal(HISTORY, history_text(grown.history), len(grown.history))
         self._ledger = self._journal(LEDGER, grown.ledger.text(), len(grown.ledger))
         self._grow_clients(grown.clients)

@@ -16,12 +16,6 @@ Numbers = Float[np.ndarray, "..."]
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-# Units of an axis, largest first: least value that takes it, size, name.
-_UNITS = {
-    "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (1.0, 1.0, "B")),
-    "seconds": ((172800.0, 86400.0, "d"), (5400.0, 3600.0, "h"), (90.0, 60.0, "min"), (0.0, 1.0, "s")),
-}
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -52,12 +46,7 @@ class Axis:
         """Size and name of the unit that ticks are written in; (1, "") where there is none."""
         if self.kind == "percent":
             return 0.01, "%"
-        if self.log:
-            return 1.0, ""
-        for least, size, name in _UNITS.get(self.kind, ()):
-            if self.high >= least:
-                return size, name
-        return 1.0, ""
+        return (1.0, "") if self.log else unit_of(self.kind, self.high)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         """About ``most`` round values of the data and their text."""
