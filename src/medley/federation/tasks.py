@@ -14,6 +14,7 @@ from torch import Tensor
 from ..contract.task import Mode, Task
 from ..datasets import Dataset
 from ..runtime import streams
+from ..runtime.handed import handed
 from ..scenarios import Stream, Tasks
 from ..scenarios.dealing import Parts
 
@@ -125,11 +126,7 @@ class Planned:
     """A draw whose tasks come as its plan has them; see `medley.server.protocols.ClientSource`."""
 
     plan: TaskPlan
-
-    @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.plan.first_steps
+    (first_steps,) = handed("plan", "first_steps")
 
     @property
     def task_count(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import logs
 from .. import recipe as recipes
 from ..contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
+from ..contract.tuned import split
 from ..federation.run import run
 from ..privacy.private import private_part
 from ..recipe import Recipe
@@ -30,7 +31,7 @@ from .client_reports import Census
 from .messenger import Messenger
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
-from .settings import Method, clients_of, is_row_private, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, settled
 from .transport import Flower
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _run(
 
 def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
     """The recipe; where it has no run.seed and the method is private, with a secret one, that of ``kept`` on resume."""
-    if "seed" in r.tables.get("run", {}) or private_part(method_and_lr(method)[0]) is None:
+    if "seed" in r.tables.get("run", {}) or private_part(split(method)[0]) is None:
         return r
     seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed
     return r.with_settings([f"run.seed={seed}"])
@@ -125,7 +126,7 @@ def _gathered(
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
-        _refuse_open(method_and_lr(ours)[0], options)
+        _refuse_open(split(ours)[0], options)
     policy = options.get("reply_policy")
     tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}

@@ -74,22 +74,13 @@ class RowNoise:
 class GuardedRows:
     """An objective whose rows cannot be read. Its number of rows is public. Any other use raises Unsupported."""
 
-    last, convexity = handed("_of", "last", "convexity")
-    """They depend on the model and the regulariser alone."""
+    last, convexity, work = handed("_of", "last", "convexity", "work")
+    """They depend on the model, the regulariser and public numbers alone."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:
         self._of, self._by = of, by
         self.n, self.d = of.n, of.d
         self.y = Hidden(by, _READ.format("y"))
-
-    @property
-    def work(self) -> float:
-        """Row gradients since it was last set to 0."""
-        return self._of.work
-
-    @work.setter
-    def work(self, rows: float) -> None:
-        self._of.work = rows
 
     def workspace(self, x: Vec) -> Vec:
         """A copy of x."""

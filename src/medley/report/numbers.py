@@ -263,8 +263,7 @@ def paired(results: Sequence[Result], base: str | None = None, metric: str | Non
         base: The method that the others are compared with; default the first.
         metric: The figure compared; default `primary`.
 
-    Raises:
-        RecipeError: There is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
     """
     groups = by_method(results)
     base = base_of(groups, base)

@@ -55,8 +55,7 @@ def page(
         extra: Further sections, heading and body. A body made by this package's figures goes in as it is, any other
             is a paragraph of text.
 
-    Raises:
-        RecipeError: There is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
     """
     c = Comparison.of(list(results), base, Goal.of(results, target))
     sections: list[tuple[str, Sequence[Block]]] = [

@@ -53,8 +53,7 @@ def of_client(
         value: One number for all, one a client, or a law.
         stream: Opens the generator that a law draws from; called for a law only.
 
-    Raises:
-        RecipeError: ``value`` lists fewer clients.
+    Raises RecipeError where ``value`` lists fewer clients.
     """
     if isinstance(value, (int, float)):
         return value
