@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import ClassVar
@@ -142,10 +142,13 @@ class Details:
 
 @dataclass(frozen=True)
 class Definitions:
-    """Terms and their definitions."""
+    """Terms as ``notes.html`` defines them: those of every page, and those in ``used``."""
 
     block: ClassVar[str] = "definitions"
-    items: Sequence[tuple[str, str]]
+    used: Collection[str]
+    base: str
+    metric: str
+    dealt: str
 
 
 @dataclass(frozen=True)
