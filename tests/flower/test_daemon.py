@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -206,19 +205,16 @@ def test_a_node_that_is_told_to_end_again_while_it_ends_ends_without_a_traceback
 def test_a_full_disk_ends_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """What cannot be kept is served all the same; a request that needs the disk is answered with its error."""
 
-    @contextlib.contextmanager
-    def full(path: Path) -> Iterator[Path]:
+    def full(path: Path, content: bytes = b"") -> None:
         with atomic.writing(path):
             raise OSError(28, "No space left on device")
-        yield path
 
     def app(m: Message, context: Context) -> Message:
         if m.content["n"]["bytes"] == b"\1":
-            with full(tmp_path / "1-0.safetensors"):
-                pass
+            full(tmp_path / "1-0.safetensors")
         return echo(m, context)
 
-    monkeypatch.setattr(daemon, "replacing", full)
+    monkeypatch.setattr(daemon, "write", full)
     fleet = Scripted(*map(message, range(3)))
     served(fleet, app, tmp_path)
     assert [m.has_error() for m in fleet.sent.values()] == [False, True, False]

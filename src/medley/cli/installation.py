@@ -29,12 +29,7 @@ def version(name: str) -> str:
 
 
 def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[str, str]:
-    """The packages of each extra with their versions here, or the command that installs them.
-
-    Args:
-        wanted: Medley's requirements, as `importlib.metadata.requires` has them.
-        here: The version of a package; default of those that are installed.
-    """
+    """The packages of each extra of these requirements with their versions here, or the command that installs them."""
     rows: dict[str, dict[str, str]] = {}
     for line in wanted:
         name, _, extra = parts(line)
@@ -87,14 +82,7 @@ def shared_memory() -> float | None:
 
 
 def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[str]:
-    """Limits of the machine that are in the way, each with its remedy.
-
-    Args:
-        free: MiB of `shared_memory`.
-        threads: Threads that torch uses.
-        cores: Cores that this process may use.
-        encoding: The terminal's.
-    """
+    """Limits of the machine that are in the way, each with its remedy. ``free`` is in MiB."""
     told = []
     if free is not None and free < LEAST:
         told.append(

@@ -36,8 +36,7 @@ def run(
     rounds: Rounds = None,
     settings: Set = None,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep the result, the recipe and a checkpoint in this folder."),
+        Path | None, typer.Option(metavar="DIR", help="Keep the result, the recipe and a checkpoint in this folder.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on from the checkpoint in this folder.")
@@ -188,8 +187,7 @@ def tune(
     metric: Annotated[str | None, typer.Option(help="What to choose by, in place of tune.metric.")] = None,
     settings: Set = None,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="RECIPE.toml", help="Write the recipe here, with what was found."),
+        Path | None, typer.Option(metavar="RECIPE.toml", help="Write the recipe here, with what was found.")
     ] = None,
     jobs: Jobs = None,
     debug: Debug = False,

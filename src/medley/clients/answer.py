@@ -42,12 +42,7 @@ class Answer(NamedTuple):
 
 
 def answer_one(request: Request, me: Client[Any], problem: Problem, device: str) -> Answer:
-    """One client's answer.
-
-    Args:
-        me: the client, without its memory
-        problem: its buffers are set before the call, and read after it
-        device: torch's name of the device that the client computes on
+    """One client's answer. The problem's buffers are set before the call, and read after it.
 
     Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for one of the user's loss.
     """
@@ -74,11 +69,7 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
 
 
 def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[Answer]:
-    """The answers of a stack of clients, from one call.
-
-    Args:
-        copy: False leaves replies views of the stacked reply: enough where they are summed at once
-    """
+    """The answers of a stack of clients, from one call. Without ``copy`` they are views of the stacked reply."""
     members, like = me.members, me.like
     ids = tuple(client.id for client in members)
     own = stack([request.own[i] for i in ids], like) if request.own else None

@@ -21,8 +21,6 @@ def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message |
     """Run the request's client method. Returns its reply; ``me.memory`` is then the new memory.
 
     Args:
-        me: the client, or a stack of clients
-        ids: the clients served
         own: their own message, stacked for several; None where the method takes none
         memory: their memory, stacked for several; not changed
 

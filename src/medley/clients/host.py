@@ -50,11 +50,8 @@ class ClientHost:
     """Hosts the clients of one run and runs their methods; the same on the server's machine and in any worker.
 
     Attributes:
-        problem: the problem that they work on
         client: (id, round) -> the client, without its memory
-        seed: of the run; default 0
         codec: of the run; default `Plain`
-        device: torch's name of the device that clients compute on; default "cpu"
         stack_size: upper bound on the clients in one call; by default practically none
         keeps_optimizers: whether the state of each client's optimizer is kept between rounds; default False
     """
@@ -89,10 +86,8 @@ class ClientHost:
         return replace(self, memories=Memories())
 
     def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
-        """Run one block of an exchange. Returns its replies and the pending memories by client.
-
-        Args:
-            memories: acknowledged memories by client; no entry before the first
+        """Run one block of an exchange: its replies, and the pending memories by client. ``memories`` are acknowledged
+        ones.
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """
@@ -131,11 +126,7 @@ class ClientHost:
         return Request(exchange, self.algorithm, ids, common, own, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, held: Mapping[int, Any]) -> MemoryParts:
-        """The parts of clients' memories; the algorithm's begins as its `remember`.
-
-        Args:
-            held: acknowledged memories by client; None before the first
-        """
+        """The parts of clients' memories; the algorithm's begins as its `remember`."""
         kept, optimizers = dict[int, dict[str, Kept]](), dict[int, OptimizerState]()
         owns = dict[int, OwnState | None]()
         if self._keeps:

@@ -32,12 +32,7 @@ class PersonalHost(Protocol):
 
 
 def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> Fold:
-    """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``.
-
-    Args:
-        exchange: the request, with the server's model
-        memories: acknowledged memories by client; no entry before the first
-    """
+    """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``."""
     fold = Fold(block)
     for i in exchange.blocks[block]:
         try:

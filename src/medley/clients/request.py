@@ -16,7 +16,6 @@ class Request:
     """An exchange, decoded for the clients of one block.
 
     Attributes:
-        ids: the clients of the block, ascending
         own: each client's own message; empty where the client method takes none
         memories: each client's memory of the algorithm; None where the algorithm keeps none
         optimizers: the state of each client's optimizer; no entry before its first step, and where states are not kept

@@ -126,8 +126,6 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
     """Inverse of `stack`: each client's fields. A vector [d] or a plain number belongs to every client.
 
     Args:
-        kind: class of the message or memory
-        fields: its fields, stacked
         copy: True (default) gives each client memory of its own, False views of the stacked tensors
 
     Raises MedleyError for other shapes.

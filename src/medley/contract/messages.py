@@ -127,10 +127,7 @@ class TimedStep(Message):
 
 
 def losses_along(
-    clients: Cohort,
-    losses: Callable[[Client[Any], Candidates], Losses],
-    p: Vec,
-    ids: tuple[int, ...],
+    clients: Cohort, losses: Callable[[Client[Any], Candidates], Losses], p: Vec, ids: tuple[int, ...]
 ) -> Callable[[Sequence[float]], Sequence[float]]:
     """The mean of f_i(x − ηp) over clients, as a function of the steps η. A call of it is one exchange.
 

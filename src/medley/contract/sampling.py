@@ -13,9 +13,8 @@ class Sampling:
     """The law of a cohort.
 
     Attributes:
-        kind: "everyone"; "poisson": each client by itself with probability ``rate``; "without replacement":
-            ``size`` of the clients, all sets alike; "cyclic": disjoint groups that take turns;
-            "fixed": cohorts that were given
+        kind: "everyone"; "poisson": each client by itself with probability ``rate``; "without replacement": ``size`` of
+            the clients, all sets alike; "cyclic": disjoint groups that take turns; "fixed": cohorts that were given
         clients: number of clients drawn from
         rate: the expected share of them in a cohort, in (0, 1]
         size: clients in a cohort, where their number is fixed; 0 for "poisson"

@@ -15,6 +15,11 @@ JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
 """Entries of a record's row that are no settings."""
 
 
+def split(method: Algorithm[Any, Any] | Tuned) -> tuple[Algorithm[Any, Any], float]:
+    """The algorithm, and the factor on every client's lr; it is 1 for a method that is not `Tuned`."""
+    return (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
+
+
 @dataclass(frozen=True)
 class Tuned(Settings):
     """A method with a tuned learning rate.

@@ -25,7 +25,6 @@ Weights = Float[Tensor, " n"] | None
 Data = Shaped[Tensor, "n ..."]
 """Inputs or labels, one sample in each row."""
 
-
 Decision = float | Literal["argmax"] | None
 """The class that outputs stand for: that of the largest, the second of two above this output, or none."""
 

@@ -28,8 +28,6 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
     Args:
         value: an array, a tensor, nested lists, or one of SciPy's sparse matrices; several inputs a row as a dict or a
             tuple of arrays
-        what: its name in messages
-        client: the client that holds it, for errors; default none
         labels: whether they are targets, of which whole numbers in an array of objects are taken too; default False
 
     Raises BadData, naming client, row and column, for entries that are masked, complex, dates, text or other objects,
@@ -129,12 +127,7 @@ def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:
 
 
 def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
-    """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``.
-
-    Args:
-        values: one of the user's values for each class
-        texts: their texts
-    """
+    """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``."""
     found = values.tolist() if values.dtype.kind in "biufO" else []
     if not found or not all(isinstance(v, int | float) for v in found):
         return tuple(texts)

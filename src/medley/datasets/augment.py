@@ -25,9 +25,8 @@ def crop(
         padding: Pixels on each side; default 4.
         mode: "constant", the default, pads with zeros, "reflect" with the image mirrored at its border.
 
-    Raises:
-        RecipeError: The rows are no images, the mode is neither, or the padding is below 0 or, where it reflects, not
-            below the image's height and width.
+    Raises RecipeError where the rows are no images, the mode is neither, or the padding is below 0 or, where it
+    reflects, not below the image's height and width.
     """
     _images("crop", X)
     if mode not in ("constant", "reflect"):
@@ -56,8 +55,7 @@ def flip(X: Tensor, generator: torch.Generator, probability: float = 0.5) -> Ten
         generator: The source of the draws, one number an image.
         probability: Of a mirrored image; default 0.5.
 
-    Raises:
-        RecipeError: The rows are no images, or the probability lies outside [0, 1].
+    Raises RecipeError where the rows are no images, or the probability lies outside [0, 1].
     """
     _images("flip", X)
     if not 0 <= probability <= 1:
@@ -77,8 +75,7 @@ def cutout(X: Tensor, generator: torch.Generator, size: int = 16) -> Tensor:
         generator: The source of the centres, two integers an image.
         size: Side of the square in pixels; default 16.
 
-    Raises:
-        RecipeError: The rows are no images, or the size is below 1.
+    Raises RecipeError where the rows are no images, or the size is below 1.
     """
     _images("cutout", X)
     if size < 1:

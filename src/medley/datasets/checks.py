@@ -15,15 +15,7 @@ from .splits import check_finite
 
 
 def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) -> None:
-    """Raise BadData, with the row where there is one, for lengths, numbers or labels that do not fit.
-
-    Args:
-        X: rows [n, ...]
-        y: targets [n, ...]
-        classes: the number of classes; None for values
-        name: the data set's name
-        part: "training", "test" or "validation"
-    """
+    """Raise BadData, with the row where there is one, for lengths, numbers or labels that do not fit."""
     if len(X) != len(y) or not len(X):
         raise BadData(f"{name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
     if X.ndim < 2:

@@ -116,10 +116,7 @@ class Dataset(Settings):
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
         check_keys(self)
-        for X, y, part in (
-            (self.X_test, self.y_test, "test"),
-            (self.X_validation, self.y_validation, "validation"),
-        ):
+        for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
                 check_rows(X, y, self.classes, self.name, part)
                 if layout(X) != layout(self.X):
@@ -224,8 +221,7 @@ class Dataset(Settings):
             last: Keys, such as "walk": the part is the last rows of each, in the order in which they stand; nothing is
                 drawn. Default none.
 
-        Raises:
-            RecipeError: A fraction leaves a part empty, there is a validation set already, or no such key.
+        Raises RecipeError where a fraction leaves a part empty, there is a validation set already, or no such key.
         """
         out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
@@ -271,8 +267,7 @@ class Dataset(Settings):
             n_test: Number of test rows; default None, all.
             seed: Of the streams (seed, "take", "train") and (seed, "take", "test"); default 0.
 
-        Raises:
-            RecipeError: There are fewer rows, or no test set.
+        Raises RecipeError where there are fewer rows, or no test set.
         """
         out = self
         if n_train is not None:
@@ -356,9 +351,8 @@ class Dataset(Settings):
             like: A standardised data set whose mean and deviation are taken, such as the training rows' for a data set
                 of test rows; columns with names go by them. Default None, this one's own.
 
-        Raises:
-            RecipeError: ``like`` is not standardised.
-            BadData: The rows are sparse or have several inputs, or ``like`` has other columns.
+        Raises RecipeError where ``like`` is not standardised, and BadData where the rows are sparse or have several
+        inputs, or ``like`` has other columns.
         """
         out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
         if isinstance(self.X, Sparse | Fields):

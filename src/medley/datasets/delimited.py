@@ -43,11 +43,8 @@ def cells_of(
     """Numbers of some columns, row by row, and the texts of each of some others.
 
     Args:
-        lines: the reader of the lines
         before: rows that were read already
-        header: the names of the columns
         columns: the places of the columns of numbers, and of those of texts
-        call: the call, for messages
 
     Raises BadData, naming row and column, for a row of another length and for a cell that is no number.
     """

@@ -46,14 +46,11 @@ def find(
     """The paths of files that lie in one folder: in ``folder``, else $MEDLEY_DATA, else ~/.cache/medley.
 
     Args:
-        call: The call, for the message.
-        names: The files.
         folder: The folder to look in first; default none.
         inside: Sub-folders that are tried before each folder itself; default none.
         gz: Whether a file with ``.gz`` appended is taken too; default False.
 
-    Raises:
-        BadData: A file is in none of the folders; names it and all of them.
+    Raises BadData where a file is in none of the folders; names it and all of them.
     """
     looked = places(folder, inside)
     endings = ("", ".gz") if gz else ("",)
@@ -141,13 +138,7 @@ def too_large(what: str, packed: int, most: int) -> BadData:
 def read_idx(path: Path, dims: int, call: str) -> np.ndarray:
     """An array of unsigned bytes from an idx file, packed with gzip or not.
 
-    Args:
-        path: The file.
-        dims: The array's number of dimensions.
-        call: The call, for the message.
-
-    Raises:
-        BadData: The file has another magic number, or a size that its header does not announce.
+    Raises BadData where the file has another magic number, or a size that its header does not announce.
     """
     raw = read_bytes(path, call)
     head = 4 + 4 * dims
@@ -170,13 +161,10 @@ def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.nd
     """Records of label bytes and pixel bytes (CIFAR's binary versions), as [n, labels] and [n, pixels].
 
     Args:
-        path: The file.
         labels: Label bytes of a record, which come first.
         pixels: Pixel bytes of a record.
-        call: The call, for the message.
 
-    Raises:
-        BadData: The file is empty or ends in the middle of a record.
+    Raises BadData where the file is empty or ends in the middle of a record.
     """
     raw = read_bytes(path, call)
     size = labels + pixels
@@ -192,14 +180,7 @@ def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.nd
 def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarray]:
     """Arrays of an npz file by name; nothing is unpickled.
 
-    Args:
-        path: The file.
-        names: The arrays to read.
-        call: The call, for the message.
-
-    Raises:
-        RecipeError: The file lacks a name.
-        BadData: The file is damaged or holds an array of objects.
+    Raises RecipeError where the file lacks a name, and BadData where the file is damaged or holds an array of objects.
     """
     try:
         with path.open("rb") as stream:
@@ -224,14 +205,10 @@ def find_folder(call: str, name: str, pattern: str, folder: Place | None = None,
     """The folder that holds a sub-folder ``name`` with files of this pattern; looked for as `find` does.
 
     Args:
-        call: The call, for the message.
-        name: The sub-folder.
         pattern: Of the files in it, e.g. "*.json".
-        folder: The folder to look in first; default none.
         inside: Sub-folders that are tried before each folder itself; default none.
 
-    Raises:
-        BadData: There is none; names all places.
+    Raises BadData where there is none; names all places.
     """
     looked = places(folder, inside)
     for place in looked:

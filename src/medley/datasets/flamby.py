@@ -34,8 +34,7 @@ def heart_disease(folder: Place | None = None) -> Dataset:
     itself. FLamby's preprocessing: the columns 10 to 12 and then the rows with a missing value are dropped, the columns
     2 and 6 become one-hot without their first level, and each hospital is standardised by its own training rows.
 
-    Raises:
-        BadData: A file is missing or is no such table.
+    Raises BadData where a file is missing or is no such table.
     """
     from sklearn.model_selection import train_test_split
 
@@ -68,8 +67,7 @@ def tcga_brca(folder: Place | None = None) -> Dataset:
     `problems.concordance` the metric. The files are ``brca.csv`` and ``train_test_split.csv`` of FLamby, in ``flamby``
     or in the folder itself.
 
-    Raises:
-        BadData: A file is missing or is no such table.
+    Raises BadData where a file is missing or is no such table.
     """
     call = "datasets.tcga_brca()"
     table, division = find(call, ["brca.csv", "train_test_split.csv"], folder, ("flamby",))

@@ -128,9 +128,7 @@ def emnist(
         folder: The folder to look in first; default none.
         normalise: Whether to standardise; default False.
 
-    Raises:
-        RecipeError: The split is unknown.
-        BadData: A file is missing or damaged.
+    Raises RecipeError where the split is unknown, and BadData where a file is missing or damaged.
     """
     if split not in EMNIST:
         raise RecipeError.unknown(str(split), EMNIST, "datasets.emnist(split=...)")
@@ -160,9 +158,8 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
         normalise: Whether to standardise; default False.
         classes: Number of classes, the first in the order of wnids; default 200.
 
-    Raises:
-        RecipeError: There are fewer classes, or Pillow is missing.
-        BadData: A file is missing or damaged, or an image is not 64×64.
+    Raises RecipeError where there are fewer classes, or Pillow is missing, and BadData where a file is missing or
+    damaged, or an image is not 64×64.
     """
     call = "datasets.tiny_imagenet()"
     (notes,) = find(call, ["val/val_annotations.txt"], folder, ("tiny-imagenet-200",))

@@ -74,17 +74,7 @@ Rows = Callable[[list[Any], list[Any]], tuple[Tensor, Tensor]]
 def _leaf(
     name: str, call: str, folder: Place | None, rows: Rows, classes: int, labels: tuple[str, ...], key: str
 ) -> Dataset:
-    """The data set of a benchmark's folder.
-
-    Args:
-        name: the benchmark's, and of its folder
-        call: the call, for the message
-        folder: the folder to look in first, or None
-        rows: LEAF's lists x and y of one user -> X and y
-        classes: the number of classes
-        labels: their names
-        key: the name of the users' column
-    """
+    """The data set of a benchmark's folder. ``rows`` makes X and y of LEAF's lists x and y of one user."""
     root = find_folder(call, "train", "*.json", folder, (f"{name}/data", name))
     X, y, users = _part(root / "train", call, rows)
     test = root / "test"

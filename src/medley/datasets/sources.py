@@ -82,12 +82,7 @@ class Shelf:
 
 
 class Items:
-    """One input of a data set's items.
-
-    Args:
-        shelf: the items
-        path: names or places that lead from an item to the input
-    """
+    """One input of a data set's items: ``path`` leads to it from an item, by names or places."""
 
     cheap = False
 
@@ -140,8 +135,6 @@ def pair_of(
     inputs make `Fields`.
 
     Args:
-        value: the data set
-        where: its name in messages
         aside: a column that is no input, such as each row's client; default none
         features: the names of a frame's columns of inputs, in the order that they shall have; default its own
 
@@ -331,12 +324,7 @@ def frame(
 
 
 def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
-    """Names of the inputs of one client's frame, or of the frame X in its pair (X, y, ...); none for other data.
-
-    Args:
-        given: the client's data
-        aside: a column that is no input; default none
-    """
+    """Names of the inputs of one client's frame, or of the frame X in its pair (X, y, ...); none for other data."""
     if isinstance(given, tuple | list):
         return names_of(given[0]) if given else ()
     names = tuple(columns_of(given, CALL)) if is_table(given) else ()

@@ -48,11 +48,8 @@ def carved(
     """The numbers of rows that stay and of rows that are drawn for a part, both in ascending order.
 
     Args:
-        n: Rows.
         fraction: The share that is drawn; within each stratum, rounded, and less than all.
         seed: Of the stream (seed, "split", part).
-        part: "test" or "validation".
-        name: The data set's name in messages.
         strata: Columns [n]; rows with the same values in all of them are one stratum. Default none, all rows are one.
         together: Columns [n]; rows with the same values in all of them stay on one side. Default none.
         last: Columns [n]; of rows with the same values in all of them the last ones are taken. Default none.
@@ -132,9 +129,7 @@ def check_finite(values: Tensor, what: str) -> None:
     row, column = at[0], (at[1] if len(at) > 1 else None)
     where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
     raise BadData(
-        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.",
-        row=row,
-        column=column,
+        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.", row=row, column=column
     )
 
 

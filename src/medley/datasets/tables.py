@@ -84,8 +84,7 @@ def svmlight(
             and the log says so.
         n_features: The number of columns; default the last one with an entry.
 
-    Raises:
-        BadData: The file is missing, not in that format, or has entries of other columns than these two allow.
+    Raises BadData where the file is missing, not in that format, or has entries of other columns than these two allow.
     """
     from sklearn import datasets as embedded
 
@@ -191,9 +190,8 @@ def npz(
         regression: Whether targets are values; default False: classes are renumbered 0..C-1 in ascending order.
         folder: The folder to look in first; default none.
 
-    Raises:
-        RecipeError: The file lacks a name, or one of ``X_test`` and ``y_test`` is missing.
-        BadData: The file is damaged or holds Python objects.
+    Raises RecipeError where the file lacks a name, or one of ``X_test`` and ``y_test`` is missing, and BadData where
+    the file is damaged or holds Python objects.
     """
     call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
     file = locate(path, folder, (), call)
@@ -340,15 +338,8 @@ def _table(
     Args:
         X: Features [n, ...], maybe a SciPy sparse matrix; they become float32.
         y: Targets [n]; labels become 0..C-1.
-        name: The data set's name.
-        call: The call, for the message.
-        regression: Whether targets are values.
-        keys: Columns [n] for natural clients; default none.
-        test: Features and targets of test rows; default none.
-        features: Names of the columns of X; default none.
 
-    Raises:
-        BadData: There are no numbers, no rows or no features; a label is no whole number, or all are the same.
+    Raises BadData where there are no numbers, no rows or no features; a label is no whole number, or all are the same.
     """
     for array_ in (X, y, *(test or ())):
         if array_.dtype.kind not in "biufU" or (array_.dtype.kind == "U" and (array_ is X or regression)):

@@ -51,9 +51,8 @@ def sentiment140_tokens(
         length: Words of a tweet that are kept, from its beginning; default 30.
         folder: The folder to look in first; default none.
 
-    Raises:
-        RecipeError: The vocabulary is below 3, or the length below 1.
-        BadData: The file is missing or damaged.
+    Raises RecipeError where the vocabulary is below 3, or the length below 1, and BadData where the file is missing or
+    damaged.
     """
     text, text_test, rest = _tweets("datasets.sentiment140_tokens()", folder)
     known = Vocabulary.of(text, vocabulary)

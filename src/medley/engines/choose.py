@@ -31,11 +31,6 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     That is `fused`; else `stacked`, for small models and on CUDA; else `seq`. On CUDA convolutions are stacked, since
     `fused` trains them client by client, and a device waits for the host at each step.
 
-    Args:
-        name: one of `NAMES`.
-        problem: the problem, ready for its data.
-        device: torch's name of the device that the run computes on.
-
     Raises RecipeError for a name that is not in `NAMES`, or whose engine does not fit the problem.
     """
     if name not in NAMES:

@@ -130,8 +130,6 @@ class Stacked:
         Args:
             group: the clients' schedules, most steps first.
             X: their parameters.
-            whole: the group's terms.
-            adam: whether steps are Adam's.
             first: receives the first steps [k, d]; default None.
         """
         objective: Any = group[0].me.problem
@@ -175,7 +173,6 @@ class Stacked:
         """Every client's gradient on its batch [k, d], without weight decay.
 
         Args:
-            X: parameters [k, d].
             h, y: inputs [k, b, ...] and labels [k, b, ...].
             share: each row's share in its batch's mean, as in `minibatches.Minibatch`.
         """

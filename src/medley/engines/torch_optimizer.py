@@ -14,7 +14,6 @@ class TorchOptimizer:
     """One descent's optimizer, on the parameters as the network has them, or on x as a whole.
 
     Args:
-        make: the factory
         me: the client; the state that it keeps is restored
         w: the point [d], which steps change in place
     """

@@ -15,18 +15,11 @@ class Bar:
 
     Args:
         shown: whether it is drawn; None draws it on a terminal and in a notebook
-        call: the name of the call that is shown, "compare" or "tune"
-        runs, rounds: the number of runs, and of rounds in each
         tell: a function that is called with a run's number and each of its rows; default none
     """
 
     def __init__(
-        self,
-        shown: bool | None,
-        call: str,
-        runs: int,
-        rounds: int,
-        tell: Callable[[int, Row], object] | None = None,
+        self, shown: bool | None, call: str, runs: int, rounds: int, tell: Callable[[int, Row], object] | None = None
     ) -> None:
         self.shown = draws_bars(shown)
         self.call, self.runs, self.rounds = call, runs, max(rounds, 1)

@@ -90,13 +90,7 @@ class Shared(NamedTuple):
 def estimates(
     methods: Mapping[str, Method], fed: Population, rounds: int, seeds: int = 1, **options: Any
 ) -> Iterator[Estimate]:
-    """The cost of each method's runs, one after the other; see `estimate`.
-
-    Args:
-        rounds: the number of rounds; in a stream, of each task
-        seeds: the number of runs of each method; default 1
-        options: options of `medley.run`
-    """
+    """The cost of each method's runs, one after the other; see `estimate`. A stream's rounds are those of a task."""
     drawn: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
         algorithm = split(method)[0]
@@ -124,10 +118,6 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     Local steps take a·steps + c·rows seconds, clients' other work a·clients + c·rows, by a fit of the trial's rounds.
     Where a round is cheap, whole rounds are run and their median is taken. Raises what `medley.run` raises before its
     first round.
-
-    Args:
-        shared: from `prepared`
-        seeds: the number of runs that are planned; default 1
     """
     draw, o = shared.draw, shared.options
     memory.restart()

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 from ..contract import Algorithm, RecipeError, Tuned, WireError, integer
+from ..contract.tuned import split as split
 from ..storage.as_json import plain
 from ..storage.changed_settings import difference
 from ..storage.environment import environment, warn_of_changes
@@ -57,14 +58,7 @@ class Checker(Protocol):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One method with one seed.
-
-    Attributes:
-        name: the method's name in the comparison
-        method, seed: the method and the seed to run it with
-        settings: all settings of the run, as JSON values
-        folder: the folder for the result; None to keep none
-    """
+    """One method with one seed. Without a folder its result is not kept."""
 
     name: str
     method: Method
@@ -93,11 +87,6 @@ class PlannedRun:
         ours = environment()
         warn_of_changes(self.folder, result.environment, {k: ours[k] for k in VERSIONS})
         return result
-
-
-def split(method: Method) -> tuple[Algorithm[Any, Any], float]:
-    """The algorithm, and the factor on every client's lr; it is 1 for a method that is not `Tuned`."""
-    return (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
 
 
 def settings_of(method: Method) -> dict[str, Any]:

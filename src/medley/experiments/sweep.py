@@ -47,15 +47,11 @@ class Sweep:
     """Every named method with every seed, in that order. A run that diverges does not end the sweep.
 
     Attributes:
-        fed: the federation that runs them
-        rounds: rounds of every run
-        call: the name of the caller, for messages
         jobs: number of processes that work at a time, with one thread each. Default: one for each core, or one where
             runs bring a transport or an accelerator. With one job the runs are made in this process, with torch's own
             threads
         folder: keeps every finished run; those found in it are not made again. Default None keeps none
         progress: whether a bar is drawn; None draws it on a terminal
-        options: options of `medley.run`, the same for all runs
     """
 
     methods: Mapping[str, Method]
@@ -100,8 +96,7 @@ class Sweep:
             runs = self.plan()
             results = {k: kept for k, run in enumerate(runs) if (kept := run.kept()) is not None}
             if self.folder is not None and self.recipe is not None:
-                with atomic.replacing(self.folder / "recipe.toml") as tmp:
-                    tmp.write_text(self.recipe, encoding="utf-8")
+                atomic.write(self.folder / "recipe.toml", self.recipe)
             todo = {k: run for k, run in enumerate(runs) if k not in results}
             self._check(todo.values())
             bar = Bar(self.progress, self.call, len(todo), self.rounds, self._tell(todo))

@@ -69,17 +69,12 @@ class Small:
     draw: Simulation
     cut: bool = True
     tested: bool = False
-    (problem,) = handed("draw", "problem")
+    problem, first_steps = handed("draw", "problem", "first_steps")
 
     @property
     def rounds_per_task(self) -> int | None:
         """Rounds of one task of the trial; None without a stream."""
         return None if self.draw.rounds_per_task is None else ROUNDS
-
-    @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.draw.first_steps
 
     @property
     def task_count(self) -> int:

@@ -29,7 +29,6 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
     """Raise RecipeError unless ``value`` is of this kind. A class in the place of its instance is the usual slip.
 
     Args:
-        value: the argument
         kind: the class, union or protocol that it must be an instance of
         where: the call and the argument, for the message
         example: an expression that would be right, for the message
@@ -118,11 +117,6 @@ def _is_number(label: Any, k: int) -> bool:
 def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
     """Log a warning of values of a partition's key that have test rows and no training rows, so that none is a client.
 
-    Args:
-        data: the data set
-        partition: its partition
-        names: the clients' names
-
     Raises BadData for names of the parts of one data set.
     """
     refuse_parts(names, "Federation: the clients are called {}")
@@ -185,11 +179,7 @@ def check_secure(
 
 
 def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
-    """Warn, once in a process, where the noise of a private run follows from a seed that can be guessed.
-
-    Args:
-        remote: whether clients are on machines of their own, where they draw noise of their own
-    """
+    """Warn, once in a process, where a private run's noise follows from a seed that can be guessed."""
     private = private_part(algorithm)
     if private is None or private.noise == 0 or abs(seed) >= 1 << 64:
         return

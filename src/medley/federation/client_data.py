@@ -53,7 +53,6 @@ def pooled(
     Args:
         problem: the model, for the labels that it takes
         clients: each client's (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter with weights
-        test: test rows (X, y), or None
         classes: the number of classes; None counts the labels that occur
         aside: a column of other libraries' data sets that is no input; default none
         called: words for each client in errors of its data set, which may come in the run; default "client 0", ...
@@ -160,7 +159,6 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
     Args:
         problem: the model, for the labels that it takes
         data: the user's; a data set, None and other values are returned as they are
-        test: the user's test rows, or None
         classes: the number of classes; None counts the labels that occur
         key: the column that names each row's client; None without
 

@@ -65,11 +65,8 @@ def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
     """Targets of raw test rows as ``data`` numbers its own.
 
     Args:
-        y: the targets
-        data: the training rows
         raw: whether they stand in a table, so that they are labels as tables have them; else whole numbers may be
             labels, or numbers of classes
-        where: the call, for messages
 
     Raises BadData, naming the row, for a label that the training rows have not, and for whole numbers that may be
     either.
@@ -126,8 +123,6 @@ def counted(
     """The number of classes of these labels: all of 0, 1, ... up to the largest have rows, or all labels are 1.
 
     Args:
-        y: the clients' labels
-        y_test: labels of test rows, or None
         sizes: rows of each client
         owner: the client of each test row; None where they are nobody's
         ignored: the label of sequences and maps that is no class, such as padding; None for none

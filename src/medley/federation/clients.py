@@ -23,7 +23,6 @@ class ClientFactory:
     Attributes:
         scenario: pace, stream and replay
         problem: the problem, with all outputs allowed
-        rows: the clients' training rows
         plan: the tasks as clients meet them
     """
 

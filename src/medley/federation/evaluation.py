@@ -30,7 +30,6 @@ MODELS_AT_ONCE = 1 << 24
 EVALUATED_AT_ONCE = 1 << 22
 """Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
 
-
 D = TypeVar("D", bound="EvaluationData")
 
 
@@ -39,7 +38,6 @@ class EvaluationData:
     """The data of one step that models are measured on.
 
     Attributes:
-        p: p_i by client id
         sizes: int64 [clients], rows of each client
         histograms: [clients, classes], rows of each class; None where there are no classes
         held: test or validation rows of the tasks that clients meet at this step; None without any
@@ -73,15 +71,10 @@ class RowEvaluator:
     """Measures models on rows that lie in this process.
 
     Attributes:
-        scenario: weighting and f_star
-        clients: the clients' rows, problem and tasks
-        steps: the data of every step
         tests: test or validation rows of every task; None for a task without any
         triggered: test rows with a backdoor's trigger, of other classes than its target, with the target as their
             label; None without a backdoor
         at: round -> the data of its step, among the members of the round
-        metrics: figures of the test outputs, by name
-        grad_norm: whether to measure ‖Σ p_i ∇f_i(x)‖ too
         minimiser: whether the method looks for a minimiser, so that a loss without one is reported as Stalled
         sampled: estimates the training loss from some rows; None where it is measured on all
     """
@@ -227,7 +220,6 @@ class OwnTests:
     """Clients' own test rows.
 
     Attributes:
-        held: all test rows
         order: their indices, by client
         bounds: the first place of each client in ``order``
     """
@@ -259,13 +251,7 @@ def load(problem: Problem, buffers: State | None, own: OwnState | None) -> None:
 
 
 def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:
-    """Raise Stalled where a linear classifier's training loss is seen to have no minimiser.
-
-    Args:
-        family: the model and loss
-        losses: the loss of each training row [n] at the model at hand
-        labels: the labels [n]
-    """
+    """Raise Stalled where a linear classifier's training loss is seen to have no minimiser."""
     if not isinstance(family, Linear) or not family.classification:
         return
     name = type(family).__name__
@@ -302,9 +288,6 @@ def held_figures(
     metrics: by name
 
     Args:
-        problem: the model and its loss
-        x: the model's parameters [d]
-        metrics: further figures of outputs and targets, by name
         histograms: training rows of each client and label; None for no estimate
         owner: the client of each row; None where rows are everybody's
         client: the client whose rows these are, for messages; None for all

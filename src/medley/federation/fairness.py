@@ -13,8 +13,6 @@ def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Ro
     """Mean, worst tenth and spread of a figure over the clients that have test rows of their own.
 
     Args:
-        name: the figure, "accuracy" or "test_loss"
-        values: the figure of each test row [n]
         owner: the client of each row [n], int64; −1 for nobody's
         low_is_worse: whether a small figure is a bad one
 
@@ -41,7 +39,6 @@ def estimated(hits: Tensor, y: Tensor, accuracy: float, histograms: np.ndarray) 
 
     Args:
         hits: whether the model labels each test row rightly [n]
-        y: the labels [n]
         accuracy: the mean of ``hits``, for labels without a test row
         histograms: training rows of each client and label [clients, classes]
     """

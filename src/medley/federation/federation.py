@@ -168,12 +168,7 @@ class Federation(Settings):
         )
 
     def draw(
-        self,
-        seed: int,
-        on: HeldOut = "test",
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        rounds: int = 1,
+        self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> Simulation:
         """The clients of this seed, ready to run.
 

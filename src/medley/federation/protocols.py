@@ -55,12 +55,7 @@ class Population(Protocol):
         """Fingerprints of its parts, see `medley.storage.identity`. Raises RecipeError for a part without one."""
 
     def draw(
-        self,
-        seed: int,
-        on: HeldOut = "test",
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        rounds: int = 1,
+        self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> Draw:
         """The clients of this seed.
 

@@ -56,10 +56,6 @@ class RowSample:
 
     Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on
     the seed alone, so that all methods of a comparison are measured on the same rows.
-
-    Attributes:
-        rows: the clients' training rows
-        count: the number of sampled rows, about
     """
 
     rows: ClientRows

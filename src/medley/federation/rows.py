@@ -131,8 +131,6 @@ class ClientRows:
     """Training rows as the problem takes them, on the device of the run.
 
     Attributes:
-        layout: the places of clients' rows
-        X, y: inputs [n, ...] and targets [n, ...]
         w: weights of rows [n] with mean 1 over each client's rows of a task, or None
         totals: [tasks, clients], the sums of weights before they were scaled; the sizes where there are none
         labels: labels [n] as the data set has them, None where there are no classes
@@ -188,22 +186,12 @@ class ClientRows:
 
 
 def laid_out(
-    met: Sequence[Picked],
-    layout: Layout,
-    family: Family,
-    classes: int | None,
-    dtype: torch.dtype | None,
-    device: str,
+    met: Sequence[Picked], layout: Layout, family: Family, classes: int | None, dtype: torch.dtype | None, device: str
 ) -> tuple[Problem, ClientRows]:
     """The problem for these rows, and the rows as it takes them.
 
     Args:
         met: rows of each client at each step, in the order of ``layout``
-        layout: their places
-        family: the user's model and loss
-        classes: the number of classes; None for regression
-        dtype: the floating-point type, None for the family's own
-        device: torch's name of the device
 
     Raises BadData, naming the client, for rows that the problem cannot take.
     """
@@ -365,7 +353,6 @@ def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf)
     """These rows of these tensors, one below the other; not a copy where they are one tensor as it is.
 
     Args:
-        parts: tensors, and the numbers of their rows
         most: bytes of floats from which most rows of one tensor are not copied but read when they are used, as `Lazy`
             rows; default: always a copy
     """

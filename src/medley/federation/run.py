@@ -18,6 +18,7 @@ from ..contract import Algorithm, Decision, Engine, Need, Problem, Settings, Sta
 from ..contract import pytree as tree
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
 from ..contract.personal import PartlyShared, PersonalModel
+from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem
@@ -81,11 +82,6 @@ class PreparedRun:
         asked: the method as the user gave it
         algorithm: the same with its "auto" settings resolved
         lr: the factor on every client's learning rate
-        fed: the federation
-        options: the options of `run`
-        draw: the federation as the seed drew it
-        engine: the engine of local descents
-        x0: the first model [d]
     """
 
     asked: Algorithm[Any, Any]
@@ -102,7 +98,7 @@ class PreparedRun:
         cls, method: Algorithm[Any, Any] | Tuned, fed: Population, options: RunOptions, draw: Draw | None = None
     ) -> PreparedRun:
         """The run of these options, on ``draw`` where it is there already. Raises RecipeError, BadData, Unsupported."""
-        asked, lr = (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
+        asked, lr = split(method)
         fed = sharing(fed, asked)
         scenario, o = fed.scenario, options
         if draw is None:
@@ -230,7 +226,6 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     """Raise the error with which `run` would refuse one of these methods before its first round, and name the method.
 
     Args:
-        methods: methods by name
         fed: the federation; it is drawn once for each device
         options: options of `run` for each method, by the same names
     """
@@ -238,7 +233,7 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     for name, method in methods.items():
         try:
             o = RunOptions(**options[name])
-            key = o.device_name, method.method.shares() if isinstance(method, Tuned) else method.shares()
+            key = o.device_name, split(method)[0].shares()
             prepared = PreparedRun.of(method, fed, o, draws.get(key))
             draws[key] = prepared.draw
             prepared.algorithm.start(prepared.x0)

@@ -124,15 +124,7 @@ class Scenario:
         return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
 
     def shares(self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None) -> dict[int, float]:
-        """p_i by client id, Σ p_i = 1.
-
-        Args:
-            sizes: the clients' numbers of rows [clients]
-            totals: the sums of their rows' weights [clients]
-            members: ids of the clients that have a share; None for all
-
-        Raises BadData where no member has rows.
-        """
+        """p_i by client id, Σ p_i = 1, of the members; None for all. Raises BadData where no member has rows."""
         weights = totals if self.weights == "size" else (sizes > 0).astype(np.int64)
         ids = range(len(sizes)) if members is None else members
         if members is not None:
@@ -142,11 +134,7 @@ class Scenario:
         return dict(zip(ids, (weights / weights.sum()).tolist(), strict=True))
 
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
-        """Ids of the clients that take part: of the members that are drawn, those that have rows.
-
-        Args:
-            sizes: the clients' numbers of rows [clients]
-        """
+        """Ids of the clients that take part: of the members that are drawn, those that have rows."""
         if self.membership is None:
             drawn = self.participation.draw(round, sizes, seed)
         else:

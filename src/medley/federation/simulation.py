@@ -21,7 +21,7 @@ from .evaluation import EvaluationData, Held, RowEvaluator
 from .row_sample import RowSample
 from .rows import Layout, counting, held_out, laid_out, with_targets
 from .scenario import Scenario
-from .tasks import DealtTask, TaskPlan
+from .tasks import DealtTask, Planned, TaskPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,6 @@ class TaskData(EvaluationData):
     """The draw for one task, or for the whole run where there are none.
 
     Attributes:
-        task: the task as the server sees it
         allowed: bool [classes, classes], the outputs that a row of each label is compared with; None for all
     """
 
@@ -37,13 +36,12 @@ class TaskData(EvaluationData):
     allowed: Tensor | None
 
 
-class Simulation:
+class Simulation(Planned):
     """A federation as one seed drew it, ready to run: a `ClientSource`, and evaluators on its rows.
 
     It is pure: tasks, clients, cohorts and figures depend on the arguments of a call alone, in any order of calls.
 
     Args:
-        scenario: the federation's settings
         dealt: data, classes and the clients' rows of each task; one without a stream
         kept: rows of each client for validation; empty arrays, or an empty list, where none are carved per client
         on: the rows that test figures are of, "test" or "validation"
@@ -140,21 +138,6 @@ class Simulation:
         return self.tasks[0].sizes
 
     @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.plan.first_steps
-
-    @property
-    def task_count(self) -> int:
-        """The number of tasks; 1 without a stream."""
-        return len(self.tasks)
-
-    @property
-    def rounds_per_task(self) -> int | None:
-        """Rounds of one task; None without a stream."""
-        return None if self.scenario.stream is None else self.plan.rounds
-
-    @property
     def tested(self) -> bool:
         """Whether there are test rows, of the first task where there are tasks."""
         return self.tasks[0].held is not None
@@ -225,8 +208,6 @@ def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Sequence[np.nd
     """The client of each test or validation row of a task, −1 for nobody's; None where clients have none of their own.
 
     Args:
-        held: its test or validation rows
-        on: which of them
         kept: each client's rows for validation, empty where they are everybody's
     """
     if task.tests is None or held is None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..contract.task import Mode, Task
 from ..datasets import Dataset
 from ..runtime import streams
+from ..runtime.handed import handed
 from ..scenarios import Stream, Tasks
 from ..scenarios.dealing import Parts
 
@@ -55,15 +56,7 @@ class TaskPlan:
         rounds: int,
         device: str = "cpu",
     ) -> TaskPlan:
-        """The plan of a seed.
-
-        Args:
-            stream: the stream of tasks; None where all data is there from the start
-            labels: the classes of each task
-            classes: the number of classes; None for regression
-            seed: the run's seed, for the clients' own orders
-            device: torch's name of the device for masks
-        """
+        """The plan of a seed."""
         count = len(labels)
         own = stream is not None and stream.own_order
         turns = [streams.rng(seed, i, "order").permutation(count) if own else np.arange(count) for i in range(clients)]
@@ -127,3 +120,20 @@ class TaskPlan:
             seen = self.tasks[s].seen
             return seen.expand(len(seen), -1)
         return None
+
+
+class Planned:
+    """A draw whose tasks come as its plan has them; see `medley.server.protocols.ClientSource`."""
+
+    plan: TaskPlan
+    (first_steps,) = handed("plan", "first_steps")
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks; 1 without a stream."""
+        return len(self.plan)
+
+    @property
+    def rounds_per_task(self) -> int | None:
+        """Rounds of one task; None without a stream."""
+        return None if self.plan.mode is None else self.plan.rounds

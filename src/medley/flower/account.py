@@ -11,7 +11,7 @@ from typing import Any
 from ..contract.errors import WireError
 from ..privacy import accountant
 from ..privacy.accountant import Release
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from .cleaning import private
 
 FILE, ANSWER = "account.json", "training"
@@ -23,8 +23,6 @@ class Account:
     """What a client told, by study. The last request has the same answer again, which tells nothing more.
 
     Attributes:
-        folder: of the client's node
-        client: its id
         study: short text that names the owner's recipe
     """
 
@@ -38,14 +36,13 @@ class Account:
             return (self.folder / ANSWER).read_bytes()
         out = answer()
         self._keep(ANSWER, out)
-        self._keep(FILE, json.dumps({**self._kept(), "last": digest}).encode())
+        self._keep(FILE, json.dumps({**self._kept(), "last": digest}))
         return out
 
     def train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
         """Count a training on private rows, before it begins.
 
         Args:
-            now: what it releases
             limit: the ε of the owner's recipe
             total: the ε of all studies together; None for that of the recipe
             delta: δ, at which all of them are counted
@@ -67,7 +64,7 @@ class Account:
                     f"{FILE} in the node's folder of memories, adds to the old one's ε"
                 )
         plain = {study: [asdict(r) for r in found] for study, found in spent.items()}
-        self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}).encode())
+        self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}))
 
     def evaluate(self, digest: str, most: int) -> None:
         """Count an evaluation of the training loss by itself, unless it is the last one again.
@@ -85,7 +82,7 @@ class Account:
                 "recipe's rounds ask for. Losses of many models give a client's gradient, which the secure sum hides; "
                 "another run takes a recipe of its own, which the owner agrees to"
             )
-        self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}).encode())
+        self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}))
 
     def _kept(self) -> dict[str, Any]:
         path = self.folder / FILE
@@ -96,7 +93,5 @@ class Account:
         except (OSError, ValueError, TypeError) as e:
             raise WireError(f"client {self.client}: {FILE} cannot be read, {type(e).__name__}") from None
 
-    def _keep(self, name: str, raw: bytes) -> None:
-        with replacing(private(self.folder) / name) as tmp:
-            tmp.touch(mode=0o600)
-            tmp.write_bytes(raw)
+    def _keep(self, name: str, content: str | bytes) -> None:
+        write(private(self.folder) / name, content, own=True)

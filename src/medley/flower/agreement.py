@@ -11,13 +11,14 @@ from hashlib import blake2b
 from typing import Any
 
 from ..contract.errors import RecipeError, WireError
+from ..contract.tuned import split
 from ..recipe import Recipe
 from ..recipe.user_code import is_own
 from ..runtime.versions import is_installed, version
 from ..storage.as_json import plain
 from ..storage.identity import identity
 from .checked_json import Words
-from .settings import Method, method_and_lr
+from .settings import Method
 
 SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy")
 """Tables of a recipe that clients do not act on; both sides may have others."""
@@ -28,7 +29,6 @@ class Terms:
     """The terms of a run, as each side has them.
 
     Attributes:
-        medley: the version of Medley
         settings: digest of the method's settings and code
         recipe: digest of the recipe's tables that clients act on, with the run's settings applied
     """
@@ -41,7 +41,7 @@ class Terms:
     @classmethod
     def of(cls, r: Recipe, method: Method) -> Terms:
         """The terms of this side."""
-        algorithm, lr = method_and_lr(method)
+        algorithm, lr = split(method)
         tables = {k: v for k, v in r.only().tables.items() if k not in (*SERVER_ONLY, "methods")}
         own = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
         return cls(own_version(), algorithm.name, _digest(own), _digest(tables))
@@ -86,7 +86,7 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
     Args:
         node: the node's config; ``serve`` lists methods, "FedNorton,SCAFFOLD". Without it all are served
     """
-    name, serves = method_and_lr(method)[0].name, _serves(node)
+    name, serves = split(method)[0].name, _serves(node)
     if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
         raise RecipeError(f"client {client} does not serve {name}: its owner serves {', '.join(serves)}", "serve")
 

@@ -10,7 +10,6 @@ from ..contract.errors import WireError
 LONGEST = 1 << 24
 """Bytes of the longest JSON answer that is read."""
 
-
 TEXT = 2000
 """Characters of a client's error that are kept."""
 
@@ -24,7 +23,6 @@ class Words:
 
     Args:
         who: the client and its answer, for errors
-        said: the decoded JSON value
 
     Raises WireError where ``said`` is no object.
     """

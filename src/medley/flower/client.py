@@ -18,6 +18,7 @@ from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
 from ..contract import BadData, Client, ClientFailed, Local, MedleyError, RecipeError, WireError, pytree
+from ..contract.tuned import split
 from ..privacy.accountant import Release, added, epsilon
 from ..privacy.private import private_part
 from ..recipe import Recipe
@@ -31,7 +32,7 @@ from .client_reports import Known
 from .client_rows import Lot, Own, OwnRows, own_lots, report, share
 from .flwr_api import Handler, Letter
 from .secure_parties import STEPS
-from .settings import Method, clients_of, is_row_private, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, settled
 from .sums import Sums
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ def client_app(
     The client's memory lies in ``memory``, a folder that the node config names, by default ``~/.medley``. A process
     that serves several messages reads recipe and data once.
     """
-
     side = ClientSide(recipe, data, method, code)
-    kinds = [*recipes.methods().values(), *([] if method is None else [type(method_and_lr(method)[0])])]
+    kinds = [*recipes.methods().values(), *([] if method is None else [type(split(method)[0])])]
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
     handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
@@ -247,11 +247,11 @@ class ClientSide:
 
     def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
         """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
-        part, n = private_part(method_and_lr(method)[0]), me.problem.n
+        part, n = private_part(split(method)[0]), me.problem.n
         assert part is not None
         limit, r = part.epsilon, self.recipe
         if limit is None:
-            own = private_part(method_and_lr(r.only().methods()[0] if self.method is None else self.method)[0]) or part
+            own = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
             lot = self.lots(context)[0]
             paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
             allowed: list[Release] = []
@@ -280,7 +280,7 @@ class ClientSide:
 
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
-        algorithm, lr = method_and_lr(method)
+        algorithm, lr = split(method)
         rows = self.own(context, request.known)
         options, problem = r.options(), rows.problem
         device = options.get("device", "cpu")

@@ -23,7 +23,6 @@ from .checked_json import Words
 
 log = logging.getLogger("medley")
 
-
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 """Types that rows, targets and weights may have."""
 
@@ -114,7 +113,6 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
-        labels: the labels that belong to the task
     """
 
     rows: int
@@ -146,7 +144,6 @@ class ClientReport:
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
         X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights
-        names: the meaning of its columns, labels and numbers
     """
 
     client: int
@@ -231,13 +228,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Census:
-    """The reports of all clients.
-
-    Attributes:
-        reports: a report for each client, by id
-        known: the values that every client is told
-        refused: by client, the reason why it takes no part; its report has no rows
-    """
+    """The reports of all clients. One that is refused, for the reason given, has no rows in its report."""
 
     reports: Sequence[ClientReport]
     known: Known
@@ -250,7 +241,6 @@ class Census:
         """From the clients' accounts by id.
 
         Args:
-            accounts: plain values by client
             limits: the largest values that a client may report; by default those of `ClientLimits`
             tolerant: False raises for a client that does not fit; True leaves it out, with a warning
 

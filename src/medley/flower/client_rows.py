@@ -33,9 +33,6 @@ class Lot:
     Attributes:
         X, y: training rows, possibly none
         X_test, y_test: test rows, or None
-        classes: the number of classes, None for regression
-        labels: the labels that belong to the task
-        names: the meaning of columns, labels and numbers
     """
 
     X: Tensor
@@ -49,13 +46,7 @@ class Lot:
 
     @classmethod
     def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
-        """Some rows of a data set.
-
-        Args:
-            labels: the labels that belong to the task
-            rows: the training rows that are the client's
-            tests: the test rows that are the client's
-        """
+        """Some rows of a data set."""
         if isinstance(d.X, Fields):
             raise Unsupported(
                 "nodes of Flower take rows of one input, and these have several; join them to one tensor [n, ...], or "
@@ -137,9 +128,6 @@ class OwnRows:
 
     Args:
         who: the client's id, and the number of clients
-        scenario: the recipe's problem, pace, stream and replay
-        lots: the client's rows of each task
-        known: the number of classes and the tasks' labels, from the server
         dtype: the floating-point type of the model; None for the problem's own
 
     Raises WireError where the client and the server have different numbers of tasks, and BadData or Unsupported for
@@ -186,8 +174,6 @@ class OwnRows:
         """Figures of x on this client's rows.
 
         Args:
-            x: the model [d]
-            round: the round, for the task's outputs
             tests: the tasks whose test rows are asked for
             loss: whether the loss f_i(x) of the training rows is asked for
 

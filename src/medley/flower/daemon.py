@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, RecipeError, WireError
-from ..storage.atomic import locked, replacing
+from ..storage.atomic import locked, write
 from .errors import NotAdmitted, RunOver, Unreachable
 from .fleet import HEARTBEAT, FleetNode, Parcel, error_reply
 from .node import LEFT
@@ -57,7 +57,6 @@ class Resident:
     answer is the same, since memories are kept in two phases.
 
     Args:
-        fleet: the way to the SuperLink
         node_config: Flower's node config, with ``partition-id`` and ``memory``
         folder: the folder of the message in hand; one node at a time may use it
         tidy: is called at the start, and when a run is over; by default nothing happens
@@ -262,8 +261,7 @@ class Resident:
 def _keep(path: Path, content: bytes) -> None:
     """Write a file by which the node goes on after a kill. Where the disk is full, the node goes on without it."""
     try:
-        with replacing(path) as tmp:
-            tmp.write_bytes(content)
+        write(path, content)
     except MedleyError as e:
         log.warning("%s; until then a kill may lose a message", e)
 

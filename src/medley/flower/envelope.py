@@ -43,9 +43,6 @@ def sealed_error(e: Exception) -> bytes:
 def opened(answer: bytes, who: str = "a client") -> bytes:
     """Inverse of `sealed`. An error that came in the place of an answer is raised, with its text on one
     line, and WireError for other bytes.
-
-    Args:
-        answer: the bytes that came
     """
     if answer[:1] in (b"=", b"+"):
         return answer[1:]

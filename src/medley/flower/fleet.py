@@ -40,7 +40,6 @@ class Parcel:
 
     Attributes:
         raw: Flower's answer that held it, for `FleetNode.reopened`
-        message: Flower's message
         tree: Flower's tree of the objects of its content
     """
 
@@ -185,12 +184,7 @@ class FleetNode:
         return message
 
     def push(self, parcel: Parcel, reply: Message, seconds: float) -> None:
-        """Send the reply to a message, and let the SuperLink forget the message's content.
-
-        Args:
-            reply: Flower's reply to it
-            seconds: the time that the reply took
-        """
+        """Send the reply to a message, and let the SuperLink forget the message's content."""
         from flwr.app.message import remove_content_from_message
         from flwr.common.serde import message_to_proto
         from flwr.proto.fleet_pb2 import PushMessagesRequest

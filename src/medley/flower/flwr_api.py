@@ -57,7 +57,6 @@ class Reply(NamedTuple):
         answer: the answer's bytes; None for an error
         size: bytes of the answer's records; 0 for an error
         code: Flower's code of the error; 0 for an answer
-        reason: Flower's sentence for the error
     """
 
     message: str
@@ -84,14 +83,7 @@ def size(content: RecordDict) -> int:
 
 
 def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
-    """Send records to nodes. Returns the node of each message's id.
-
-    Args:
-        grid: Flower's way to the nodes
-        kind: the message type
-        content: the records for each node
-        ttl: seconds until Flower gives a message up
-    """
+    """Send records to nodes; Flower gives up after ``ttl`` seconds. Returns the node of each message's id."""
     from flwr.app import Message
 
     ids = grid.push_messages([Message(r, node, kind, ttl=ttl) for node, r in content.items()])
@@ -112,7 +104,6 @@ def pull(grid: Grid, messages: Iterable[str], until: float) -> list[Reply]:
     """The replies that have arrived to these messages.
 
     Args:
-        grid: Flower's way to the nodes
         until: the moment of ``time.monotonic`` until which a reply's content is waited for. A node announces a reply
             before it sends the content, and may die in between; then the reply is an error
     """

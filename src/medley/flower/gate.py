@@ -38,12 +38,7 @@ def admitted(headers: Message, database: Path) -> bool:
 
 
 class Gate(ThreadingMixIn, UnixStreamServer):
-    """Answers each request with 204 or 401, and nothing else.
-
-    Args:
-        database: the SuperLink's
-        at: the socket's file, which nginx's workers can open
-    """
+    """Answers each request with 204 or 401, and nothing else, at a socket that nginx's workers can open."""
 
     daemon_threads = True
     request_queue_size = 512

@@ -12,7 +12,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
 from .checked_json import Words
@@ -28,7 +28,6 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-
 SOON = 5.0
 """Seconds after which missing clients are named at the start of a run."""
 
@@ -37,7 +36,6 @@ LONG = 10.0
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
-
 
 CLOSED = (
     "client {0} has left, and this run has the same clients from the first round to the last: start its node again and "
@@ -55,8 +53,6 @@ class Messenger:
     A client is the node that was the first to say so, to the end of the run. Flower's id of a node belongs to its key.
 
     Args:
-        grid: Flower's way to the nodes
-        timeout: seconds that a client may take
         file: keeps the node of each client, for a run that is resumed; default None: nothing does
     """
 
@@ -160,12 +156,7 @@ class Messenger:
         return account
 
     def newcomers(self, clients: int, members: Collection[int], within: float) -> dict[int, dict[str, Any]]:
-        """Accounts, by id, of clients that are no members and whose nodes have come since the last call.
-
-        Args:
-            clients: the number of clients that there may be, with ids from 0
-            within: seconds to wait for the accounts
-        """
+        """Accounts, by id, of clients that are no members and whose nodes have come, waiting ``within`` seconds."""
         present = set(self.grid.get_node_ids())
         self._aside &= present
         new, out = present - set(self.nodes.values()) - self._aside, dict[int, dict[str, Any]]()
@@ -209,16 +200,10 @@ class Messenger:
     def _keep(self) -> None:
         """Write the file."""
         if self.file is not None:
-            with replacing(self.file) as tmp:
-                tmp.touch(mode=0o600)
-                tmp.write_text(json.dumps({str(i): node for i, node in sorted(self.bound.items())}), encoding="utf-8")
+            write(self.file, json.dumps(dict(sorted(self.bound.items()))), own=True)
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. What is the same in several letters travels once.
-
-        Args:
-            kind: the message type
-            letters: the letter for each client
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
         answer is absent. A client whose app cannot be run has an error in the place of an answer.

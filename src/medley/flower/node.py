@@ -19,7 +19,7 @@ from ..clients.memories import Memories
 from ..contract import pytree
 from ..contract.errors import WireError
 from ..runtime import streams
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..wire.clip import Clip
 from ..wire.codec import resending
 from ..wire.connection import Host
@@ -47,12 +47,7 @@ DIGEST = 16
 
 @dataclass
 class Shelf:
-    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on.
-
-    Attributes:
-        folder: the folder of this client and run
-        classes: the dataclasses that a memory may hold, by name
-    """
+    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on."""
 
     folder: Path
     classes: Mapping[str, type]
@@ -77,11 +72,8 @@ class Shelf:
 
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
-        private(self.folder)
-        with replacing(self.folder / f"{tag[0]:d}-{tag[1]:d}.safetensors") as tmp:
-            tmp.touch(mode=0o600)
-            raw = pytree.to_bytes(memory)
-            tmp.write_bytes(_digest(raw) + raw)
+        raw = pytree.to_bytes(memory)
+        write(private(self.folder) / f"{tag[0]:d}-{tag[1]:d}.safetensors", _digest(raw) + raw, own=True)
 
 
 def _digest(raw: bytes) -> bytes:
@@ -148,12 +140,7 @@ def _check(e: Exchange) -> None:
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
-    """Run one client method for one client. Returns its encoded reply.
-
-    Args:
-        host: the host of this client
-        folder: the folder of all memories on this node
-    """
+    """Run one client method for one client. Returns its encoded reply. All memories of this node are in ``folder``."""
     exchange, i = request.exchange, request.exchange.blocks[0][0]
     reply = served(host, request, folder)
     (receipt,) = reply.receipts

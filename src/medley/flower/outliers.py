@@ -15,12 +15,7 @@ FEWEST = 3
 
 
 def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireError]]:
-    """Clients whose number is absurd, and the errors that say so.
-
-    Args:
-        numbers: a number of each client, at least 0
-        what: the number in words, for errors
-    """
+    """Clients whose number is absurd, and the errors that say so."""
     if len(numbers) < FEWEST:
         return
     usual = median_low(numbers.values())

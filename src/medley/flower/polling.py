@@ -13,12 +13,7 @@ SLOWEST = 3.0
 
 
 def pause(waited: float, slowest: float = SLOWEST) -> float:
-    """Seconds until the next look: a tenth of the wait so far, so that a wait grows by a tenth at most.
-
-    Args:
-        waited: seconds since something came last
-        slowest: the longest pause in seconds
-    """
+    """Seconds until the next look: a tenth of those waited so far, so that a wait grows by a tenth at most."""
     return min(max(FASTEST, waited / 10), slowest)
 
 
@@ -31,11 +26,7 @@ UNSEEN = 1.0
 
 @dataclass
 class Rhythm:
-    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end.
-
-    Attributes:
-        waits: the last waits in seconds
-    """
+    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end."""
 
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=4))
 

@@ -15,7 +15,7 @@ from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView,
 from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
-from ..federation.tasks import TaskPlan
+from ..federation.tasks import Planned, TaskPlan
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
@@ -38,9 +38,6 @@ class RemoteFederation:
     """A `Population` whose clients hold their rows on other machines.
 
     Attributes:
-        scenario: the recipe's problem, pace, participation, devices, weights, stream and replay
-        census: the clients' reports of their data
-        messenger: the way to the clients
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
@@ -65,27 +62,15 @@ class RemoteFederation:
         return identity({"data": self.census.settings(), **replace(self.scenario, membership=None).parts})
 
     def draw(
-        self,
-        seed: int,
-        on: HeldOut = "test",
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        rounds: int = 1,
+        self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> RemoteSimulation:
         """The clients of this seed; see `Population.draw`. Figures are of test rows whatever ``on`` says."""
         del on
         return RemoteSimulation(self, seed, dtype, device, rounds)
 
 
-class RemoteSimulation:
+class RemoteSimulation(Planned):
     """A `RemoteFederation` under one seed: a `ClientSource` whose clients cannot be made here.
-
-    Args:
-        fed: the federation
-        seed: the run's seed
-        dtype: the floating-point type of the model; None for the problem's own
-        device: torch's name of the device
-        rounds: the rounds of one task
 
     Raises BadData for a task without training rows, or, in a stream, without test rows; Unsupported for weights of rows
     that the problem cannot take.
@@ -94,8 +79,8 @@ class RemoteSimulation:
     def __init__(
         self, fed: RemoteFederation, seed: int, dtype: torch.dtype | None, device: str, rounds: int = 1
     ) -> None:
-        scenario, census = fed.scenario, self._all(fed)
         self.fed, self.seed = fed, seed
+        scenario, census = fed.scenario, self.census
         n, known, kind = len(census), census.known, census.reports[0]
         scenario.check(n)
         self.plan = TaskPlan.draw(scenario.stream, known.labels, known.classes, n, seed, rounds, device)
@@ -110,14 +95,10 @@ class RemoteSimulation:
             if not self.sizes(s)[0].any():
                 raise BadData(f"no client has rows of task {s}")
 
-    @staticmethod
-    def _all(fed: RemoteFederation) -> Census:
-        return fed.census if fed.roster is None else fed.roster.census
-
     @property
     def census(self) -> Census:
         """The reports of all clients so far."""
-        return self._all(self.fed)
+        return self.fed.census if self.fed.roster is None else self.fed.roster.census
 
     def sizes(self, s: int) -> tuple[np.ndarray, np.ndarray]:
         """The clients' numbers of rows [clients] at step s, and the sums of their weights [clients]."""
@@ -134,21 +115,6 @@ class RemoteSimulation:
     def members(self, round: int) -> tuple[int, ...]:
         """Ids of the members of this round."""
         return self.fed.scenario.members(max(round, 1), len(self.fed.census))
-
-    @property
-    def first_steps(self) -> list[int]:
-        """The first step at which a client meets each task."""
-        return self.plan.first_steps
-
-    @property
-    def task_count(self) -> int:
-        """The number of tasks; 1 without a stream."""
-        return len(self.plan)
-
-    @property
-    def rounds_per_task(self) -> int | None:
-        """Rounds of one task; None without a stream."""
-        return None if self.fed.scenario.stream is None else self.plan.rounds
 
     @property
     def tested(self) -> bool:
@@ -213,8 +179,6 @@ class Figures:
         """The figures in an answer. Raises WireError, naming client and field, for others.
 
         Args:
-            client: its id
-            raw: the answer
             held: for each task that was asked for, whether the client has test rows
             loss: whether the loss has to be there
         """
@@ -351,8 +315,6 @@ class RemoteEvaluator:
         """Mean of a score over test rows; None where there are none.
 
         Args:
-            answers: the clients' answers
-            tasks: the tasks that were asked for
             k: 0 for the test loss, 1 for accuracy
             only: the place in ``tasks`` of the one task to take; None takes all
         """

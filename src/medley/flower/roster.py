@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..contract.errors import BadData, MedleyError, WireError
 from ..recipe.limits import ClientLimits
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from .client_reports import Census, ClientReport
 from .messenger import Messenger
 
@@ -42,11 +42,8 @@ class Roster:
     """The members of each round. A change is recorded before the round in which it counts, for a run that is resumed.
 
     Attributes:
-        folder: the run's folder
-        messenger: the way to the clients
         census: the reports of all that are members or were
         admitted: checks a new client's account
-        limits: the largest values that a client may report
         founders: accounts of the members of round 1, by id
         changes: by round, the accounts of those that joined, and the ids of those that left
         seen: the last round whose members are settled
@@ -89,21 +86,8 @@ class Roster:
 
     def save(self) -> None:
         """Write the file, for its owner only."""
-        plain = {str(t): [{str(i): a for i, a in joined.items()}, left] for t, (joined, left) in self.changes.items()}
-        founders = {str(i): account for i, account in self.founders.items()}
-        with replacing(self.folder / FILE) as tmp:
-            tmp.touch(mode=0o600)
-            tmp.write_text(
-                json.dumps(
-                    {
-                        "founders": founders,
-                        "changes": plain,
-                        "leaving": sorted(self.messenger.leaving),
-                        "seen": self.seen,
-                    }
-                ),
-                encoding="utf-8",
-            )
+        plain = {"founders": self.founders, "changes": self.changes, "leaving": sorted(self.messenger.leaving)}
+        write(self.folder / FILE, json.dumps({**plain, "seen": self.seen}), own=True)
 
     @classmethod
     def of(
@@ -118,11 +102,8 @@ class Roster:
         """The roster of a run that begins, or that goes on where the folder has one.
 
         Args:
-            folder: the run's folder
-            messenger: the way to the clients
             there: accounts of the clients that are there
             clients: the number of clients that there may be
-            limits, admitted: see the attributes
 
         Raises BadData for a member whose data is not as it was, and WireError for a damaged file.
         """
@@ -147,12 +128,7 @@ class Roster:
 
 
 class Recorded(NamedTuple):
-    """The file of a run's folder.
-
-    Attributes:
-        founders, changes, seen: as those of `Roster`
-        leaving: clients that leave in the next round
-    """
+    """The file of a run's folder; ``leaving`` are clients that leave in the next round."""
 
     founders: dict[int, Account]
     changes: Changes

@@ -41,7 +41,6 @@ class Deployment:
 
     Attributes:
         project: the folder that ``medley deploy init`` wrote
-        say: prints a line
         superlink: the SuperLink's name in Flower's configuration; default the one that Flower takes by default
     """
 
@@ -64,8 +63,6 @@ class Deployment:
         """Run the app to its end, again after failures that may pass. Returns the run's status.
 
         Args:
-            config: values of the app's run config
-            resume: whether to go on with the run in ``save``
             readmit: clients that lost their memory and begin anew
             restarts: the number of times that the run goes on by itself after a failure
         """

@@ -55,8 +55,6 @@ def session_name(exchange: Exchange, run: str, nonce: str, common: bytes, agreed
     settings differ, and their sum stays closed.
 
     Args:
-        exchange: the request
-        run: the run's name
         nonce: makes the name another one each time
         common: the bytes that all clients are sent
         agreed: plain values that all clients have: the terms of the run, and the server's values for every client
@@ -71,15 +69,11 @@ class RemoteParties:
 
     Attributes:
         host: checks replies
-        messenger: the way to the clients
         run: the name under which clients keep their memories
-        exchange: the request
         ring: the form of the vectors
         common: the request's bytes that are the same for all
         own: id -> the request's bytes for this client
-        agreed: see `session_name`
         fold: receipts, errors and engines of the replies
-        layout: the fields of a reply
     """
 
     host: Host
@@ -226,7 +220,6 @@ class Vector:
         form: its fields in words
         layout: its fields in the ring
         rows: its work in row gradients
-        engines: the engines that ran
         size: the bytes of records both ways
     """
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from .. import logs
 from .. import recipe as recipes
 from ..contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
+from ..contract.tuned import split
 from ..federation.run import run
 from ..privacy.private import private_part
 from ..recipe import Recipe
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..storage.events import Events
 from ..storage.events import read as read_events
 from ..storage.run_folder import holds_run
@@ -30,7 +31,7 @@ from .client_reports import Census
 from .messenger import Messenger
 from .remote import RemoteFederation
 from .roster import Roster, absent, recorded
-from .settings import Method, clients_of, is_row_private, method_and_lr, settled
+from .settings import Method, clients_of, is_row_private, settled
 from .transport import Flower
 
 if TYPE_CHECKING:
@@ -74,20 +75,12 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
 
 def _run(
-    grid: Grid,
-    context: Context,
-    place: tuple[Path, str],
-    recipe: str | Path,
-    method: Method | None,
-    events: Events,
+    grid: Grid, context: Context, place: tuple[Path, str], recipe: str | Path, method: Method | None, events: Events
 ) -> None:
     """The run of an app, as `server_app` has it. An error is an event of the folder, with one sentence, and is raised.
 
     Args:
-        grid: Flower's way to the nodes
-        context: the app's context
         place: the run's folder, and the name under which clients keep their memories
-        recipe, method: see `server_app`
     """
     folder, name = place
     try:
@@ -98,8 +91,7 @@ def _run(
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
-        with replacing(folder / "recipe.toml") as tmp:
-            tmp.write_text(r.dumps(), encoding="utf-8")
+        r.save(folder / "recipe.toml")
         # Every round: clients can go back to the end of the round before, and no further.
         connection = Flower(fed.messenger, name, asdict(fed.census.known), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
@@ -118,37 +110,23 @@ def _run(
 
 
 def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
-    """The recipe; where it has no run.seed and the method is private, with one that nobody guesses, as noise needs it.
-
-    Args:
-        kept: the folder of a run that goes on, whose recipe has its seed; None for a new run
-    """
-    if "seed" in r.tables.get("run", {}) or private_part(method_and_lr(method)[0]) is None:
+    """The recipe; where it has no run.seed and the method is private, with a secret one, that of ``kept`` on resume."""
+    if "seed" in r.tables.get("run", {}) or private_part(split(method)[0]) is None:
         return r
     seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed
     return r.with_settings([f"run.seed={seed}"])
 
 
 def _gathered(
-    grid: Grid,
-    context: Context,
-    recipe: str | Path,
-    method: Method | None,
-    tell: Callable[[str], object],
-    folder: Path,
+    grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object], folder: Path
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are there and agree, the method, and the recipe.
-
-    Args:
-        grid, context, recipe, method: see `_run`
-        tell: takes news of missing clients
-    """
+    """The clients, once they are there and agree, the method, and the recipe."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
-        _refuse_open(method_and_lr(ours)[0], options)
+        _refuse_open(split(ours)[0], options)
     policy = options.get("reply_policy")
     tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}
@@ -209,6 +187,5 @@ def _folder(context: Context) -> tuple[Path, str]:
     # Of one length: the name travels with every request, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"
     given = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
-    with replacing(folder / RUN_ID) as tmp:
-        tmp.write_text(json.dumps({"run": name, "config": given}), encoding="utf-8")
+    write(folder / RUN_ID, json.dumps({"run": name, "config": given}))
     return folder, name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import recipe as recipes
 from ..contract import Algorithm, RecipeError, Tuned
+from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..recipe import Recipe
 
@@ -24,14 +25,9 @@ def settled(recipe: str | Path | Recipe, config: Mapping[str, Any]) -> Recipe:
     return r.with_settings(shlex.split(str(config.get("set", ""))))
 
 
-def method_and_lr(method: Method) -> tuple[Algorithm[Any, Any], float]:
-    """The method, and the factor on every client's learning rate that tuning found."""
-    return (method.method, method.lr) if isinstance(method, Tuned) else (method, 1.0)
-
-
 def is_row_private(method: Method) -> bool:
     """Whether clients add the noise to their steps; then no exact figure of their training rows leaves them."""
-    part = private_part(method_and_lr(method)[0])
+    part = private_part(split(method)[0])
     return part is not None and part.unit == "row"
 
 

@@ -17,12 +17,7 @@ SIZE = 96
 
 
 def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
-    """Client i's signature of its public keys of one secure sum.
-
-    Args:
-        path: the file of the node's private key, ECDSA on P-384, without a passphrase
-        session: names the sum
-        keys: its public keys
+    """Client i's signature of its public keys of one secure sum; ``path`` is as `FleetNode` has its key.
 
     Raises RecipeError for a file that cannot be used.
     """
@@ -38,12 +33,7 @@ def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
 
 
 def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signatures: dict[int, bytes]) -> None:
-    """Check the public keys that the server says are other clients'.
-
-    Args:
-        i: the client that checks
-        session: names the sum
-        keys: public keys by client
+    """Client i checks the public keys that the server says are other clients'.
 
     Raises WireError for keys that are not signed by the client's key in the keyring, and RecipeError for a file that is
     no keyring.

@@ -25,7 +25,7 @@ from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring
 from ..secure.settings import check_installed
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from . import node
@@ -48,7 +48,6 @@ class Kept:
     """A secure sum as the client keeps it.
 
     Attributes:
-        session: names the sum
         party: plain values of the client's `Party`; None once the sum is open
         asked: a digest of the request by step
     """
@@ -64,7 +63,6 @@ class Sums:
     """One client's secure sums.
 
     Attributes:
-        folder: the folder of all memories on this node
         settings: the settings of its owner's recipe; the server's word does not count
         key: the file of the node's private key, with which it signs its public keys; None for no signature
         keyring: the file with all clients' public keys; None to take the server's word for whose keys are whose
@@ -80,10 +78,6 @@ class Sums:
 
     def answer(self, step: str, letter: Letter, host: Callable[[node.CallRequest], Host]) -> bytes:
         """The answer to one step.
-
-        Args:
-            step: one of `STEPS`
-            host: a request -> the host that serves it
 
         Raises WireError for a request that does not belong to the client's sum, and for a second one that differs.
         """
@@ -122,12 +116,7 @@ class Sums:
         return answer
 
     def _step(
-        self,
-        step: str,
-        party: Party,
-        letter: Letter,
-        about: tuple[str, int],
-        host: Callable[[node.CallRequest], Host],
+        self, step: str, party: Party, letter: Letter, about: tuple[str, int], host: Callable[[node.CallRequest], Host]
     ) -> bytes:
         def read(part: str, size: int) -> dict[int, bytes]:
             return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")
@@ -204,10 +193,8 @@ class Sums:
     def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
         """Write the answer and then the state. Once the sum is open, secrets and earlier answers are gone."""
         private(place)
-        for name, raw in ((step, answer), (FILE, json.dumps(asdict(kept)).encode())):
-            with replacing(place / name) as tmp:
-                tmp.touch(mode=0o600)
-                tmp.write_bytes(raw)
+        write(place / step, answer, own=True)
+        write(place / FILE, json.dumps(asdict(kept)), own=True)
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)

@@ -34,7 +34,6 @@ class Flower:
     """Clients on SuperNodes, as a transport.
 
     Attributes:
-        messenger: the way to them
         run: the name of the run, under which clients keep their memories; the same when it is resumed
         known: further plain values that travel with every request
         terms: the digest of the run's `Terms`, for the names of secure sums
@@ -64,7 +63,6 @@ class Answer(NamedTuple):
         up: payload bytes of the reply, by the client's word and at most those that came
         size: bytes of records both ways
         rows: its work in row gradients
-        engines: the engines that ran
     """
 
     packed: Packed

@@ -8,18 +8,6 @@ from .vgg import vgg11
 from .vit import vit
 
 __all__ = [
-    "char_lstm",
-    "cnn",
-    "generator",
-    "gru",
-    "lstm",
-    "mlp",
-    "resnet",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "softmax",
-    "text_cnn",
-    "vgg11",
-    "vit",
-]
+    "char_lstm", "cnn", "generator", "gru", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "softmax",
+    "text_cnn", "vgg11", "vit",
+]  # fmt: skip

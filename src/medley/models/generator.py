@@ -24,8 +24,7 @@ def generator(
         low: Least number in a row; default 0.
         high: Greatest number in a row; default 1.
 
-    Raises:
-        RecipeError: A size is below 1, or ``low`` is not below ``high``.
+    Raises RecipeError where a size is below 1, or ``low`` is not below ``high``.
     """
     widths = [latent, *hidden, prod(shape)]
     if min(widths) < 1 or not shape:

@@ -28,9 +28,8 @@ def load_torchvision(model: nn.Sequential, weights: Mapping[str, Tensor]) -> tup
         model: A `resnet18`, `resnet34`, `resnet50`, another `resnet` or a `vgg11`.
         weights: The ``state_dict`` of torchvision's network of the same name, e.g. by ``torch.load(path)``.
 
-    Raises:
-        RecipeError: The model is none of these, or the weights are of another architecture; names the first layer that
-            only one of them has.
+    Raises RecipeError where the model is none of these, or the weights are of another architecture; names the first
+    layer that only one of them has.
     """
     mine = model.state_dict()
     call = "models.pretrained.load_torchvision"

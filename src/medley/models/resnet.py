@@ -45,8 +45,7 @@ def resnet(
         stem: "cifar" (default) or "imagenet".
         bottleneck: Whether blocks are bottlenecks, with four times the channels at their ends; default False.
 
-    Raises:
-        RecipeError: A size is below 1, or the norm or the stem is unknown.
+    Raises RecipeError where a size is below 1, or the norm or the stem is unknown.
     """
     if len(shape) != 3:
         raise RecipeError(f"models.resnet(shape={shape}): rows are images, [channels, height, width].", "shape")

@@ -28,8 +28,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Sequen
         classes: Number of outputs.
         hidden: Units of each hidden layer; default one layer of 64.
 
-    Raises:
-        RecipeError: A size is below 1.
+    Raises RecipeError where a size is below 1.
     """
     widths = [features, *hidden, classes]
     positive("models.mlp", features=features, classes=classes, hidden=min(widths))
@@ -58,8 +57,7 @@ def cnn(
         kernel: Height and width of a kernel; default 3.
         hidden: Units of the hidden layer; default 32.
 
-    Raises:
-        RecipeError: A size is below 1, or a kernel exceeds its map.
+    Raises RecipeError where a size is below 1, or a kernel exceeds its map.
     """
     c, h, w = shape
     positive("models.cnn", shape=min(shape), classes=classes, channels=min(channels, default=1), hidden=hidden)

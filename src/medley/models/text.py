@@ -34,8 +34,7 @@ def lstm(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128,
         hidden: Units of each layer; default 128.
         layers: Number of LSTM layers; default 1.
 
-    Raises:
-        RecipeError: A size is below 1.
+    Raises RecipeError where a size is below 1.
     """
     positive("models.lstm", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", vocabulary, classes, embedding, hidden, layers)
@@ -63,8 +62,7 @@ def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: 
         hidden: Units of each layer; default 256.
         layers: Number of LSTM layers; default 2.
 
-    Raises:
-        RecipeError: A size is below 1.
+    Raises RecipeError where a size is below 1.
     """
     positive("models.char_lstm", classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", classes, classes, embedding, hidden, layers, padded=False)
@@ -91,8 +89,7 @@ def text_cnn(
         channels: Of each convolution; default 100.
         dropout: Probability with which a feature is dropped in training; default 0.5.
 
-    Raises:
-        RecipeError: A size is below 1, or the dropout outside [0, 1).
+    Raises RecipeError where a size is below 1, or the dropout outside [0, 1).
     """
     positive(
         "models.text_cnn",

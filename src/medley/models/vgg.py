@@ -43,8 +43,7 @@ def vgg11(
         hidden: Units of each hidden linear layer; default none, as is usual for CIFAR.
         dropout: Probability with which a hidden unit is dropped in training; default 0.
 
-    Raises:
-        RecipeError: A size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
+    Raises RecipeError where a size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
     """
     if len(shape) != 3:
         raise RecipeError(f"models.vgg11(shape={shape}): rows are images, [channels, height, width].", "shape")

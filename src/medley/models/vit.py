@@ -37,8 +37,7 @@ def vit(
         depth: Number of blocks; default 6.
         heads: Attention heads of a block; default 4.
 
-    Raises:
-        RecipeError: A size is below 1, patches do not tile the image, or heads do not divide the width.
+    Raises RecipeError where a size is below 1, patches do not tile the image, or heads do not divide the width.
     """
     if len(shape) != 3:
         raise RecipeError(f"models.vit(shape={shape}): rows are images, [channels, height, width].", "shape")

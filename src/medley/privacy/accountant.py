@@ -26,9 +26,7 @@ Losses are rounded up, so that ε is a bound at any step.
 ACCURACY = 1e-4
 """The relative accuracy of `noise_for`."""
 
-
 Accountant = Literal["pld", "rdp"]
-
 
 ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 512, 1024)
 """Orders of Rényi's divergence of noise in shares, which is known at whole ones."""

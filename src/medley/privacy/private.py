@@ -256,9 +256,7 @@ class Round:
     """The sums of one round. Implements `medley.privacy.replies.Noisy`.
 
     Args:
-        private: the settings
         s: the server's state; changed by assignment
-        clients: the round's cohort
         sampling: the law that drew it
     """
 

@@ -100,12 +100,7 @@ class PrivateReplies(Generic[U]):
 
 
 class PrivateCohort:
-    """The clients of one round as a private method may see them. Implements `medley.contract.cohort.Cohort`.
-
-    Args:
-        clients: the round's cohort
-        noisy: makes sums private
-    """
+    """The clients of one round as a private method may see them. Implements `medley.contract.cohort.Cohort`."""
 
     population, rng, secret, note = handed("_clients", "population", "rng", "secret", "note")
 

@@ -74,22 +74,13 @@ class RowNoise:
 class GuardedRows:
     """An objective whose rows cannot be read. Its number of rows is public. Any other use raises Unsupported."""
 
-    last, convexity = handed("_of", "last", "convexity")
-    """They depend on the model and the regulariser alone."""
+    last, convexity, work = handed("_of", "last", "convexity", "work")
+    """They depend on the model, the regulariser and public numbers alone."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:
         self._of, self._by = of, by
         self.n, self.d = of.n, of.d
         self.y = Hidden(by, _READ.format("y"))
-
-    @property
-    def work(self) -> float:
-        """Row gradients since it was last set to 0."""
-        return self._of.work
-
-    @work.setter
-    def work(self, rows: float) -> None:
-        self._of.work = rows
 
     def workspace(self, x: Vec) -> Vec:
         """A copy of x."""
@@ -118,11 +109,9 @@ class NoisySteps(Seq):
     """The engine of a private client: `Seq` with batches by Poisson's law and noisy gradients.
 
     Attributes:
-        of: the client's objective
         by: the bound and the noise
         exchange: the client method that runs, part of the names of its random streams
         pace: the pace of which the server keeps account
-        ran: the descents of this call
     """
 
     of: Any = None
@@ -167,11 +156,9 @@ class NoisyGradient:
     """The gradient of a step: (Σ_j g_j·min(1, C/‖g_j‖) + z·C·N(0, I))/(q·n), and the regulariser's.
 
     Attributes:
-        of: the client's objective
         bound: C
         noise: z
         law: q, and n
-        rng: the noise's stream
     """
 
     of: Any
@@ -203,18 +190,12 @@ class RowCohort:
     """The clients of one round, with an account of every client that is asked. Implements `Cohort` by handing on.
 
     Args:
-        clients: the round's cohort
-        by: the bound and the noise
         spent: releases so far, by client; a new mapping after `ask`
         limit: (ε, δ) that no client may pass; None for no limit
     """
 
     def __init__(
-        self,
-        clients: Cohort,
-        by: RowNoise,
-        spent: Mapping[int, list[Release]],
-        limit: tuple[float, float] | None,
+        self, clients: Cohort, by: RowNoise, spent: Mapping[int, list[Release]], limit: tuple[float, float] | None
     ) -> None:
         self._clients, self._by, self.spent, self._limit = clients, by, dict(spent), limit
         self._asked: set[str] = set()

@@ -22,8 +22,6 @@ def padded_cross_entropies(
     """The mean cross-entropy of each row over its targets, without those that are ``ignored``; 0 where all are.
 
     Args:
-        z: outputs [n, c, ...]
-        y: labels [n, ...]
         ignored: the label without a loss
         factors: a factor of the loss for each class [c]; None for 1 each
     """
@@ -47,7 +45,6 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
     Args:
         y: labels [n], or [n, ...] for sequences and maps, in any dtype.
         classes: their number C; None where it is not known.
-        where: the problem's name, for the error.
         ignored: a label that stands for padding in sequences and maps.
 
     Raises BadData, naming the first row outside 0..C−1.

@@ -125,7 +125,6 @@ class Builder:
         """The object that a table's ``kind`` names, built from its other keys.
 
         Args:
-            path: the table's place in the recipe, for messages
             choice: functions and classes that ``kind`` may name
             default: the kind of a table that names none; by default such a table is an error
             inner: those that tables inside it may name; by default laws, schedules and models

@@ -18,7 +18,7 @@ from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..server.options import RunOptions
-from ..storage.atomic import made, replacing
+from ..storage.atomic import made, write
 from . import rows, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named
@@ -95,11 +95,7 @@ class Recipe:
         return cast(Federation, self._build.call("federation", Federation, given))
 
     def scenario(self, shape: tuple[int, ...], classes: int | None) -> Scenario:
-        """The federation without its data, for clients that hold their own; [data] and [partition] are not read.
-
-        Args:
-            classes: the number of classes; None for regression
-        """
+        """The federation without its data, for clients that hold their own; [data] and [partition] are not read."""
         if "problem" not in self.tables:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
         for key, said in SIMULATED.items():
@@ -232,8 +228,7 @@ class Recipe:
         """Write `dumps` to ``path``, whole or not at all."""
         path = Path(path)
         made(path.parent)
-        with replacing(path) as tmp:
-            tmp.write_text(self.dumps(), encoding="utf-8")
+        write(path, self.dumps())
         return path
 
     @property
@@ -262,13 +257,7 @@ class Recipe:
         return family, model, {k: v for k, v in table.items() if k in own}, of_model
 
     def _family(self, problem: Parts, shape: tuple[int, ...], classes: int | None, name: str) -> Any:
-        """The problem of [problem].
-
-        Args:
-            problem: its parts
-            classes: the number of classes; None for regression
-            name: the data's name, for errors
-        """
+        """The problem of [problem]."""
         family, model, own, of_model = problem
         if model is not None:
             sizes = {"features": math.prod(shape), "classes": classes, "shape": shape}

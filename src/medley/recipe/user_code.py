@@ -27,12 +27,7 @@ def names(value: Any) -> frozenset[str]:
 
 
 def modules(value: Any, folder: Path | None) -> list[Path]:
-    """The files beside a recipe of the modules that it names, in alphabetical order.
-
-    Args:
-        value: the recipe's tables, or a part of them
-        folder: the recipe's folder; None for a recipe that is no file
-    """
+    """The files beside a recipe of the modules that it names, in alphabetical order."""
     if folder is None:
         return []
     files = {folder / (name.partition(":")[0].partition(".")[0] + ".py") for name in names(value)}
@@ -48,7 +43,6 @@ def found(value: str, folder: Path | None, where: str) -> Any:
     Args:
         value: "module:name"; both may have dots
         folder: the recipe's folder; None for a recipe that is no file
-        where: the recipe and the key, for messages
 
     Raises RecipeError where there is no such module, its import fails, or it has no such name.
     """

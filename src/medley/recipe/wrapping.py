@@ -17,14 +17,7 @@ WRAPPING = ("private", "fold")
 
 
 def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
-    """The method in the wrappers of its table.
-
-    Args:
-        path: the table's place in the recipe
-        method: the method itself
-
-    Raises RecipeError for wrong keys and values.
-    """
+    """The method in the wrappers of its table. Raises RecipeError for wrong keys and values."""
     if "private" in table:
         how = build.typed(f"{path}.private", table["private"], dict)
         inner = {"Banded": privacy.Banded, "Quantile": privacy.Quantile}

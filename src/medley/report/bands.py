@@ -28,7 +28,6 @@ class Band:
         mean: Mean over seeds [k].
         low: Lower edge of the band [k]; nan for one seed.
         high: Upper edge of the band [k]; nan for one seed.
-        n: Number of seeds.
     """
 
     x: Curve
@@ -66,8 +65,7 @@ def band(results: Sequence[Result], x: str = "round", y: str = "loss", log: bool
             positive then counts as the least positive one there is.
         points: Most points returned, evenly thinned, the last one kept; default 400.
 
-    Raises:
-        RecipeError: ``results`` are of several methods.
+    Raises RecipeError where ``results`` are of several methods.
     """
     groups = by_method(results)
     if len(groups) > 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import ClassVar
@@ -22,9 +22,7 @@ class Cell:
     Attributes:
         text: The text, or a figure.
         slot: A method's number, whose key stands before the text; None, the default, for no key.
-        strong: Whether the text is bold; default False.
         mood: CSS class of the text, ``ok`` or ``bad``; default none.
-        after: Text behind it; default none.
     """
 
     text: str
@@ -58,7 +56,6 @@ class Table:
     Attributes:
         head: Headings of the columns; an empty one makes an empty cell.
         rows: Cells of each row, as many as ``head``.
-        note: A line below the table; default none.
         style: CSS class: ``figures`` (default), ``said`` (its last column is a sentence) or ``settings``.
     """
 
@@ -78,9 +75,7 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], keep: int,
 
     Args:
         head: Headings of all columns; a last one called "ended" has sentences, which wrap.
-        rows: Cells of each row, as many as ``head``.
         keep: Number of first columns that the first table has; the others begin with the first column alone.
-        note: A line below the last table; default none.
     """
     said = [210.0 if name == "ended" else 0.0 for name in head]
     wide = [said[k] or max(_width(c, k) for c in (_longest(head[k]), *(r[k] for r in rows))) for k in range(len(head))]
@@ -147,10 +142,13 @@ class Details:
 
 @dataclass(frozen=True)
 class Definitions:
-    """Terms and their definitions."""
+    """Terms as ``notes.html`` defines them: those of every page, and those in ``used``."""
 
     block: ClassVar[str] = "definitions"
-    items: Sequence[tuple[str, str]]
+    used: Collection[str]
+    base: str
+    metric: str
+    dealt: str
 
 
 @dataclass(frozen=True)
@@ -177,8 +175,6 @@ class Document:
     """A page.
 
     Attributes:
-        title: Its title.
-        lede: Blocks below the title.
         sections: Heading and blocks of each section; sections without blocks are left out.
         slots: Numbers of the methods that the legend can hide.
     """

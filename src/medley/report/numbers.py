@@ -34,7 +34,6 @@ class Stat:
         mean: Nan for no seed.
         sd: Standard deviation (n - 1); nan for fewer than two seeds.
         half: Half-width of the interval, t(0.975; n - 1) sd / √n; nan for fewer than two seeds.
-        n: Number of seeds.
         values: The seeds' figures, in their order.
     """
 
@@ -70,7 +69,6 @@ class MethodSummary:
     """One method over its seeds.
 
     Attributes:
-        method: Its name.
         seeds: All seeds that were run.
         used: The seeds that ran to their end.
         metrics: Final figures by name, over the seeds ``used``.
@@ -98,9 +96,6 @@ class Paired:
     """Differences of two methods, seed by seed.
 
     Attributes:
-        method: The method.
-        base: The method that it is compared with.
-        metric: The figure compared.
         diff: ``method`` minus ``base``, over the seeds that both finished.
         wins: Number of these seeds on which ``method`` was better.
     """
@@ -162,10 +157,6 @@ def final(result: Result, metric: str) -> float:
 
     Costs come from the ledger, which knows every delivery. Any other figure comes from the last row, or where that
     lacks it, from ``summary[metric]``.
-
-    Args:
-        result: The run.
-        metric: Name of a column, of a summary entry, or "rounds".
     """
     if metric in _LEDGER and len(result.ledger):
         return float(getattr(result.ledger, _LEDGER[metric]))
@@ -272,8 +263,7 @@ def paired(results: Sequence[Result], base: str | None = None, metric: str | Non
         base: The method that the others are compared with; default the first.
         metric: The figure compared; default `primary`.
 
-    Raises:
-        RecipeError: There is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
     """
     groups = by_method(results)
     base = base_of(groups, base)

@@ -55,8 +55,7 @@ def page(
         extra: Further sections, heading and body. A body made by this package's figures goes in as it is, any other
             is a paragraph of text.
 
-    Raises:
-        RecipeError: There is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
     """
     c = Comparison.of(list(results), base, Goal.of(results, target))
     sections: list[tuple[str, Sequence[Block]]] = [
@@ -79,23 +78,11 @@ def page(
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
-    """Write `page` to a file, whole or not at all; its folder is made.
+    """Write `page` to a file, whole or not at all, and return its path; its folder is made.
 
-    Args:
-        path: The file.
-        results: Runs, at most one of each method and seed.
-        kwargs: Those of `page`.
-
-    Returns:
-        The path.
-
-    Raises:
-        RecipeError: As `page`.
-        MedleyError: The file cannot be written; the one that was there is untouched.
+    Raises RecipeError as `page` does, and MedleyError where the file cannot be written.
     """
-    path = Path(path)
-    text = page(results, **kwargs)
+    path, text = Path(path), page(results, **kwargs)
     atomic.made(path.parent)
-    with atomic.replacing(path) as tmp:
-        tmp.write_text(text, encoding="utf-8")
+    atomic.write(path, text)
     return path

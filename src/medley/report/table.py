@@ -57,7 +57,6 @@ NAMES = {
 }
 """Names of metrics in tables and figures."""
 
-
 FAIRNESS = (
     "client_accuracy_worst",
     "client_accuracy_spread",

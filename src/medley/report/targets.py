@@ -77,12 +77,7 @@ def told(results: Sequence[Result], target: Mapping[str, Real] | None = None, ov
 
 
 def cost_of_target(metrics: set[str], seconds: bool) -> str | None:
-    """The figure that runs with a target are compared by: virtual seconds where time passes, else rounds.
-
-    Args:
-        metrics: Names of final figures that some run has.
-        seconds: Whether virtual time passes in the runs.
-    """
+    """The figure that runs with a target are compared by: virtual seconds where time passes, else rounds."""
     if "rounds_to_target" not in metrics:
         return None
     return "seconds_to_target" if seconds and "seconds_to_target" in metrics else "rounds_to_target"

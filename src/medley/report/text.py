@@ -39,13 +39,7 @@ def worths(stats: Sequence[Stat], metric: str) -> list[str]:
 
 
 def worth(stat: Stat, metric: str, seeds: bool = False) -> str:
-    """A figure as text, shares in per cent.
-
-    Args:
-        stat: The figure.
-        metric: Its name.
-        seeds: Whether the seeds' figures stand behind the mean in the place of an interval. Default False.
-    """
+    """A figure as text, shares in per cent; with the seeds' figures in the place of an interval where asked for."""
     form = FORMATS[kind_of(metric)]
     if not stat.n:
         return DASH

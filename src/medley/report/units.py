@@ -11,22 +11,9 @@ Real = float | int
 DASH = "–"
 """The text of a missing figure."""
 
-
 UNITS = {
-    "bytes": (
-        ("TB", 0.9995e12, 1e12),
-        ("GB", 0.9995e9, 1e9),
-        ("MB", 0.9995e6, 1e6),
-        ("kB", 999.5, 1e3),
-        ("B", 0.0, 1.0),
-    ),
-    "seconds": (
-        ("d", 172800.0, 86400.0),
-        ("h", 5400.0, 3600.0),
-        ("min", 90.0, 60.0),
-        ("s", 0.9995, 1.0),
-        ("ms", 0.0, 1e-3),
-    ),
+    "bytes": (("TB", 0.9995e12, 1e12), ("GB", 0.9995e9, 1e9), ("MB", 0.9995e6, 1e6), ("kB", 999.5, 1e3), ("B", 0, 1)),
+    "seconds": (("d", 172800, 86400), ("h", 5400, 3600), ("min", 90, 60), ("s", 0.9995, 1), ("ms", 0, 1e-3)),
 }
 """Units by kind, largest first: name, the least value that takes it, size."""
 
@@ -90,7 +77,6 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
         mean: Nan gives a dash.
         half: Half-width of the interval; nan, and one that rounds to zero, leave ± out.
         share: Whether both are in per cent; default False.
-        signed: Whether a positive mean has a plus; default False.
     """
     if not math.isfinite(mean):
         return DASH

@@ -93,10 +93,7 @@ class RobustCohort:
     """The clients of one round, whose replies are folded by a rule. Implements `Cohort`, mostly by handing on.
 
     Args:
-        clients: the round's cohort
-        fold: the rule
         before: the rule's vectors of the round before, by exchange and field; a new mapping after a fold
-        method: the method, for errors
 
     A rule with a root client asks that one in every exchange.
     """

@@ -43,11 +43,7 @@ from .rule import Fold
 
 @dataclass
 class RobustServer(WrapperServer):
-    """The wrapped method's state, and the fold's.
-
-    Attributes:
-        before: the fold's vectors of the last round by exchange and field, for a fold that starts from them
-    """
+    """The wrapped method's state, and the vectors of a fold that starts from its last ones, by exchange and field."""
 
     before: dict[str, Tensor] = field(default_factory=dict)
 

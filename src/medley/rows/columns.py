@@ -103,11 +103,6 @@ def differ(names: Collection[str], wanted: Collection[str]) -> str:
 def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     """A column's cells as float64.
 
-    Args:
-        column: the cells
-        place: the call and the column, for messages
-        remedy: what to do with a text
-
     Raises BadData, naming the row, for dates, for cells that are no numbers, and for nan and infinity.
     """
     # pandas gives dates with a time zone, and Python's own, as objects.

@@ -21,10 +21,5 @@ class Device:
     latency: float = 0.05
 
     def seconds(self, rows: float, down: int, up: int) -> float:
-        """Seconds of one exchange: latency + down/bandwidth + rows/speed + up/bandwidth.
-
-        Args:
-            rows: work in row gradients
-            down, up: bytes to and from the client
-        """
+        """Seconds of one exchange: latency + down/bandwidth + rows/speed + up/bandwidth."""
         return self.latency + down / self.down + rows / self.speed + up / self.up

@@ -25,12 +25,7 @@ class Checks:
         self._fails: list[Fail] = []
 
     def put(self, bad: Tensor, fail: Fail) -> None:
-        """Add a check.
-
-        Args:
-            bad: bool [k] or [], True at places that fail
-            fail: raises the error
-        """
+        """Add a check: ``fail`` is called if ``bad``, bool [k] or [], is True anywhere."""
         self._flags.append(bad.reshape(-1))
         self._fails.append(fail)
 

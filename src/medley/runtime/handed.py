@@ -7,5 +7,9 @@ from typing import Any
 
 
 def handed(inner: str, *names: str) -> tuple[Any, ...]:
-    """For the body of a class: properties that are those attributes of the object's attribute ``inner``."""
-    return tuple(property(attrgetter(f"{inner}.{name}")) for name in names)
+    """For the body of a class: properties that are, and set, those attributes of the attribute ``inner``."""
+
+    def of(name: str) -> property:
+        return property(attrgetter(f"{inner}.{name}"), lambda self, value: setattr(getattr(self, inner), name, value))
+
+    return tuple(map(of, names))

@@ -73,12 +73,7 @@ class Attack(Checked):
             raise RecipeError(f"Attack({self.kind!r}, strength='z_max'): it is of 'alie'; give a number", "strength")
 
     def liars(self, seed: int, clients: int) -> tuple[int, ...]:
-        """Ids of the clients that lie under this seed, ascending. Raises RecipeError where a share above 0 makes none.
-
-        Args:
-            seed: the run's seed
-            clients: the number of clients
-        """
+        """Ids of the clients that lie, ascending. Raises RecipeError where a share above 0 makes none."""
         count = most_of(self.share, clients)
         order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
         if unknown := [i for i in self.honest if not 0 <= i < clients]:
@@ -117,13 +112,6 @@ class Attack(Checked):
     ) -> tuple[Tensor, Tensor]:
         """Rows and labels as they stand once liars have changed their own; new tensors where something changes.
 
-        Args:
-            X: all training rows [n, ...]
-            y: their labels [n]
-            classes: the number of classes; None for regression
-            rows: the rows of each liar
-            seed: the run's seed
-
         Raises RecipeError and BadData for data that the attack cannot change.
         """
         self.check_data(X, y, classes)
@@ -157,13 +145,7 @@ class Attack(Checked):
         return float(X.max()) if self.value is None else self.value
 
     def wanted(self, X: Tensor, X_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
-        """Test rows of other classes than the target with the trigger, and the target as their label.
-
-        Args:
-            X: the training rows
-            X_test: test rows [m, ...]
-            y_test: their labels [m]
-        """
+        """Test rows of other classes than the target with the trigger, and the target as their label."""
         others = y_test != self.target
         return self.triggered(X_test[others], self.trigger_value(X)), torch.full_like(y_test[others], self.target)
 

@@ -49,8 +49,6 @@ def apportion(p: Float64[np.ndarray, " k"], m: int, g: np.random.Generator) -> I
 
     Args:
         p: Proportions [k], at least 0, of sum 1.
-        m: The number to divide.
-        g: The stream.
     """
     edges = np.minimum(np.floor(np.cumsum(p) * m + g.random()), m)
     edges[-1] = m
@@ -67,8 +65,6 @@ def top_up(
     Args:
         owner: The client of each row [n].
         clients: The number of clients; ``minimum`` times it is at most n.
-        minimum: The least number of rows of a client.
-        g: The stream.
     """
     sizes = np.bincount(owner, minlength=clients)
     missing = np.maximum(minimum - sizes, 0)
@@ -97,11 +93,7 @@ def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int
     So a client's test rows have its own mix of labels. Rows of a label that no client trains on are left out.
 
     Args:
-        training: Each client's training rows.
         y: Labels of the training rows [n]; None where there are none, and all rows count as alike.
-        y_test: Labels of the test rows [m]; None as for ``y``.
-        m: The number of test rows.
-        g: The stream.
     """
     label = np.zeros(m, dtype=np.int64) if y_test is None else np.asarray(y_test)
     rows, owner = shuffled_by(label, g), np.full(m, -1, dtype=np.int64)
@@ -123,14 +115,7 @@ def check_alpha(rule: object, alpha: object) -> None:
 
 
 def check_room(rule: object, n: int, clients: int, each: int) -> None:
-    """Raise RecipeError unless the data has at least ``each`` rows a client.
-
-    Args:
-        rule: The rule, for the message.
-        n: Rows of the data.
-        clients: The number of clients.
-        each: The least number of rows of a client.
-    """
+    """Raise RecipeError unless the data has at least ``each`` rows a client."""
     if clients * each > n:
         raise RecipeError(
             f"{rule!r}: {clients} clients of at least {each} rows need {clients * each} rows, and the data has {n}: "
@@ -140,14 +125,7 @@ def check_room(rule: object, n: int, clients: int, each: int) -> None:
 
 
 def check_length(rule: object, what: str, column: Column, n: int) -> None:
-    """Raise BadData unless ``column`` has one entry a row.
-
-    Args:
-        rule: The rule, for the message.
-        what: The column's name, for the message.
-        column: The column.
-        n: Rows of the data.
-    """
+    """Raise BadData unless ``column`` has one entry a row."""
     if column.shape != (n,):
         raise BadData(f"{rule!r}: {what} has the shape {column.shape}, and {n} rows need ({n},).")
 

@@ -51,12 +51,9 @@ def of_client(
 
     Args:
         value: One number for all, one a client, or a law.
-        key: The setting's name, for the message.
-        client: The client's id.
         stream: Opens the generator that a law draws from; called for a law only.
 
-    Raises:
-        RecipeError: ``value`` lists fewer clients.
+    Raises RecipeError where ``value`` lists fewer clients.
     """
     if isinstance(value, (int, float)):
         return value

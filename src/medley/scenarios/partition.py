@@ -44,9 +44,7 @@ class Partition(Protocol):
             seed: Of the run; the stream is (seed, "partition").
             keys: Columns [n] by name, such as the writer of each row; default none.
 
-        Raises:
-            RecipeError: The rule does not suit the data.
-            BadData: The data itself is at fault.
+        Raises RecipeError where the rule does not suit the data, and BadData where the data itself is at fault.
         """
 
 

@@ -62,9 +62,8 @@ class Stream(Protocol):
             classes: The number of classes; None where there are none.
             seed: Of the run.
 
-        Raises:
-            RecipeError: The rule does not suit the data.
-            BadData: The rows cannot be cut into so many tasks.
+        Raises RecipeError where the rule does not suit the data, and BadData where the rows cannot be cut into so many
+        tasks.
         """
 
 

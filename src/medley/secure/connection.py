@@ -133,7 +133,6 @@ class Simulated:
     A client whose reply is lost on the way, or that fails in a tolerant exchange, has shared its keys and leaves.
 
     Attributes:
-        inner: the connection that brings replies
         ring: the form of the vectors
         seed: the run's seed, from which the clients' noise is drawn; default 0
         fold: receipts, errors and engines of the replies; the sum is put in later

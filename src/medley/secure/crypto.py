@@ -25,12 +25,7 @@ KEY = 32
 
 
 class KeyPair(NamedTuple):
-    """A key pair on Curve25519.
-
-    Attributes:
-        private: the private key
-        public: the public key, 32 bytes
-    """
+    """A key pair on Curve25519; the public key has 32 bytes."""
 
     private: X25519PrivateKey
     public: bytes

@@ -69,7 +69,6 @@ class Party:
         """Shares of the seed and of the key of masks, sealed for each neighbour.
 
         Args:
-            roster: public keys of the neighbours
             threshold: the number of shares that open a secret; the neighbourhood counts the client itself
 
         Raises WireError for a roster in which keys are wrong or repeated, and for a threshold that the client does not

@@ -85,7 +85,6 @@ class SecureSum(Checked):
         """Raise WireError for weights with which a sum of ``least`` clients could be one client's reply, nearly.
 
         Args:
-            i: the client that checks them
             weights: by client, of the whole cohort
             least: the number of clients that a sum has at least; the server may say that the others have left
         """

@@ -30,13 +30,7 @@ def packed(entries: Mapping[int, bytes]) -> bytes:
 
 
 def unpacked(raw: bytes, size: int, who: str, ids: Collection[int] | None = None) -> dict[int, bytes]:
-    """Inverse of `packed`.
-
-    Args:
-        raw: the bytes
-        size: bytes of an entry
-        who: the sender and the table, for errors
-        ids: the clients that must be in it; None, the default, for any
+    """Inverse of `packed`, with just these ids where they are given.
 
     Raises WireError for bytes that are no such table.
     """

@@ -19,7 +19,6 @@ class Bookkeeping:
     """Server state of a run beside the method's own.
 
     Attributes:
-        ledger: every delivery so far
         seconds: the virtual clock
         acked: the last request of each client whose reply arrived: the version of its memory to build on
         notes: figures of the next history row: those that the method notes in its round, and `counts`

@@ -28,10 +28,7 @@ class Clientwise:
     """Measures clients one by one, out of band.
 
     Attributes:
-        evaluator: the measures
-        stack_size: clients in one block of a request
         keep: whether the last models of clients are kept; None keeps them up to `MOST_KEPT` bytes
-        models: those models by client
     """
 
     algorithm: Algorithm[Any, Any]
@@ -48,12 +45,7 @@ class Clientwise:
         return self.algorithm.is_personal or isinstance(self.problem, PartlyShared)
 
     def rows(self, state: RunState, last: bool = False) -> list[Row]:
-        """A row for each client after this round, as `Result.clients` has them.
-
-        Args:
-            state: the run after the round
-            last: whether it is the last, whose models are kept
-        """
+        """A row for each client after this round, as `Result.clients` has them; after the last, models are kept."""
         b, x = state.bookkeeping, self.algorithm.model(state.s)
         self.models = {}
         if not self.personal:

@@ -34,13 +34,10 @@ class LiveCohort:
     Attributes:
         ids: clients taking part, ascending
         p: p_i of every client of the population; Σ p_i = 1
-        round: the number of the round, from 1
-        connection: carries requests and replies
         bookkeeping: the server's; an exchange adds to it
         codec: of the run; requests go through it if it works both ways. Default `Plain`
         stack_size: clients in one call, see `in_blocks`; default 8
         device: id -> the client's device on the virtual clock
-        seed: of the run; default 0
         reply_policy: the replies that an exchange waits for; by default all
         observe: a function that is called at the end of each exchange; by default nothing happens
         sampling: the law that drew ``ids``; None where accounting knows none

@@ -52,7 +52,6 @@ def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> S
     """The status of a run that this error ended, with the remedy where the error has none.
 
     Args:
-        e: the error
         begun: whether the first model has been evaluated
         remedy: makes the remedy of an advice; default: as it is
     """
@@ -79,9 +78,6 @@ def diverged(history: Sequence[Row]) -> str:
     times the start, and a thousand, in the last one. The accuracy alone does not judge so short a history.
 
     A stream of tasks is not judged: there a model may rightly lose an old task's accuracy.
-
-    Args:
-        history: the evaluated rows, the first of them at x₀
     """
     if any("task" in row for row in history):
         return ""
@@ -120,7 +116,6 @@ def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Colle
     """The sentence that says which target was reached; empty where none was.
 
     Args:
-        history: the rows of evaluated rounds
         target: the figures that end a run
         at_least: those that are to be at least so large; others at most
         over: the number of last evaluations whose mean counts

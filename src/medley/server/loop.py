@@ -44,12 +44,8 @@ class Loop:
     """The loop of one run. Call it to run it.
 
     Attributes:
-        algorithm: the method
-        connection: the way to the clients
         x0: the first model [d]
-        buffers: its buffers, None where there are none
         clients: tasks, cohorts and shares
-        evaluator: the measures of a history row
         options: the settings of the run; ``rounds`` are those of one task
         stack_size: clients in one call; their replies are summed before they travel
         device: a client's device by its id, for the virtual clock

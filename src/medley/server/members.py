@@ -37,7 +37,6 @@ def regrouped(
         now: the round's cohort, and its task and members
         before: ids of the members of the round before
         readmitted: clients that lost their memory and begin anew
-        events: of the run's folder, which have the change; None without one
 
     Raises RecipeError for a client that is no member.
     """

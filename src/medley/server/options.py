@@ -49,7 +49,6 @@ COLUMNS |= {
 GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
 """Columns that a target may name, beside metrics."""
 
-
 HERE = {"recipe": False}
 """The metadata of a setting that belongs to one call, and to no recipe."""
 
@@ -232,13 +231,7 @@ class RunOptions(Checked):
         return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
 
     def check_measurable(self, tested: bool, f_star: float | None, stream: bool) -> None:
-        """Raise RecipeError for targets and metrics that the federation cannot measure.
-
-        Args:
-            tested: whether there are test rows
-            f_star: the optimal loss, None where it is not known
-            stream: whether data comes in tasks
-        """
+        """Raise RecipeError for targets and metrics that the federation cannot measure."""
         target = self.target or {}
         if stream and target:
             raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")

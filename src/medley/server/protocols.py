@@ -35,12 +35,7 @@ class ClientSource(Protocol):
         """Ids of the clients that take part in this round, ascending."""
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
-        """Client i in this round, without its memory.
-
-        Args:
-            round: the number of the round, from 1
-            engine: the engine that runs its local descents
-            lr: the factor on its learning rate
+        """Client i in this round, without its memory; ``lr`` is a factor on its learning rate.
 
         Raises MedleyError where the client is on another machine.
         """
@@ -51,13 +46,7 @@ class Evaluator(Protocol):
     """Measures models."""
 
     def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
-        """The figures of a history row, on the task of this round: loss, and whatever else can be measured.
-
-        Args:
-            x: the model [d]
-            buffers: its buffers, None where there are none
-            round: the number of the round, from 0 for x₀
-        """
+        """The figures of a history row, on the task of this round (0 for x₀): loss, and whatever can be measured."""
 
     @property
     def own_tests(self) -> bool:
@@ -67,8 +56,6 @@ class Evaluator(Protocol):
         """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ...
 
         Args:
-            x: the server's model [d]
-            buffers: its buffers, None where there are none
             models: gives the models that clients use; None where all use x
         """
 

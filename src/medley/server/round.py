@@ -13,12 +13,6 @@ from ..runtime import deferred
 def check_model(name: str, x: Vec, d: int, round: int) -> None:
     """Raise Diverged for a model that is not finite; on an accelerator within `deferred.gathered`, at its end.
 
-    Args:
-        name: of the method
-        x: the model [d]
-        d: the number of parameters
-        round: the number of the round
-
     Raises MedleyError for a model that is no tensor [d].
     """
     if not isinstance(x, torch.Tensor) or x.shape != (d,):

@@ -20,8 +20,6 @@ class RunState:
 
     Attributes:
         round: the number of the last whole round, 0 before the first
-        s: the method's state
-        history: the rows of evaluated rounds
         wall: seconds spent so far
         matrix: test accuracy on every task (column) after each task done so far (row)
         clients: figures of each client, as in `Result.clients`
@@ -49,9 +47,6 @@ class RunState:
 
         A last round has a row though ``eval_every`` does not divide it. It is taken out, and its counts wait for the
         next row.
-
-        Args:
-            eval_every: rounds between two rows of the history
         """
         if not self.history or self.round != rounds or rounds % eval_every == 0 or self.history[-1]["round"] != rounds:
             return self
@@ -65,11 +60,7 @@ class RunState:
         return Grown(self.history, self.bookkeeping.ledger, self.clients)
 
     def state(self, memories: Callable[[Mapping[int, Tag]], Mapping[int, Any]]) -> dict[str, Any]:
-        """The state that a checkpoint holds beside `grown`.
-
-        Args:
-            memories: gives the clients' memories of these versions, by client
-        """
+        """The state that a checkpoint holds beside `grown`."""
         b = self.bookkeeping
         return {
             "round": self.round,

@@ -32,12 +32,9 @@ class ExchangeEnd(NamedTuple):
     """The end of an exchange.
 
     Attributes:
-        fold: the replies that arrived
-        seconds: its duration
         tags: the request that each reply answers, by client; may name clients that did not reply
         entries: its deliveries, for the ledger
         failed: errors by client, of those that failed
-        engines: names of the engines that ran local descents
     """
 
     fold: Fold
@@ -50,15 +47,7 @@ class ExchangeEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A request ready to be sent.
-
-    Attributes:
-        exchange: the request
-        down: its payload bytes, by client asked, ascending
-        connection: carries it
-        bookkeeping: the server's
-        device: id -> the client's device
-    """
+    """A request ready to be sent. ``down`` has its payload bytes by client asked, ascending."""
 
     exchange: Exchange
     down: Mapping[int, int]
@@ -144,10 +133,8 @@ def wait_by_policy(
 
     Args:
         delivery: the request, to those of ``ids`` that are not at work on an earlier one
-        policy: deadline, number of replies, quorum, retries
         ids: the clients that the method asks, ascending
         late: "drop" or "deliver", for replies that arrive after the end
-        stack_size: clients in one call, see `in_blocks`
 
     Changes the bookkeeping: late replies, and notes with the numbers of lost and of late ones. Raises TooFewReplies
     below the quorum.
@@ -199,7 +186,6 @@ class Asking:
         came: replies by client, with their times of arrival
         unanswered: a client for each of its requests that got no reply
         failed: errors by client, of those that failed
-        engines: names of the engines that ran local descents
     """
 
     sent: float
@@ -238,18 +224,11 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
 
 
 def exchange_end(
-    policy: ReplyPolicy,
-    arrivals: list[float],
-    asked: int,
-    sent: float,
-    silent: bool,
-    now: float,
-    first_free: float,
+    policy: ReplyPolicy, arrivals: list[float], asked: int, sent: float, silent: bool, now: float, first_free: float
 ) -> float:
     """The time at which an exchange is over: enough replies are in, or all, or the deadline has passed.
 
     Args:
-        policy: its deadline and number of replies
         arrivals: times of arrival of the replies to come, ascending
         asked: number of clients that the method asks
         sent: time of the last attempt; its deadline is sent + policy.deadline

@@ -53,6 +53,13 @@ def replacing(path: Path) -> Iterator[Path]:
             tmp.unlink(missing_ok=True)
 
 
+def write(path: Path, content: str | bytes, own: bool = False) -> None:
+    """Write a file whole or not at all, see `replacing`; with ``own`` only its owner can read it."""
+    with replacing(path) as tmp:
+        tmp.touch(mode=0o600 if own else 0o666)
+        tmp.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def flush(fd: int) -> None:
     """Force a file to disk. macOS leaves it in the drive's cache on ``fsync``, and has a call of its own."""
     if sys.platform == "darwin":

@@ -50,7 +50,6 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
         state: pytrees by name. Its "memories" may be more than fits into memory: beyond `PART` bytes they go into files
             beside the checkpoint. The name of each holds its checksum, so that the files of the checkpoint before stay
             until the new checkpoint is there.
-        settings: the settings of the run, which `load` compares
     """
     parts, last, size = list[str](), dict[int, Any](), 0
     for i, m in state.get("memories", {}).items():
@@ -76,8 +75,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
 def _save_part(folder: Path, memories: dict[int, Any]) -> str:
     raw = pytree.to_bytes(memories)
     name = _part_name(raw)
-    with atomic.replacing(folder / name) as tmp:
-        tmp.write_bytes(raw)
+    atomic.write(folder / name, raw)
     return name
 
 
@@ -105,7 +103,6 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
     """The state that `save` wrote; its "memories" are read from disk when they are asked for.
 
     Args:
-        classes: dataclasses that the state may hold, by name
         settings: the settings that the checkpoint must be of; by default they are not compared
 
     Raises WireError for a checkpoint that is missing, damaged, of another format or of a run with other settings.

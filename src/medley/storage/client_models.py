@@ -38,7 +38,6 @@ def client_model(
     """A copy of the server's model with a client's own tensors.
 
     Args:
-        kept: the clients' own tensors
         rows: `Result.clients`
         names: the clients' names by id; empty where there are none
         count: the number of clients, whose ids begin at 0; None where it is not known
@@ -77,7 +76,6 @@ def is_untrained(
     Args:
         d: the number of parameters that the server trains
         history: `Result.history`, whose losses are those of the server's model, at x₀ first
-        kept: the clients' own tensors
         rows: `Result.clients`
     """
     own = bool(kept) or any("server_loss" in row for row in rows)

@@ -88,7 +88,6 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
     """True for accuracies, False for losses, forgetting, spreads and costs.
 
     Args:
-        metric: the name of a column or a final figure
         metrics: directions of a user's metrics by name, as settings of a run have them; default none
 
     Raises RecipeError where neither a declaration nor the name tells.

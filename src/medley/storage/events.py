@@ -36,12 +36,10 @@ class ExchangeEvent:
     """The end of an exchange.
 
     Attributes:
-        round, exchange: its numbers
         asked: clients that were asked
         lost: those of them that did not answer
         late: those whose answer comes after the end
         refused: the errors of those that failed, by client
-        took: seconds
     """
 
     round: int
@@ -59,7 +57,6 @@ class Events(logging.Handler):
 
     Args:
         folder: the run's folder; a run that goes on there, or begins anew, adds its events to those that are there
-        listen: whether to append warnings of the log; default True
     """
 
     def __init__(self, folder: Path, listen: bool = True) -> None:
@@ -101,10 +98,7 @@ class Events(logging.Handler):
 
 
 def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
-    """The last events of a run, the oldest first.
-
-    Args:
-        most: the largest number of bytes to read of each file
+    """The last events of a run, the oldest first, from at most so many bytes of each file.
 
     A line that is being written, or that no run wrote, is left out.
     """

@@ -153,8 +153,7 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
         structure = json.loads(json.dumps(written(module)))
     except (Unwritten, ValueError) as e:
         return str(e)
-    with atomic.replacing(folder / STRUCTURE) as tmp:
-        tmp.write_text(json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1), encoding="utf-8")
+    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1))
     return ""
 
 
@@ -195,12 +194,7 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
 
 
 def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | None:
-    """The network of a folder with its numbers.
-
-    Args:
-        module: a module of the same architecture, which is copied; None for the structure in the folder
-        x: trainable parameters [d]
-        buffers: the buffers; None where there are none
+    """The network of a folder, or a copy of ``module`` if given, with the folder's numbers.
 
     Returns None where the folder has no network that can be made here; a warning in the log gives the reason. Raises
     WireError where ``module`` is another network.

@@ -38,7 +38,6 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     """Rows as the model was trained on them: a frame's columns by name, scaled; anything but a table as it is.
 
     Args:
-        X: the user's rows
         features: names of the features of training, in order; none where training had no names
         scaling: mean and deviation of its features, `Scaling.plain`; None where they were not standardised
 
@@ -112,9 +111,7 @@ def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | 
     """The module's outputs of rows X in evaluation mode, on the CPU; its mode is as before afterwards.
 
     Args:
-        module: the module
         X: rows [n, ...]: a tensor, an array, a SciPy sparse matrix, or a dict or tuple of such; numbers in any dtype
-        batch: rows in one forward pass
         integers: names or places of inputs that are whole numbers; None: all that are, where the module embeds some
 
     Raises BadData for rows that the module cannot read, and for outputs of one row that lack its dimension.

@@ -192,8 +192,7 @@ class Result:
         else:
             (folder / CLIENTS).unlink(missing_ok=True)
         for name, text in texts.items():
-            with atomic.replacing(folder / name) as tmp:
-                tmp.write_text(text, encoding="utf-8")
+            atomic.write(folder / name, text)
         head = {
             "format": FORMAT,
             "medley": version(),
@@ -211,8 +210,7 @@ class Result:
             self.save_structure(folder)
         head = json.loads(json.dumps(head, default=plain))
         head["checksum"] = checksum({"head": json.dumps(head), "clients": texts.get(CLIENTS, "")}, {})
-        with atomic.replacing(folder / "result.json") as tmp:
-            tmp.write_text(json.dumps(head, indent=1))
+        atomic.write(folder / "result.json", json.dumps(head, indent=1))
         return folder
 
     def save_structure(self, folder: str | Path) -> None:

@@ -46,13 +46,7 @@ COMMAND = "medley run --resume"
 
 
 class Grown(NamedTuple):
-    """The parts of a run that only grow, a file for each.
-
-    Attributes:
-        history: the rows of evaluated rounds
-        ledger: every delivery
-        clients: figures of each client, as in `Result.clients`
-    """
+    """The parts of a run that only grow, a file for each."""
 
     history: list[Row]
     ledger: Ledger
@@ -68,8 +62,7 @@ class Journal:
     def __init__(self, path: Path, text: str, lines: int) -> None:
         raw = text.encode()
         self.path, self._end = path, (len(raw), lines, blake2b(raw, digest_size=16))
-        with atomic.replacing(path) as tmp:
-            tmp.write_bytes(raw)
+        atomic.write(path, raw)
         with atomic.writing(path):
             self._file = path.open("rb+", buffering=0)
 
@@ -147,12 +140,10 @@ class RunFolder:
             stale.unlink(missing_ok=True)
         atomic.made(self.path, own=is_secret(settings.get("seed", 0), settings))
         starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
-        with atomic.replacing(self.path / RUN) as tmp:
-            about = {"format": FORMAT, "settings": settings, "starts": starts}
-            tmp.write_text(json.dumps(about, indent=1, default=plain), encoding="utf-8")
+        about = {"format": FORMAT, "settings": settings, "starts": starts}
+        atomic.write(self.path / RUN, json.dumps(about, indent=1, default=plain))
         if recipe is not None:
-            with atomic.replacing(self.path / RECIPE) as tmp:
-                tmp.write_text(recipe, encoding="utf-8")
+            atomic.write(self.path / RECIPE, recipe)
         self._history = self._journal(HISTORY, history_text(grown.history), len(grown.history))
         self._ledger = self._journal(LEDGER, grown.ledger.text(), len(grown.ledger))
         self._grow_clients(grown.clients)
@@ -220,10 +211,6 @@ def load(
     folder: Path, classes: dict[str, type], settings: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Row], Ledger] | None:
     """State, history and ledger as of the checkpoint; None for a run that ended before its first checkpoint.
-
-    Args:
-        classes: dataclasses that the state may hold, by name
-        settings: the settings that the run must have
 
     Raises WireError for files that are missing, damaged or of another format, and for a run of other settings.
     """

@@ -35,14 +35,11 @@ class ClientState:
     """A client as the last exchanges show it.
 
     Attributes:
-        client: its id
         standing: alive: it gave the last answer that it was asked for; late, lost: it did not; refused: it failed;
             left: it is no member any more
         answered: the time of its last answer, in seconds since 1970; None before the first
-        round: the round of that answer
         down, up: payload bytes of that request and answer
         total: bytes of its answers that the end of the ledger shows
-        why: the reason of a refusal
     """
 
     client: int
@@ -61,12 +58,9 @@ class RunView:
 
     Attributes:
         folder: its name
-        method, seed: of the run, as `shown_seed` has it
         state: "running", "stopped" where its process is gone without an end, or the outcome of the run
         message: the sentence beside the outcome
         round, rounds: the last whole round, and the number of rounds; None where they are not known
-        history: its rows
-        clients: its clients by id
         rate: exchanges a minute, over the last ten minutes
         asked, lost, late, refused: requests of the rounds that the events show, and those without an answer in time
         bytes_down, bytes_up: payload bytes of all evaluated rounds

@@ -60,7 +60,6 @@ class Place:
         """The clients ``ids`` of this place, renumbered from 0, each with its own lr and epochs.
 
         Args:
-            ids: clients of this place; all five by default
             participation: by default everyone
             membership: by default the same clients throughout
             pace: further settings of `Pace`, in place of the usual ones

@@ -50,12 +50,7 @@ class Arena:
         return {"tree": pytree.pack(hollow, {}), "places": places, "size": size}
 
     def read(self, layout: Mapping[str, Any], classes: Mapping[str, type]) -> Any:
-        """The pytree that `write` was given. Its tensors are views, valid until the next `write`.
-
-        Args:
-            layout: the JSON values that `write` returned
-            classes: dataclasses that the pytree may hold, by name
-        """
+        """The pytree that `write` gave this layout for. Its tensors are views, valid until the next `write`."""
         size = layout["size"]
         views = {f"t{k}": self._view(size, *place) for k, place in enumerate(layout["places"])}
         return pytree.unpack(layout["tree"], views, classes)

@@ -28,7 +28,6 @@ SPENT = 0.5
 LEAST = 0.02
 """Seconds of work that is handed out. The way there and back takes about 2 ms a block."""
 
-
 LONG = 20.0
 """Seconds of clients' work after which a run that nobody has chosen a transport for tells of `Auto`."""
 

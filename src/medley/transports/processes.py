@@ -38,7 +38,6 @@ log = logging.getLogger("medley")
 HEARTBEAT = 1.0
 """Seconds after which a process that waits for another looks whether that still lives."""
 
-
 MOST = 1024
 """The largest number of workers: all of them are forked when a run begins."""
 
@@ -260,11 +259,9 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
     """The main function of a worker: serve blocks until the parent is gone.
 
     Args:
-        host: the clients, inherited with their data
         pipe: requests come in and replies go out by it, as JSON
         common, inbox: shared memory with the message to all clients, and with the tensors of a request
         outbox: shared memory for the tensors of a reply
-        parent: the parent's process id
     """
     # An inherited pool of OpenMP threads has no threads here: with more than one, the first parallel loop would hang.
     torch.set_num_threads(1)
@@ -290,7 +287,6 @@ def serve(host: Host, head: dict[str, Any], common: Arena, inbox: Arena, classes
     Args:
         head: the JSON values of the request, see `Job`
         common, inbox: shared memory with the tensors of the request
-        classes: dataclasses that a memory may hold, by name
     """
     every, own, ids = common.read(head["common"], {}), inbox.read(head["body"], classes), tuple(head["ids"])
     weights = None if head["weights"] is None else dict(zip(ids, head["weights"], strict=True))

@@ -13,7 +13,6 @@ class Arrival:
     """A reply on its way, with its time of arrival. Late and punctual replies of a run under a policy are held so.
 
     Attributes:
-        method: the client method that was asked
         tag: the request that the reply answers
         at: time of arrival on the virtual clock, in seconds
         up: payload bytes of the reply

@@ -157,7 +157,6 @@ class Fused:
             x: starting points [k, d].
             X: receives the displacements [k, d].
             spanned: whether the first layer is trained in the span of the rows.
-            terms: the update, in the group's order.
             first: receives the first steps [k, d]; default None.
         """
         rate, fading, drift = terms

@@ -36,17 +36,7 @@ class Linear(LinearLoss):
             raise RecipeError(f"{name}(intercept={self.intercept!r}): must be True or False", "intercept")
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> LinearProblem:
-        """The problem for rows of this length.
-
-        Args:
-            X: inputs [n, p].
-            y: labels or targets [n].
-            classes: the number of classes; None where there are none, or it is not known.
-            dtype: of the run; None for float64.
-            device: torch's name of it.
-
-        Raises BadData where X or y has another shape.
-        """
+        """The problem for rows of this length, in float64 by default. Raises BadData where X or y has another shape."""
         if isinstance(X, Fields):
             raise BadData(
                 f"{type(self).__name__} wants X as [rows, features], this one has several inputs a row "

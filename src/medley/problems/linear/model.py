@@ -14,10 +14,7 @@ class LinearModel:
     """z = X x, or z = X Wᵀ with x = W [C, features] in rows.
 
     Args:
-        family: the loss.
         features: columns of X, the intercept's among them.
-        width: the number of outputs of a row.
-        d: features·width.
         decay: the ridge's factor of each coordinate: μ, or a vector [d] with 0 at intercepts.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """

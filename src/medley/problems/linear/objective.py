@@ -15,6 +15,7 @@ from ...contract import Data, LocalLoss, Objective, Rows, Vec, Weights
 from ...numerics.sums import shortening
 from ...rows.joint import Beside, Labelled
 from ...rows.sparse import Sparse
+from ...runtime.handed import handed
 from ...runtime.meter import Meter
 from ..labels import count
 from .model import LinearModel
@@ -36,6 +37,8 @@ class LinearObjective:
         w: weights of the rows [n]; None for 1.
         also: further rows of each gradient, see `beside`; None for none.
     """
+
+    (work,) = handed("meter", "rows")
 
     def __init__(
         self,
@@ -59,15 +62,6 @@ class LinearObjective:
         if self._margins is None or self._margins[0] is not x or self._margins[1] != x._version:
             self._margins = x, x._version, self.problem.z(x, X)
         return self._margins[2]
-
-    @property
-    def work(self) -> float:
-        """Row gradients since it was last set to 0."""
-        return self.meter.rows
-
-    @work.setter
-    def work(self, rows: float) -> None:
-        self.meter.rows = rows
 
     def _rows(self, rows: Rows) -> tuple[Tensor, Tensor, Weights]:
         """Inputs, labels and weights of these rows."""
@@ -257,9 +251,7 @@ class LinearBatch:
     """One forward pass of a linear model, for a method's own loss; see `medley.contract.problem.Batch`.
 
     Args:
-        of: the objective.
         x: the parameters [d], through which gradients flow.
-        X, y: inputs and labels of the batch.
         rows: their indices in the objective, None for all.
         w: their weights; None for 1.
     """

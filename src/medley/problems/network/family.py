@@ -31,7 +31,6 @@ from .spec import Loss, Transform
 
 log = logging.getLogger("medley")
 
-
 SOME = 8
 """Rows that a user's own loss is tried on, spread over the data."""
 
@@ -154,10 +153,7 @@ class Network(Settings):
 
         Args:
             X: inputs [n, ...]; floats, or integers that the network embeds.
-            y: labels or targets [n, ...].
-            classes: the number of classes; None where there are none, or it is not known.
             dtype: of the run; None for float32.
-            device: torch's name of it.
 
         Raises BadData where the network cannot read such rows, or its outputs do not fit the labels, and RecipeError
         where the outputs are not one tensor.

@@ -18,7 +18,6 @@ from .names import NORMS
 ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
 """Operations that leave each of their inputs in its place, and so raw rows raw, when the other one is a parameter."""
 
-
 ENDS = ("sigmoid", "softmax", "log_softmax")
 """Operations that make probabilities, or their logarithms."""
 
@@ -147,13 +146,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
 
 
 def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layers:
-    """The layers behind the outputs of one forward pass.
-
-    Args:
-        module: the network, in the mode of the pass
-        inputs: its rows, a tensor or several
-        forward: the pass
-    """
+    """The layers behind the outputs of one forward pass."""
     watch: Any = Watch(module, inputs)
     hooks = [m.register_forward_hook(watch.called(path)) for path, m in watch.layers.items()]
     try:

@@ -30,9 +30,6 @@ class NetworkModel:
 
     Args:
         family: the module as the user gave it, its loss and start.
-        classes: the number of classes; None where there are none, or it is not known.
-        module: the copy.
-        d: the number of trainable parameters.
         shared_count: the number of parameter tensors that clients share; they come first in ``flat``.
         in_order: whether ``flat`` has the parameters in the order of the module.
         flat: the parameters [d], of which the module's are views.

@@ -19,7 +19,6 @@ def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Param
     """The trainable parameters, shared ones first, each group in the order of the module; and the number of shared.
 
     Args:
-        module: the network
         shared: names, see `medley.problems.Network`, "body" among them only once `without_last` has said what it is;
             None shares all
 
@@ -44,8 +43,6 @@ def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], fai
     """The patterns with names in the place of "body": all trainable parameters but those of the last layer.
 
     Args:
-        module: the network
-        shared: the patterns
         last: the paths of the layers that run last, see `medley.problems.network.layers.Layers`
         failed: the reason for which they are not known; empty where they are
 

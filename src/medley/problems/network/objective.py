@@ -18,6 +18,7 @@ from ...numerics.sums import shortening
 from ...rows.fields import Inputs, inputs_of, several
 from ...rows.joint import Beside, Labelled
 from ...rows.lazy import in_memory
+from ...runtime.handed import handed
 from ...runtime.meter import Meter
 from ..labels import count
 from .model import NetworkModel
@@ -54,6 +55,8 @@ class NetworkObjective:
     also: Beside | None = None
     n: int = field(init=False)
     d: int = field(init=False)
+    (work,) = handed("meter", "rows")
+    (shapes,) = handed("problem", "shapes")
 
     def __post_init__(self) -> None:
         self.n, self.d = len(self.X), self.problem.d
@@ -62,20 +65,6 @@ class NetworkObjective:
     def transform(self) -> Transform | None:
         """The change of training batches; None for none."""
         return self.problem.family.transform
-
-    @property
-    def shapes(self) -> list[torch.Size]:
-        """The shapes of the trainable parameters, in their order in x."""
-        return self.problem.shapes
-
-    @property
-    def work(self) -> float:
-        """Row gradients since it was last set to 0."""
-        return self.meter.rows
-
-    @work.setter
-    def work(self, rows: float) -> None:
-        self.meter.rows = rows
 
     def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Inputs and labels of these rows."""

@@ -23,10 +23,8 @@ def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
     """The class that an output stands for: "argmax", a threshold of the second of two classes, or None if unclear.
 
     Args:
-        loss: the user's function
         out: the network's outputs of two rows [2, ...]
         y: their labels, whole numbers
-        classes: the number of classes
     """
     if out.numel() == len(y) and classes == 2:
         return _threshold(loss, out, y)
@@ -101,7 +99,6 @@ def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
     outputs: tried at two random ones. A loss that fails on one row alone has no row losses.
 
     Args:
-        loss: the user's function
         out: the network's outputs of some rows [b, ...], for their shape and type
         y: the targets of these rows
     """

@@ -28,14 +28,7 @@ from .spec import NetworkSpec
 
 log = logging.getLogger("medley")
 
-DRAWING = (
-    _DropoutNd,
-    nn.RNNBase,
-    nn.RReLU,
-    nn.MultiheadAttention,
-    nn.FractionalMaxPool2d,
-    nn.FractionalMaxPool3d,
-)
+DRAWING = (_DropoutNd, nn.RNNBase, nn.RReLU, nn.MultiheadAttention, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 """Torch's layers whose forward pass may draw random numbers in training mode."""
 
 TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at", "decision")

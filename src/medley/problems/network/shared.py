@@ -142,7 +142,6 @@ class PartObjective:
     """f_i as a function of one part of the parameters.
 
     Attributes:
-        problem: the problem
         joint: f_i of all parameters
         whole: completes this part to all parameters [d + e]
         part: the place of this part among them
@@ -157,8 +156,8 @@ class PartObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     y: Data = field(init=False)
-    transform, counts, convexity, smoothness, factor = handed(
-        "joint", "transform", "counts", "convexity", "smoothness", "factor"
+    transform, counts, convexity, smoothness, factor, rng, work = handed(
+        "joint", "transform", "counts", "convexity", "smoothness", "factor", "rng", "work"
     )
 
     def __post_init__(self) -> None:
@@ -173,26 +172,8 @@ class PartObjective:
     @property
     def shapes(self) -> list[torch.Size]:
         """The shapes of the parameters of this part."""
-        count = self.problem.joint.shared_count
-        return self.joint.shapes[:count] if self.part.start == 0 else self.joint.shapes[count:]
-
-    @property
-    def rng(self) -> torch.Generator | None:
-        """The stream of that change."""
-        return self.joint.rng
-
-    @rng.setter
-    def rng(self, rng: torch.Generator | None) -> None:
-        self.joint.rng = rng
-
-    @property
-    def work(self) -> float:
-        """Row gradients since it was last set to 0."""
-        return self.joint.work
-
-    @work.setter
-    def work(self, rows: float) -> None:
-        self.joint.work = rows
+        count, shapes = self.problem.joint.shared_count, self.problem.joint.shapes
+        return shapes[:count] if self.part.start == 0 else shapes[count:]
 
     def padded(self, v: Vec) -> Whole:
         """A direction of this part [d] among all parameters, 0 elsewhere."""

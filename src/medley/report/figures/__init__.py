@@ -15,18 +15,6 @@ from .strips import Dots, strip
 from .svg import Markup
 
 __all__ = [
-    "DARK",
-    "LIGHT",
-    "Axis",
-    "Dots",
-    "Line",
-    "Markup",
-    "heat",
-    "histogram",
-    "interval",
-    "lines",
-    "mark",
-    "partition",
-    "strip",
-    "swatch",
-]
+    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "heat", "histogram", "interval", "lines", "mark", "partition",
+    "strip", "swatch",
+]  # fmt: skip

@@ -16,12 +16,6 @@ Numbers = Float[np.ndarray, "..."]
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-# Units of an axis, largest first: least value that takes it, size, name.
-_UNITS = {
-    "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (1.0, 1.0, "B")),
-    "seconds": ((172800.0, 86400.0, "d"), (5400.0, 3600.0, "h"), (90.0, 60.0, "min"), (0.0, 1.0, "s")),
-}
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -30,10 +24,7 @@ class Axis:
     Attributes:
         low: Data at ``start``; above 0 on a logarithmic axis.
         high: Data at ``end``, above ``low``.
-        start: Pixel.
-        end: Pixel; may be less than ``start``.
         kind: Of numbers: ``count``, ``bytes``, ``seconds``, ``percent`` or ``number``, the default.
-        log: Whether the axis is logarithmic; default False.
     """
 
     low: Real
@@ -55,12 +46,7 @@ class Axis:
         """Size and name of the unit that ticks are written in; (1, "") where there is none."""
         if self.kind == "percent":
             return 0.01, "%"
-        if self.log:
-            return 1.0, ""
-        for least, size, name in _UNITS.get(self.kind, ()):
-            if self.high >= least:
-                return size, name
-        return 1.0, ""
+        return (1.0, "") if self.log else unit_of(self.kind, self.high)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         """About ``most`` round values of the data and their text."""
@@ -86,7 +72,6 @@ def span(v: Float[np.ndarray, " k"], kind: str, tight: bool = False) -> tuple[fl
     """Low and high of a linear axis for the data ``v``, which holds at least one number.
 
     Args:
-        v: Finite data [k].
         kind: Of the axis; ``percent`` is kept within [-0.01, 1.01].
         tight: Whether the axis ends at the data, and begins at 0 if that is near; default False, with 6 % of room.
     """
@@ -105,9 +90,7 @@ def frame(X: Axis, Y: Axis | None, box: Box, xlabel: str, ylabel: str) -> str:
     """Ticks, rules and labels around ``box``, SVG text.
 
     Args:
-        X: Horizontal axis.
         Y: Vertical axis; None draws upright rules at the ticks of ``X`` in its place.
-        box: Where data is drawn.
         xlabel: Below the box, with the unit of ``X``; may be empty.
         ylabel: Above the box, with the unit of ``Y``; may be empty.
     """

@@ -30,13 +30,9 @@ def heat(
 
     Args:
         matrix: The values [r, c].
-        title: The figure's title, drawn above the cells.
-        xlabel: Label below the columns; default none.
-        ylabel: Label beside the rows; default none.
         rows: Names of the r rows; default their numbers, from 1.
         columns: Names of the c columns; default their numbers, from 1.
         kind: Of the values: ``percent`` (default), ``count``, ``bytes``, ``seconds`` or ``number``.
-        slot: The colour's slot; default 0.
     """
     R, C = matrix.shape
     finite = matrix[np.isfinite(matrix)]

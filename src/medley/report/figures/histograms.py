@@ -19,11 +19,7 @@ def histogram(
     """Counts of ``values`` in at most 24 bins of equal width.
 
     Args:
-        values: One number a client [n].
-        title: The figure's title.
-        xlabel: Label of the horizontal axis; default none.
         x: Kind of the horizontal axis: ``count`` (default), ``bytes``, ``seconds``, ``percent`` or ``number``.
-        width: In px; default 380.
     """
     v = np.asarray(values, dtype=np.float64)
     if not len(v):

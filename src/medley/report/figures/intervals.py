@@ -17,10 +17,7 @@ def interval(mean: Real, half: Real, low: Real, high: Real, slot: int, share: bo
     """A mean and its interval, with a rule at zero, 120 by 18 px.
 
     Args:
-        mean: The interval's centre.
         half: Its half-width; nan draws the mean alone.
-        low: Left end of the axis.
-        high: Right end of the axis.
         slot: The method's number from 0, which fixes colour and marker.
         share: Whether the label says it in per cent; default False.
     """

@@ -30,10 +30,8 @@ class Line:
     """A curve, with its band where there is one.
 
     Attributes:
-        name: The method, for legend and read-out.
         slot: Its number from 0, which fixes colour and marker.
         x: Abscissae [k], in increasing order.
-        y: Ordinates [k].
         low: Lower edge of the band [k]; None, the default, for no band.
         high: Upper edge of the band [k]; None, the default, for no band.
         broken: Whether the run ended early: drawn thin and dotted, ending in a cross. Default False.
@@ -66,14 +64,10 @@ def lines(
 
     Args:
         series: The curves, in the legend's order.
-        title: The figure's title.
-        xlabel: Label of the horizontal axis; default "round".
-        ylabel: Label of the vertical axis; default none.
         x: Kind of the horizontal axis: ``count`` (default), ``bytes``, ``seconds``, ``percent`` or ``number``.
         y: Kind of the vertical axis, one of the same; default ``number``.
         log: The logarithmic axes; default False, none. True is the vertical one. A horizontal one begins at the least
             positive abscissa, and zero lies there.
-        legend: Whether a legend stands below; default True.
     """
     whole = [s for s in series if not s.broken and len(s.x)] or [s for s in series if len(s.x)]
     if not whole:

@@ -43,15 +43,7 @@ def dash(slot: int) -> str:
 
 
 def mark(slot: int, x: Real = 0.0, y: Real = 0.0, r: Real = 4.0, hollow: bool = False) -> Markup:
-    """The marker of a slot, an SVG path.
-
-    Args:
-        slot: The method's number, from 0.
-        x: Centre in px; default 0.
-        y: Centre in px; default 0.
-        r: Radius in px; default 4.
-        hollow: Whether the marker is an outline; default False, filled.
-    """
+    """The marker of a slot, an SVG path."""
     paint = f"fill:none;stroke:{colour(slot)};stroke-width:{1.3 / r:.2f}" if hollow else f"fill:{colour(slot)}"
     return Markup(
         f'<path d="{_MARKS[slot % len(_MARKS)]}" transform="translate({x:.1f},{y:.1f}) scale({r:g})" style="{paint}"/>'

@@ -29,12 +29,9 @@ def partition(
     At most 100 clients and 40 labels are drawn, evenly sampled. The figure says so where it leaves some out.
 
     Args:
-        sizes: Rows of each client [n].
         counts: Rows of each client and label [n, C]; None, the default, draws the bars alone.
         labels: Names of the C labels; default their numbers.
         clients: Names of the n clients; default their numbers.
-        title: The figure's title.
-        width: In px; default 760.
     """
     n, C = len(sizes), 0 if counts is None else counts.shape[1]
     drawn, classes = thin(n, 100), thin(C, 40)

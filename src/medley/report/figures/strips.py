@@ -22,7 +22,6 @@ class Dots:
     """A row of a dot plot.
 
     Attributes:
-        name: The method.
         slot: Its number from 0, which fixes colour and marker.
         values: Filled dots, with their mean as a tick.
         other: Hollow dots, with their mean as a tick; none by default. A line joins the two means.
@@ -38,11 +37,7 @@ def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "perce
     """A dot plot, one row a method and one dot a seed or client; a row without finite values says so.
 
     Args:
-        rows: From top to bottom.
-        title: The figure's title.
-        xlabel: Label of the axis; default none.
         x: Kind of the axis: ``percent`` (default), ``count``, ``bytes``, ``seconds`` or ``number``.
-        width: In px; default 520.
     """
     left = min(max((CHAR * len(short(r.name)) for r in rows), default=0) + 34, 0.42 * width)
     values = np.array([v for r in rows for v in (*r.values, *r.other) if math.isfinite(v)], dtype=np.float64)

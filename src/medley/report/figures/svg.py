@@ -38,9 +38,6 @@ def figure(width: Real, height: Real, title: str, desc: str, body: str, data: st
     """A whole SVG figure.
 
     Args:
-        width: Width in px.
-        height: Height in px.
-        title: Its title, escaped here.
         desc: Its description for screen readers, escaped here.
         body: SVG text, as it is.
         data: Further attributes of the outer element, as they are; none by default.
@@ -63,13 +60,8 @@ def text(
     """A line of text in the surrounding text's colour.
 
     Args:
-        x: Position of the anchor in px.
-        y: Position of the baseline in px.
         words: The text, escaped here.
-        anchor: ``start``, ``middle`` or ``end``; default ``start``.
-        size: Font size in px; default 11.5.
         strong: Whether it has the full contrast; default False, 72 %.
-        rotate: Whether it reads upwards; default False.
     """
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if rotate else ""
     faint = "" if strong else ' fill-opacity=".72"'

@@ -18,14 +18,12 @@ class Comparison:
     """Runs of several methods and their statistics.
 
     Attributes:
-        results: All runs.
         groups: Runs by method, in order of first appearance.
         base: The method that differences are to; empty without runs.
         metric: The metric that runs are compared by.
         summaries: One a method, in the order of ``groups``.
         pairs: Differences of ``metric`` to ``base``, by method.
         best: The method with the best mean, and those that paired differences do not tell from it.
-        goal: The target that runs are compared by the costs of; default none.
     """
 
     results: list[Result]

@@ -7,15 +7,7 @@ import math
 from ...storage.directions import higher_is_better
 from ..document import Block, Cell, Text, fitted
 from ..figures import interval
-from ..numbers import (
-    MethodSummary,
-    Paired,
-    Stat,
-    directions,
-    is_share,
-    reached_by_most,
-    status_of,
-)
+from ..numbers import MethodSummary, Paired, Stat, directions, is_share, reached_by_most, status_of
 from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, worth, worths

@@ -20,7 +20,6 @@ MANY = 5
 
 _COSTS = ("rounds", "exchanges", "up", "down", "virtual time", "wall")
 
-
 _LONG = ("scaling.mean", "scaling.deviation")
 """Settings that are for programs: a number for each feature."""
 
