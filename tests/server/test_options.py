@@ -21,7 +21,7 @@ NAMES = [f.name for f in dataclasses.fields(RunOptions) if f.init]
 def test_the_arguments_of_run_are_its_settings() -> None:
     found = inspect.signature(md.run).parameters
     assert [*found] == ["method", "fed", *NAMES]
-    assert len(NAMES) == 26
+    assert len(NAMES) == 28
     assert {name: found[name].default for name in NAMES} == {s.name: s.default for s in describe(RunOptions)}
     assert [name for name, p in found.items() if p.kind is p.KEYWORD_ONLY] == NAMES[1:]
     assert str(found["rounds"]) == "rounds: 'int' = 100"

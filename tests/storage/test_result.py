@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import medley as md
 from medley.contract.errors import MedleyError, WireError
-from medley.storage.result import Result, Status, summarise
+from medley.storage.result import Result, Status
 from support.toys import Toy, federation
 
 
@@ -214,14 +214,6 @@ def test_status_says_how_it_went():
     assert str(Status("finished")) == "finished"
 
 
-def test_a_summary_is_the_last_row_and_the_best():
-    rows = [
-        {"round": 0, "loss": 3.0},
-        {"round": 1, "loss": 1.0, "accuracy": 0.9},
-        {"round": 2, "loss": 2.0, "accuracy": 0.8},
-    ]
-    s = summarise(rows)
-    assert s == {"round": 2, "loss": 2.0, "accuracy": 0.8, "best_loss": 1.0, "best_accuracy": 0.9}
-    assert summarise([]) == {}
+def test_a_summary_is_the_last_row_with_the_mean_of_the_tail():
     full = ran().summary
     assert full["tail_loss"] == pytest.approx(sum(ran()["loss"]) / 4)

@@ -119,7 +119,8 @@ class PreparedRun:
         engine = engines.choose(o.engine, problem, o.device_name)
         check_names(o.init, fed)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
-        o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None)
+        personal = algorithm.is_personal or isinstance(problem, PartlyShared)
+        o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None, personal)
         return cls(asked, algorithm, lr, fed, o, draw, engine, x0)
 
     @property
@@ -149,6 +150,7 @@ class PreparedRun:
             **({"secure": repr(o.secure)} if o.secure else {}),
             **({"metrics": o.directions} if o.metrics else {}),
             **({} if o.eval_rows is None else {"eval_rows": o.eval_rows}),
+            **({} if o.best is None else {"best": o.best}),
         }
 
     def identity(self) -> dict[str, str]:

@@ -197,7 +197,11 @@ class Recipe:
         """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
         self._build.known("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
-        options = {k: v for k, v in self.options().items() if k not in ("target", "target_over", "evaluate_on")}
+        options = {
+            k: v
+            for k, v in self.options().items()
+            if k not in ("target", "target_over", "evaluate_on", "best", "patience")
+        }
         return {"rounds": self.rounds, "seeds": 1, **options, **tune}
 
     def grid(self, method: Algorithm[Any, Any] | Tuned) -> dict[str, list[Any]]:

@@ -153,16 +153,16 @@ def in_use(result: Result, metric: str) -> str:
 
 
 def final(result: Result, metric: str) -> float:
-    """A run's final figure, that of its last evaluation; nan where it has none.
+    """A run's final figure, that of the evaluation of its model, by default the last; nan where it has none.
 
-    Costs come from the ledger, which knows every delivery. Any other figure comes from the last row, or where that
-    lacks it, from ``summary[metric]``.
+    Costs come from the ledger, which knows every delivery. Any other figure comes from that row, or where it lacks
+    it, from ``summary[metric]``.
     """
     if metric in _LEDGER and len(result.ledger):
         return float(getattr(result.ledger, _LEDGER[metric]))
     if metric == "rounds":
         return float(last_round(result))
-    sources: list[Mapping[str, Any]] = [result.history[-1] if result.history else {}, result.summary]
+    sources: list[Mapping[str, Any]] = [result.evaluation, result.summary]
     metric = in_use(result, metric)
     return next((float(s[metric]) for s in sources if _is_number(s.get(metric))), math.nan)
 

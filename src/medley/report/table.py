@@ -221,12 +221,16 @@ def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:
 
 def _spread(results: Sequence[Result]) -> str:
     """What the figures are of, the meaning of ± and the number of seeds."""
+    chosen = {str(r.settings["best"]) for r in results if "best" in r.settings}
+    of = (
+        f"the round with the best {' or '.join(sorted(chosen))} on validation rows" if chosen else "the last evaluation"
+    )
     n = {len(s.used) for s in aggregate(results) if s.used}
     most = max(n, default=0)
     if most == 0:
         return "No run came to its end."
     if most == 1:
-        return "Figures of the last evaluation. One seed: no intervals, and no telling how much is luck."
+        return f"Figures of {of}. One seed: no intervals, and no telling how much is luck."
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
     if primary(results) in COLUMNS:
         return (
@@ -234,7 +238,7 @@ def _spread(results: Sequence[Result]) -> str:
             "that both reached it."
         )
     return (
-        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end, of the last evaluation; "
+        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end, of {of}; "
         "differences by seed."
     )
 

@@ -49,7 +49,7 @@ class Clientwise:
         b, x = state.bookkeeping, self.algorithm.model(state.s)
         self.models = {}
         if not self.personal:
-            rows = self.evaluator.by_client(x, b.buffers, state.round)
+            rows = self.evaluator.by_client(*(state.result(x) if last else (x, b.buffers)), state.round)
         else:
 
             def models(ids: Sequence[int]) -> Mapping[int, PersonalModel]:
@@ -72,6 +72,8 @@ class Clientwise:
         Where the models cannot be had the log says why, and the rows are those of earlier rounds.
         """
         there = bool(state.clients) and state.clients[-1]["round"] == state.round
+        if there and state.best is not None:
+            there, state.clients = False, [row for row in state.clients if row["round"] != state.round]
         if there and (not self.personal or self.keep is False):
             return state.clients
         try:

@@ -104,6 +104,20 @@ def diverged(history: Sequence[Row]) -> str:
     return ""
 
 
+def exhausted(history: Sequence[Row], best: str, since: int, patience: int | None) -> str:
+    """The sentence that says that no evaluation was better for too long; empty where one was, or without patience.
+
+    Args:
+        best: the figure
+        since: the round of the best evaluation
+        patience: the number of evaluations without a better one; None for no end
+    """
+    worse = sum(row["round"] > since for row in history)
+    if patience is None or worse < patience:
+        return ""
+    return f"{best} was best in round {since}, and no better in {worse} evaluations since"
+
+
 def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
     """The first value, the best one, and the best one of the last LAST rows, or of so few the last; nan of none."""
     if not values:

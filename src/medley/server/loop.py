@@ -20,6 +20,7 @@ from ..runtime import deferred, stopwatch, streams
 from ..runtime.clock import Device
 from ..storage import run_folder
 from ..storage.as_json import shown_seed
+from ..storage.directions import higher_is_better
 from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
 from ..storage.result import Result, Row, Status, history_of, shown
@@ -29,7 +30,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .ending import check_loss, judged, judged_by, reached
+from .ending import check_loss, exhausted, judged, judged_by, reached
 from .members import known, regrouped
 from .options import RunOptions
 from .protocols import ClientSource, Evaluator
@@ -127,9 +128,8 @@ class Loop:
         moved = LazyMapping(lambda: ((i, pytree.map_tensors(m, to)) for i, m in memories.items()))
         self.connection.load(kept.get("begun with", {}), bookkeeping.begun_with)  # the older versions first
         self.connection.load(moved, bookkeeping.remembered)
-        return RunState(
-            kept["round"], kept["server"], bookkeeping, history, kept["wall"], kept["matrix"], kept["clients"]
-        )
+        more = (kept["wall"], kept["matrix"], kept["clients"], kept.get("best"))
+        return RunState(kept["round"], kept["server"], bookkeeping, history, *more)
 
     def __call__(self, resume: Path | None = None) -> Result:
         """Run to the end, to the target, to Ctrl-C or to a divergence. The status of the result says which.
@@ -171,14 +171,12 @@ class Loop:
 
     def _run(self, state: RunState, folder: RunFolder | None) -> Result:
         """The loop. ``state`` is replaced when a round is whole, so that every exit leaves the last whole round."""
-        o = self.options
-        goal = o.target or {}, o.at_least, o.target_over
         saved, began = -1, time.perf_counter() - state.wall
         try:
             try:
                 if not state.history:
                     self._evaluate_x0(state)
-                while state.round < self.rounds and not reached(state.history, *goal):
+                while state.round < self.rounds and not self._over(state):
                     state = self._next(state, began)
                     if folder and state.round % self.options.checkpoint_every == 0:
                         self._save(state, folder)
@@ -187,10 +185,7 @@ class Loop:
                         with stopwatch.doing("files"):
                             folder.grow(self._open(state).grown)
                     self._tell_round(state)
-                why = reached(state.history, *goal)
-                status = (
-                    Status("target", why) if why else judged(state.history, self.clients.problem, self.evaluator.remedy)
-                )
+                status = self._over(state) or judged(state.history, self.clients.problem, self.evaluator.remedy)
             except KeyboardInterrupt:
                 status = self._interrupted(state)
             except BudgetSpent as e:
@@ -209,6 +204,15 @@ class Loop:
                 e.result = self._result(state, Status("failed", str(e)))
             raise
         return self._result(state, status)
+
+    def _over(self, state: RunState) -> Status | None:
+        """The status of a run that ends here, at its target or out of patience; None where it goes on."""
+        o = self.options
+        if why := reached(state.history, o.target or {}, o.at_least, o.target_over):
+            return Status("target", why)
+        if state.best is not None and (why := exhausted(state.history, str(o.best), state.best["round"], o.patience)):
+            return Status("finished", why)
+        return None
 
     def _next(self, state: RunState, began: float) -> RunState:
         """The run one round later; ``state`` stays as it is. ``began`` is the start on `time.perf_counter`'s clock."""
@@ -301,6 +305,9 @@ class Loop:
         }
         check_loss(row.get("loss", 0.0), state.round, bool(state.history))
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it
+        if (name := self.options.best) is not None:
+            higher = higher_is_better(name, self.options.directions)
+            state.choose(row.get(name, math.nan), higher, self.algorithm.model(state.s))
         return row
 
     def _observe(self, event: ExchangeEvent) -> None:
@@ -366,10 +373,11 @@ class Loop:
                 state.clients = self.clientwise.last(state)
         engines, waits = state.bookkeeping.engines, self._waits_as
         own = [row for row in state.clients if row["round"] == state.round]
+        x, buffers = state.result(self.algorithm.model(state.s))
         return Result(
             self.algorithm.name,
             self.options.seed,
-            self.algorithm.model(state.s).detach().cpu().clone(),
+            x.detach().cpu().clone(),
             state.history,
             state.summary(self.clients.first_steps) | summary(own),
             state.bookkeeping.ledger,
@@ -378,7 +386,7 @@ class Loop:
             | {"clients": known(self.clients, state)}
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),
-            buffers=pytree.map_tensors(state.bookkeeping.buffers, lambda t: t.cpu()),
+            buffers=pytree.map_tensors(buffers, lambda t: t.cpu()),
             environment=environment() | ({"place": place} if (place := self.place()) else {}),
             clients=state.clients,
         )

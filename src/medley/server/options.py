@@ -86,6 +86,9 @@ class RunOptions(Checked):
             in their own direction
         target_over: the number of last evaluations whose mean is held against ``target``. A single evaluation, the
             default, stops a noisy run at a lucky round
+        best: the figure that chooses the round whose model the result has: "accuracy", "test_loss" or a metric, of
+            validation rows, so that it wants ``evaluate_on="validation"``. None, the default: the last round
+        patience: with ``best``, the number of evaluations without a better one after which the run ends
         metrics: functions of the test rows' (outputs, y), by the name of their column; ``(f, "max")`` or ``(f, "min")``
             says whether more or less is better. A known metric's name tells, by whole words; where it matters and no
             word tells, the run asks
@@ -122,6 +125,8 @@ class RunOptions(Checked):
     evaluate_on: HeldOut = "test"
     target: Annotated[Mapping[str, float], "{'accuracy': 0.9}"] | None = None
     target_over: Annotated[int, at_least(1)] = 1
+    best: Annotated[str, "'accuracy'"] | None = None
+    patience: Annotated[int, at_least(1)] | None = None
     metrics: Annotated[Mapping[str, DeclaredMetric], "{'top3': (function, 'max')}"] | None = None
     on_round: Callable[[Row], object] | None = None
     throw: bool = field(default=True, metadata=HERE)
@@ -160,6 +165,7 @@ class RunOptions(Checked):
             if name not in (known := (*GOALS, *(self.metrics or {}))):
                 raise RecipeError.unknown(name, known, "run(target=...)")
             higher_is_better(name, self.directions)
+        self._check_best()
         if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
             raise RecipeError(
                 f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no "
@@ -168,6 +174,26 @@ class RunOptions(Checked):
             )
         if taken := COLUMNS & (self.metrics or {}).keys():
             raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
+
+    def _check_best(self) -> None:
+        if self.best is None:
+            if self.patience is not None:
+                raise RecipeError("run(patience=...): say by which figure, best='accuracy' or 'test_loss'", "patience")
+            return
+        known = ("accuracy", "test_loss", *(self.metrics or {}))
+        if self.best == "loss":
+            raise RecipeError(
+                "run(best='loss'): that is the training rows'; best='test_loss' is of held-out ones", "best"
+            )
+        if self.best not in known:
+            raise RecipeError.unknown(self.best, known, "run(best=...)")
+        higher_is_better(self.best, self.directions)
+        if self.evaluate_on != "validation":
+            raise RecipeError(
+                f"run(best={self.best!r}): a model that is chosen by test rows looks better than it is; give "
+                "evaluate_on='validation', and measure the result on the test rows by run(rounds=0, init=result)",
+                "best",
+            )
 
     def _check_torch(self) -> None:
         found = self.float_type
@@ -230,11 +256,20 @@ class RunOptions(Checked):
         """The figures of the target that are to be at least so large."""
         return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
 
-    def check_measurable(self, tested: bool, f_star: float | None, stream: bool) -> None:
-        """Raise RecipeError for targets and metrics that the federation cannot measure."""
+    def check_measurable(self, tested: bool, f_star: float | None, stream: bool, personal: bool) -> None:
+        """Raise RecipeError for targets, metrics and choices that the federation or the method does not have."""
         target = self.target or {}
         if stream and target:
             raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")
+        if stream and self.best is not None:
+            raise RecipeError(
+                "run(best=...): each task of a stream has a best round of its own; leave best= out", "best"
+            )
+        if personal and self.best is not None:
+            raise RecipeError(
+                "run(best=...): clients use models of their own here, which only the last round has; leave best= out",
+                "best",
+            )
         if "gap" in target and f_star is None:
             raise RecipeError(
                 "run(target={'gap': ...}): the optimum is not known; give Federation(f_star=...)", "target"

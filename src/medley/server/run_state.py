@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..contract import pytree
+from ..contract import State, Vec, pytree
 from ..numerics.forgetting import figures
-from ..storage.result import Row, history_text, summarise
+from ..storage.result import Row, history_text
 from ..storage.run_folder import Grown
 from ..wire.exchange import Tag
 from .bookkeeping import COUNTS, Bookkeeping
@@ -23,6 +24,7 @@ class RunState:
         wall: seconds spent so far
         matrix: test accuracy on every task (column) after each task done so far (row)
         clients: figures of each client, as in `Result.clients`
+        best: round, value, x and buffers of the best evaluation, where the run keeps one; else None
         last: the row that only the last round of a run has, taken out of the history by `open_ended`; else None
     """
 
@@ -33,6 +35,7 @@ class RunState:
     wall: float = 0.0
     matrix: list[list[float]] = field(default_factory=list)
     clients: list[Row] = field(default_factory=list)
+    best: dict[str, Any] | None = None
     last: Row | None = None
 
     def before(self) -> RunState:
@@ -40,7 +43,18 @@ class RunState:
         b = self.bookkeeping
         bookkeeping = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes=b.counts, late=dict(b.late))
         s = pytree.copy(self.s)
-        return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients)
+        return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients, self.best)
+
+    def choose(self, value: float, higher: bool, x: Vec) -> None:
+        """Keep x [d] and the buffers, if this round's figure is better than the best so far; one that is nan is not."""
+        before = math.nan if self.best is None else self.best["value"]
+        if value == value and not (value <= before if higher else value >= before):
+            kept = x.detach().clone(), self.bookkeeping.buffers
+            self.best = {"round": self.round, "value": value, "x": kept[0], "buffers": kept[1]}
+
+    def result(self, x: Vec) -> tuple[Vec, State | None]:
+        """The model and the buffers that the run gives: the best ones where it keeps them, else x [d], the last."""
+        return (x, self.bookkeeping.buffers) if self.best is None else (self.best["x"], self.best["buffers"])
 
     def open_ended(self, rounds: int, eval_every: int) -> RunState:
         """The run as one of more rounds has it here, so that it can go on as that one.
@@ -76,15 +90,18 @@ class RunState:
             "late": b.late,
             "notes": b.notes,
             "earlier": sorted(b.earlier),
+            "best": self.best,
             "last": "" if self.last is None else history_text([self.last]),
         }
 
     def summary(self, first: Sequence[int]) -> dict[str, Any]:
-        """Final figures: the last row, the best, accuracies on tasks, and means over the last ten rows.
+        """Final figures: the row that the model is of, accuracies on tasks, and means over the last ten rows.
 
         ``first`` has the first step at which a client meets each task.
         """
-        out: dict[str, Any] = dict(summarise(self.history))
+        kept = None if self.best is None else self.best["round"]
+        row = next((r for r in self.history if r["round"] == kept), self.history[-1] if self.history else {})
+        out: dict[str, Any] = {**row, **({} if kept is None else {"best_round": kept})}
         if self.matrix:
             out |= {**figures(self.matrix, first), "matrix": self.matrix}
         for name in ("loss", "accuracy"):

@@ -116,6 +116,12 @@ class Result:
     clients: list[Row] = field(default_factory=list)
     personal: ClientModels = field(default_factory=dict, compare=False)
 
+    @property
+    def evaluation(self) -> Row:
+        """The row of the history that the model is of: the last, or the best with ``run(best=...)``; empty without."""
+        kept = self.summary.get("best_round")
+        return next((row for row in self.history if row["round"] == kept), self.history[-1] if self.history else {})
+
     def __getitem__(self, name: str) -> list[float]:
         """One column of the history, with nan for rows that lack it. Raises RecipeError for one that all rows lack."""
         if self.history and not any(name in row for row in self.history):
@@ -382,15 +388,3 @@ def check_kinds(table: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
     for name, kind in kinds.items():
         if name in table and type(table[name]) is not kind:
             raise TypeError(f"{name} is {str(table[name])[:40]!r}, no {kind.__name__}")
-
-
-def summarise(history: list[Row]) -> dict[str, float]:
-    """Final figures of a history: every column's last value, and the best loss and accuracy."""
-    if not history:
-        return {}
-    out = dict(history[-1])
-    for name, best in (("loss", min), ("accuracy", max)):
-        values = [row[name] for row in history if name in row and math.isfinite(row[name])]
-        if values:
-            out[f"best_{name}"] = best(values)
-    return out
