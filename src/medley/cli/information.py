@@ -21,7 +21,7 @@ from ..datasets import files
 from ..experiments.board import Board
 from ..storage.result import Result
 from .arguments import Base, Debug
-from .cards import STATUSES, bibtex, card, status
+from .cards import STATUSES, bibtex, card, spelled, status
 from .console import show
 
 
@@ -136,11 +136,10 @@ def cite(
 ) -> None:
     """Print the papers that methods are from, as cards and BibTeX have them, and whether a method is as published."""
     kinds = recipe.constructors()
-    by_name = {name.lower(): name for name in kinds}
+    by_name = {spelled(name): name for name in kinds}
     for wanted in methods:
-        if wanted.lower() not in by_name:
+        if (name := by_name.get(spelled(wanted))) is None:
             raise RecipeError.unknown(wanted, kinds, "medley cite: this version")
-        name = by_name[wanted.lower()]
         reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
             raise RecipeError(f"medley cite {wanted}: the card of {name} names no paper")
