@@ -47,8 +47,7 @@ def bibtex(reference: str) -> str:
     people = re.split(r",? & |,? and |, ", found["names"].removesuffix(" et al."))
     if found["names"].endswith(" et al."):
         people.append("others")
-    plain = lambda text: unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    word = next((w for w in re.findall(r"[A-Za-z]+", plain(found["title"])) if len(w) > 3), "paper")
+    word = next((w for w in re.findall(r"[A-Za-z]+", _plain(found["title"])) if len(w) > 3), "paper")
     fields = {
         "author": " and ".join(f"{{{p}}}" if " " in p else p for p in people),
         "title": f"{{{found['title']}}}",
@@ -56,7 +55,12 @@ def bibtex(reference: str) -> str:
         "year": found["year"],
     }
     body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items() if v)
-    return f"@misc{{{re.sub('[^A-Za-z]', '', plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+    return f"@misc{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+
+
+def _plain(text: str) -> str:
+    """The text without accents."""
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
 def spelled(name: str) -> str:
