@@ -35,7 +35,7 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
         )
     if header is None and found and found == counted[: len(found)]:
         log.warning(
-            "%s: the first line, %s, is taken for the names of columns, as pandas writes them for a frame that has none; "
+            "%s: the first line, %s, is taken for the names of columns, as of a frame that has none; "
             "say header=False if it is a row, or header=True if these are names",
             call,
             ", ".join(first[:5]),
