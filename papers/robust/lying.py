@@ -99,12 +99,28 @@ def _measured(of: Sequence[Point], attack: str) -> bool:
     return any(p.success is not None for p in of if p.attack == attack)
 
 
+def _bound(of: Sequence[Point], method: str) -> float:
+    """The accuracy below which a method breaks: from the first method's without liars, on the method's own seeds."""
+    first, seeds = methods(of)[0], {p.seed for p in of if p.method == method}
+    same = [p for p in of if p.method != first or p.seed in seeds]
+    whole = values(same, first, NOBODY, 0.0) or values(of, first, NOBODY, 0.0)
+    return float(np.mean(whole)) - BREAKS if whole else -math.inf
+
+
+def seeds_broken(of: Sequence[Point], method: str, attack: str, share: float) -> tuple[int, int]:
+    """Of one method under one attack, the seeds that break by themselves, and all seeds."""
+    kind = NOBODY if share == 0 else attack
+    found = [p for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
+    bound = _bound(of, method)
+    return sum(p.accuracy < bound or (share > 0 and (p.success or 0) > SUCCEEDS) for p in found), len(found)
+
+
 def broken_at(of: Sequence[Point], method: str, attack: str) -> float | None:
     """The least share of liars at which a method breaks: by `BREAKS`, or by `SUCCEEDS` of a backdoor; None for none."""
-    whole = values(of, methods(of)[0], attack, 0.0)
+    bound = _bound(of, method)
     for share in shares(of):
         got, success = values(of, method, attack, share), values(of, method, attack, share, "success")
-        lost = bool(whole and got) and float(np.mean(whole)) - float(np.mean(got)) > BREAKS
+        lost = bool(got) and float(np.mean(got)) < bound
         if lost or (_measured(of, attack) and share > 0 and success and float(np.mean(success)) > SUCCEEDS):
             return share
     return None
@@ -157,24 +173,42 @@ def _summary(of: Sequence[Point]) -> list[list[str]]:
     return out
 
 
+def _seeds(of: Sequence[Point]) -> list[list[str]]:
+    """A row of each method: the seeds that break by themselves at each share, without liars and under each attack."""
+    out = []
+    for method in methods(of):
+        alone, every = seeds_broken(of, method, NOBODY, 0.0)
+        row = [method, f"{alone} of {every}" if every else DASH]
+        for kind in attacks(of):
+            counts = [seeds_broken(of, method, kind, s) for s in shares(of) if s > 0]
+            every = max(n for _, n in counts)
+            row.append(f"{', '.join(str(k) if n else DASH for k, n in counts)} of {every}" if every else DASH)
+        out.append(row)
+    return out
+
+
 def _said(share: float | None) -> str:
     return "holds" if share is None else f"{100 * share:.0f} %"
 
 
 def explained(of: Sequence[Point]) -> str:
     """The rule by which a method counts as broken, in one sentence, with the number of seeds."""
-    seeds = plural(len({p.seed for p in of}), "seed")
+    counts = sorted({len({p.seed for p in of if p.method == m}) for m in methods(of)})
+    seeds = plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     return (
         f"A method breaks at the least share of liars at which its mean accuracy over {seeds} is more than "
-        f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without liars, or a backdoor's mean success is above "
-        f"{100 * SUCCEEDS:.0f} %."
+        f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without liars on the same seeds, or a backdoor's mean "
+        f"success is above {100 * SUCCEEDS:.0f} %."
     )
 
 
 def table(of: Sequence[Point]) -> str:
     """All of it as tables in Markdown: the shares at which methods break, then the figures of each attack."""
     at = [f"{100 * s:.0f} %" for s in shares(of)]
-    parts = [explained(of), _markdown(["", "no liars", *attacks(of)], _summary(of))]
+    head = ["", "no liars", *attacks(of)]
+    liars = ", ".join(f"{100 * s:.0f}" for s in shares(of) if s > 0)
+    parts = [explained(of), _markdown(head, _summary(of))]
+    parts += [f"Seeds that break by themselves without liars, and at {liars} %:", _markdown(head, _seeds(of))]
     for kind in attacks(of):
         parts += [f"## {kind}: accuracy, %", _markdown(["", *at], _rows(of, kind, "accuracy"))]
         if _measured(of, kind):

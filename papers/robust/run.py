@@ -34,13 +34,13 @@ R = md.robust
 
 KINDS = ("label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor")
 SHARES = (0.1, 0.2, 0.4)
-SEEDS = range(3)
 ROUNDS = 60
 ROOT_ROWS = 100
 FOLDS = (
     "mean", "TrimmedMean", "Median", "GeometricMedian", "Krum", "MultiKrum", "CentredClipping", "FLTrust",
     "NNM-TrimmedMean",
 )  # fmt: skip
+SEEDS = {fold: range(10 if fold in ("mean", "GeometricMedian", "FLTrust") else 3) for fold in FOLDS}
 
 
 def method(name: str, share: float) -> md.contract.algorithm.Algorithm[Any, Any]:
@@ -99,8 +99,8 @@ def main() -> int:
     kinds = given.only.split(",") if given.only else KINDS
     found = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     known = {(r["fold"], r["attack"], r["share"], r["seed"]) for r in found}
-    wanted = [(fold, "none", 0.0, seed) for seed, fold in itertools.product(SEEDS, FOLDS)]
-    wanted += [(f, kind, share, seed) for seed, kind, share, f in itertools.product(SEEDS, kinds, SHARES, FOLDS)]
+    at = [("none", 0.0), *itertools.product(kinds, SHARES)]
+    wanted = [(fold, kind, share, seed) for fold in FOLDS for seed in SEEDS[fold] for kind, share in at]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("a") as file:
         for case in wanted:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -247,7 +250,7 @@ def test_cite_has_the_reference_and_bibtex():
     assert got.exit_code == 0
     assert "Communication-Efficient Learning of Deep Networks" in got.stdout
     assert "@misc{mcmahan2017communication," in got.stdout
-    assert "author = {McMahan and Moore and Ramage and Hampson and Agüera y Arcas}" in got.stdout
+    assert "author = {McMahan and Moore and Ramage and Hampson and {Agüera y Arcas}}" in got.stdout
     assert "year = {2020}" in got.stdout
 
 
@@ -265,6 +268,61 @@ def test_every_method_can_be_cited_and_says_whether_it_is_as_published(name):
     assert got.exit_code == 0
     assert ("@misc{" in got.stdout) == (name != "FedNorton")  # which has no paper
     assert f"{name} is {said}: " in " ".join(got.stdout.split())
+
+
+@pytest.mark.parametrize("name", sorted(recipe.constructors()))
+def test_an_entrys_author_title_and_year_are_one_papers_of_the_card(name):
+    reference = card(recipe.constructors()[name], "Reference")
+    if name.partition(".")[0] == "FedNorton" or not reference:
+        return
+    entry = dict(re.findall(r"^  (\w+) = \{(.*)\},$", bibtex(reference), re.MULTILINE))
+    people = re.sub(r"[{}]", "", entry["author"]).split(" and ")
+    assert all(p == "others" or p[0].isupper() for p in people)
+    names = people[0] if len(people) == 1 else f"{', '.join(people[:-1])} & {people[-1]}"
+    names = names.replace(" & others", " et al.")
+    title, year = entry["title"][1:-1], int(entry["year"])
+    assert f'{names}, "{title}"' in reference
+    after = reference.partition(f'"{title}"')[2]
+    assert year == int(re.search(r"(?<![.:\d])(?:18|19|20)\d\d\b", after)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("GradientDescent", "cauchy1847methode"),
+        ("FineTune", "keshri2025convergence"),
+        ("Local", "li2021ditto"),
+        ("Newton", "wang2018giant"),
+        ("AGD", "polyak1964some"),
+        ("SHED", "dalfabbro2024shed"),
+    ],
+)
+def test_the_paper_is_the_first_with_authors(name, key):
+    assert bibtex(card(recipe.constructors()[name], "Reference")).startswith(f"@misc{{{key},")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("C-FLAG", "CFLAG"),
+        ("c-flag", "CFLAG"),
+        ("fedavg", "FedAvg"),
+        ("FedAvg-FT", "FedAvgFT"),
+        ("AFedPD", "AFedPD"),
+        ("A-FedPD", "AFedPD"),
+        ("A-GEM", "AGEM"),
+        ("Fed-A-GEM", "FedAGEM"),
+        ("L-BFGS", "LBFGS"),
+        ("CA²FL", "CA2FL"),
+        ("C-FLAG.joint", "CFLAG.joint"),
+        ("Gradient Descent", "GradientDescent"),
+        ("iCaRL", "ICaRL"),
+    ],
+)
+def test_a_method_is_found_by_the_papers_spelling(written, name):
+    got = medley("cite", written)
+    assert got.exit_code == 0
+    assert got.stdout.startswith(f"{name}: ")
 
 
 def test_citing_a_method_tells_its_published_form_from_this_librarys():
@@ -292,6 +350,18 @@ def test_references_that_are_not_written_that_way_give_no_entry():
         "  title = {{On Things}},",
     ]
     assert "howpublished" not in entry
+    entry = bibtex('Schwarz & Luo, "Progress & Compress", ICML 2018')
+    assert "title = {{Progress \\& Compress}}" in entry
+    assert "author = {Schwarz and Luo}" in entry
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "medley", "cite", "fedavgg"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Did you mean 'FedAvg'?" in done.stderr
+    done = subprocess.run([sys.executable, "-m", "medley", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Usage: medley [OPTIONS] COMMAND" in done.stdout
 
 
 def test_a_name_is_listed_with_its_settings():

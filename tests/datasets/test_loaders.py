@@ -26,6 +26,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import medley as md
+from medley.datasets.sources import column
 
 X = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -226,6 +227,22 @@ def test_targets_that_are_drawn_at_random_are_refused_and_inputs_are_not() -> No
     with pytest.raises(md.BadData, match=r"client 1, row 0 has the target .*, and read again .*same target always"):
         md.Federation(md.problems.LeastSquares(), clients=[Fixed(True), Drawn(True)])
     assert md.Federation(NET, clients=[Drawn(False)]).data.y.tolist() == Y.tolist()
+
+
+@pytest.mark.parametrize("rows", [2, 5, 100])
+def test_random_labels_of_two_classes_are_refused_under_each_of_two_hundred_seeds(rows: int) -> None:
+    class Coins(Drawn):
+        def __len__(self) -> int:
+            return rows
+
+        def __getitem__(self, i: int) -> Any:
+            return X[i], int(self.rng.integers(2))
+
+    for seed in range(200):
+        coins = Coins(False)
+        coins.rng = np.random.default_rng(seed)
+        with pytest.raises(md.BadData, match="an item must have the same target always"):
+            column(coins, 1, "client 0")
 
 
 class Fixed(Drawn):

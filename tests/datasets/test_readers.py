@@ -652,7 +652,9 @@ def test_two_spellings_of_one_label_are_asked_about(cells: list[str], tmp_path: 
         ("a,b,1\n1,2,0\n2,3,1\n", "names"),
     ],
 )
-def test_a_first_line_of_numbers_is_asked_about(text: str, kind: str, tmp_path: Path) -> None:
+def test_a_first_line_of_numbers_is_asked_about(
+    text: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "h.csv").write_text(text)
     target = text.split("\n", maxsplit=1)[0].split(",")[-1]
     if kind == "asked":
@@ -665,6 +667,12 @@ def test_a_first_line_of_numbers_is_asked_about(text: str, kind: str, tmp_path: 
         assert (len(d.X), d.features) == (text.count("\n"), tuple(map(str, range(width))))
     else:
         assert len(datasets.csv(tmp_path / "h.csv", target).X) == 2
+        assert ("is taken for the names of columns" in caplog.text) == text.startswith("0")
+        caplog.clear()
+        assert len(datasets.csv(tmp_path / "h.csv", target, header=True).X) == 2
+        if target == "2":
+            assert len(datasets.csv(tmp_path / "h.csv", target, header=False).X) == 3
+        assert caplog.text == ""
     if text.startswith("2019"):
         assert datasets.csv(tmp_path / "h.csv", target, header=True).features == ("2019", "2020")
 

@@ -36,9 +36,26 @@ def test_where_each_breaks() -> None:
     assert lying.broken_at(bad, "Median", "alie") == 0.0
 
 
+def test_seeds_that_break_by_themselves() -> None:
+    # Below 0.805: one of the mean's two seeds with 40 % of liars has 0.5, the other 0.6; and both backdoors succeed.
+    assert lying.seeds_broken(POINTS, "mean", "alie", 0.4) == (2, 2)
+    assert lying.seeds_broken(POINTS, "mean", "backdoor", 0.1) == (2, 2)
+    one = [*POINTS, Point("Krum", "alie", 0.4, 2, 0.80), Point("Krum", "backdoor", 0.1, 2, 0.85, 0.51)]
+    assert lying.seeds_broken(one, "Krum", "alie", 0.4) == (1, 3)
+    assert lying.seeds_broken(one, "Krum", "backdoor", 0.1) == (1, 3)
+    assert "| Krum | 0 of 2 | 0, 1 of 3 | 1, – of 3 |" in lying.table(one)
+
+
+def test_a_method_with_fewer_seeds_is_held_against_the_first_on_the_same_seeds() -> None:
+    more = [*POINTS, *(Point("mean", "none", 0.0, s, 1.0) for s in range(2, 20))]
+    assert lying.broken_at(more, "Krum", "alie") is None  # 0.82 is below 0.99 less 0.1, and not below 0.905 less 0.1
+    assert lying.broken_at(more, "mean", "alie") == 0.1
+    assert "over 2 to 20 seeds is more than" in lying.table(more)
+
+
 def test_table() -> None:
     text = lying.table(POINTS)
-    assert "over 2 seeds is more than 10 points below mean's without liars" in text
+    assert "over 2 seeds is more than 10 points below mean's without liars on the same seeds" in text
     assert "| mean | 90.5 % | 40 % | 10 % |" in text
     assert "| Krum | 85.0 % | holds | holds |" in text
     alie, backdoor, success = re.split(r"\n## ", text)[1:]

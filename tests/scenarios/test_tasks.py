@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from itertools import pairwise
 
 import numpy as np
@@ -458,7 +459,22 @@ def test_the_tail_of_a_loss_is_of_the_last_task_alone():
 DAYS = ["2024-05-31", "2023-12-01", "2024-06-01", "2024-01-15"]
 
 
-@pytest.mark.parametrize("values", [DAYS, np.array(DAYS, "M8[D]"), [3, 1, 4, 2], [0.3, 0.1, 0.4, 0.2]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        DAYS,
+        np.array(DAYS, "M8[D]"),
+        [3, 1, 4, 2],
+        [0.3, 0.1, 0.4, 0.2],
+        np.array(DAYS, object),
+        ["2024-05", "2023-12", "2024-06", "2024-01"],
+        ["9", "-1", "10", "+1e0"],
+        ["20240531", "20231201", "20240601", "20240115"],
+        ["2024-05-31T10:00:00", "2024-05-31T09:00", "2024-05-31 10:00:00.5", "2024-05-31 09:59"],
+        ["2024-05-31T10:00Z", "2024-05-31T10:00+05:00", "2024-05-31T10:00-05:00", "2024-05-31T09:00Z"],
+        [datetime.date(2024, 5, 31), datetime.date(2023, 12, 1), datetime.date(2024, 6, 1), datetime.date(2024, 1, 15)],
+    ],
+)
 def test_time_order_by_a_key(values):
     """Training and test rows of a day come in one task; equal values stay together."""
     X = torch.arange(40.0)[:, None]
@@ -471,6 +487,38 @@ def test_time_order_by_a_key(values):
     found = [{*(task.data.X[:, 0] % 4).tolist()} for task in fed.tasks(0)]
     tests = [{*(task.data.X_test[:, 0] % 4).tolist()} for task in fed.tasks(0)]
     assert found == tests == [{1.0}, {3.0}, {0.0}, {2.0}]
+
+
+@pytest.mark.parametrize(
+    ("values", "row", "said"),
+    [
+        (
+            ["2024-01-05", "5/1/2024"],
+            1,
+            "'5/1/2024', whose place in time a text does not tell; write days as 2024-05-31",
+        ),
+        (["Jan 5", "Feb 3"], 0, "'Jan 5', whose place"),
+        (["2024-01-05", "2024-31-05"], 1, "'2024-31-05', whose place"),
+        (["2024-01-05", ""], 1, "'', whose place"),
+        (["9", "ten"], 0, "'9', whose place"),
+        (["2024-01-05T10:00Z", "2024-01-05T10:00"], 1, "give all of them an offset from UTC, or none"),
+        ([1.0, float("nan")], 1, "no value; fill it in"),
+        (np.array(["2024-01-05", "NaT"], "M8[D]"), 1, "no value; fill it in"),
+        (np.array(["2024-01-05", None], object), 1, "no value; fill it in"),
+        (np.array(["2024-01-05", 3], object), 1, "3 beside '2024-01-05'; give all of one kind"),
+    ],
+)
+def test_a_key_whose_place_in_time_is_not_known_is_refused_by_its_row(values, row, said):
+    key = np.asarray(values)
+    d = md.datasets.Dataset(torch.zeros(2, 1), [0, 1], keys={"day": key})
+    with pytest.raises(BadData, match=said) as e:
+        d.order_of("day")
+    assert e.value.row == row
+    d = md.datasets.Dataset(
+        torch.zeros(2, 1), [0, 1], torch.zeros(2, 1), [0, 1], keys={"day": key[:1][[0, 0]]}, test_keys={"day": key}
+    )
+    with pytest.raises(BadData, match="row"):
+        d.order_of("day")
 
 
 def test_time_order_by_a_key_says_what_it_lacks():

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import medley as md
 from medley.problems import Logistic, Network
@@ -194,3 +195,19 @@ def test_predictions_take_and_refuse_the_arrays_that_clients_may_have() -> None:
     with pytest.raises(md.BadData, match=r"predict\(X\), row 2, column 1 is masked; fill such entries") as e:
         result.predict(np.ma.masked_equal(X, X[2, 1]))
     assert e.value.row == 2
+
+
+def test_inputs_beside_their_targets_are_refused_with_the_way_to_the_inputs_alone() -> None:
+    data = md.datasets.gaussian_classes(n=30, features=3, classes=2, test=10)
+    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), clients=[(data.X, data.y)]), 2)
+    want = result.predict(data.X_test)
+    pairs = TensorDataset(data.X_test, data.y_test)
+    for X, remedy, rows in (
+        (data, r"a Dataset; give its rows, predict\(data.X_test\)", data.X_test),
+        (pairs, r"a TensorDataset; .* torch.stack\(\[x for x, ", torch.stack([x for x, *_ in pairs])),
+        (DataLoader(pairs, 4), r"a DataLoader; .* torch.cat\(\[x", torch.cat([x for x, *_ in DataLoader(pairs, 4)])),
+        ([*pairs], r"list of tuples; .* torch.stack\(\[x for x, ", torch.stack([x for x, *_ in [*pairs]])),
+    ):
+        with pytest.raises(md.BadData, match=rf"predict\(X\): X is .*{remedy}"):
+            result.predict(X)
+        assert (result.predict(rows) == want).all()

@@ -28,23 +28,41 @@ def status(method: object) -> str:
     return card(method, "Status")
 
 
+NAME = r"[^\W\d_a-z][\w'’-]*(?: (?:y |de |van |von )?[^\W\d_a-z][\w'’-]*)*"
+"""Surnames, of which some are two words: Agüera y Arcas, Dal Fabbro."""
+
+PAPER = re.compile(
+    rf"(?P<names>{NAME}(?:, {NAME})*(?:,? (?:&|and) {NAME}| et al\.)?),? "
+    r'["“](?P<title>[^"”]+?),?["”]'
+    r'(?P<venue>[^"“;]*?)[ ,(]+(?P<year>(?:18|19|20)\d\d)\b(?!\.\d)'
+)
+"""Names, a title in quotes, and the first year after it."""
+
+
 def bibtex(reference: str) -> str:
-    """A BibTeX entry of a card's reference: surnames, title, venue, year; empty for a reference in another form."""
-    pattern = r'(?P<names>[^"“]+?),? ["“](?P<title>.+?),?["”](?P<venue>.*?)[ ,(]+(?P<year>(?:19|20)\d\d)\b'
-    found = re.match(pattern, reference)
+    """A BibTeX entry of a card's first paper: surnames, title, venue, year; empty for a reference in another form."""
+    found = PAPER.search(reference)
     if found is None:
         return ""
-    people = [p for p in re.split(r",\s*(?:and\s+|&\s*)?|\s+(?:and|&)\s+", found["names"].strip()) if p]
-    others = people[-1].endswith("et al.")
-    if others:
-        people = [*people[:-1], people[-1].removesuffix("et al.").strip(), "others"]
-    key = unicodedata.normalize("NFKD", people[0]).encode("ascii", "ignore").decode()
-    word = next((w for w in re.findall(r"[A-Za-z]+", found["title"]) if len(w) > 3), "paper")
+    people = re.split(r",? & |,? and |, ", found["names"].removesuffix(" et al."))
+    if found["names"].endswith(" et al."):
+        people.append("others")
+    word = next((w for w in re.findall(r"[A-Za-z]+", _plain(found["title"])) if len(w) > 3), "paper")
     fields = {
-        "author": " and ".join(p for p in people if p),
+        "author": " and ".join(f"{{{p}}}" if " " in p else p for p in people),
         "title": f"{{{found['title']}}}",
         "howpublished": re.sub(r"\([^)]*\)", "", found["venue"]).strip(" ,"),
         "year": found["year"],
     }
-    body = "\n".join(f"  {k} = {{{v}}}," for k, v in fields.items() if v)
-    return f"@misc{{{re.sub('[^A-Za-z]', '', key).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+    body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items() if v)
+    return f"@misc{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+
+
+def _plain(text: str) -> str:
+    """The text without accents."""
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
+def spelled(name: str) -> str:
+    """A method's name without case, hyphens and other signs: "C-FLAG" and "cflag" are one, a form keeps its dot."""
+    return re.sub(r"[^a-z0-9.]", "", unicodedata.normalize("NFKD", name).lower())

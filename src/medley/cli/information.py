@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from .arguments import Base, Debug
-from .cards import STATUSES, bibtex, card, status
+from .cards import STATUSES, bibtex, card, spelled, status
 from .console import show
 
 if TYPE_CHECKING:
@@ -184,11 +184,10 @@ def cite(
     from ..contract import RecipeError
 
     kinds = recipe.constructors()
-    by_name = {name.lower(): name for name in kinds}
+    by_name = {spelled(name): name for name in kinds}
     for wanted in methods:
-        if wanted.lower() not in by_name:
+        if (name := by_name.get(spelled(wanted))) is None:
             raise RecipeError.unknown(wanted, kinds, "medley cite: this version")
-        name = by_name[wanted.lower()]
         reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
             raise RecipeError(f"medley cite {wanted}: the card of {name} names no paper")

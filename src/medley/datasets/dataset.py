@@ -21,7 +21,7 @@ from ..rows.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
 from .checks import check_keys, check_kinds, check_rows
-from .splits import carved, drawn, marked
+from .splits import carved, drawn, in_time, marked
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -313,7 +313,7 @@ class Dataset(Settings):
     def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
         """The places of the training rows' and the test rows' values of a key in their common order, [n, 1] each.
 
-        Raises RecipeError for a key that is not there, BadData where test rows lack it, or there are validation rows.
+        Raises RecipeError for a key that is not there, BadData where test or validation rows lack it, and by `in_time`.
         """
         if key not in self.keys:
             raise RecipeError.unknown(key, self.keys, f"{self.name}: the data set")
@@ -321,8 +321,9 @@ class Dataset(Settings):
             part = "validation" if self.X_validation is not None else "test"
             raise BadData(f"{self.name}: its {part} rows have no key {key!r}; leave them out, or draw them by split()")
         both = [self.keys[key], *([] if self.X_test is None else [self.test_keys[key]])]
-        places = torch.from_numpy(np.unique(np.concatenate(both), return_inverse=True)[1].reshape(-1, 1).astype(float))
-        return places[: len(self.X)], None if self.X_test is None else places[len(self.X) :]
+        n, values = len(self.X), in_time(np.concatenate(both), f"{self.name}: key {key!r}", len(self.X))
+        places = torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1, 1).astype(float))
+        return places[:n], None if self.X_test is None else places[n:]
 
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Sequence
 from itertools import chain
@@ -11,12 +12,14 @@ from ..contract.errors import BadData, RecipeError
 from ..rows.columns import no_number
 from .table_cells import bad_cell, is_number
 
+log = logging.getLogger("medley")
+
 
 def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, call: str) -> list[str]:
     """The names in a file's first line, or "0", "1", ... where ``header`` is False.
 
     Raises RecipeError for a line with another delimiter, and BadData for one that looks like a row of numbers and is
-    not said to be names. Frames without names have the header 0, 1, ...
+    not said to be names. Frames without names have the header 0, 1, ..., which is taken for names; the log says so.
     """
     if len(first) == 1 and (other := next((c for c in ";\t|," if c in first[0] and c != delimiter), None)):
         raise RecipeError(f"{call}: the header is one column, {first[0]!r}; pass delimiter={other!r}", "delimiter")
@@ -29,6 +32,13 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
         raise BadData(
             f"{call}: the first line has numbers, {', '.join(found[:5])}, where names of columns belong; say "
             "header=False if it is a row (columns are then called '0', '1', ...), or header=True if these are names"
+        )
+    if header is None and found and found == counted[: len(found)]:
+        log.warning(
+            "%s: the first line, %s, is taken for the names of columns, as of a frame that has none; "
+            "say header=False if it is a row, or header=True if these are names",
+            call,
+            ", ".join(first[:5]),
         )
     return [*first]
 

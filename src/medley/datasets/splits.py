@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -155,3 +157,44 @@ def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | N
     for X in Xs:
         X.resize(X.shape[0], n_features or width)
     return Xs
+
+
+def in_time(values: np.ndarray, name: str, trained: int) -> np.ndarray:
+    """A key's values as numbers and times, whose order is that of time; texts are read as numbers, else as ISO 8601.
+
+    Args:
+        values: the training rows' values, then the test rows'
+        name: the data set and its key, for messages
+        trained: the number of training rows
+
+    Raises BadData, naming the row, for a value that is missing, and for a text whose place in time is not known.
+    """
+
+    def refused(row: int, said: str) -> BadData:
+        place = f"row {row}" if row < trained else f"test row {row - trained}"
+        return BadData(f"{name}: {place} has {said}", row=row if row < trained else row - trained)
+
+    given = values.tolist()
+    missing = np.isnat(values) if values.dtype.kind in "mM" else np.array([v is None or v != v for v in given])
+    if missing.any():
+        raise refused(int(missing.argmax()), "no value; fill it in or drop the row")
+    are_texts = [isinstance(v, str) for v in given]
+    if True not in are_texts:
+        return values
+    if False in are_texts:
+        row = are_texts.index(not are_texts[0])
+        raise refused(row, f"{given[row]!r} beside {given[0]!r}; give all of one kind")
+    try:
+        return values.astype(np.float64)
+    except ValueError:
+        pass
+    times = list[datetime]()
+    for row, text in enumerate(given):
+        try:
+            times.append(datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d\d", text) else text))
+        except ValueError:
+            remedy = "write days as 2024-05-31 and times as 2024-05-31T09:30, or give numbers"
+            raise refused(row, f"{text!r}, whose place in time a text does not tell; {remedy}") from None
+        if (times[-1].tzinfo is None) != (times[0].tzinfo is None):
+            raise refused(row, f"{text!r} beside {given[0]!r}: give all of them an offset from UTC, or none")
+    return np.array(times, object)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, Client, Diverged, Engine, Problem, State, Unsupported, Vec, WireError
+from ..contract import BadData, Client, Diverged, Engine, Family, Problem, State, Unsupported, Vec, WireError
 from ..datasets import Dataset
 from ..federation.clients import ClientFactory
 from ..federation.evaluation import Held, scores
-from ..federation.rows import Layout, bound, gathered, held_out, ready
+from ..federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
 from ..recipe import Recipe
@@ -58,11 +58,22 @@ class Lot:
         w = None if d.weights is None else d.weights[rows].double()
         return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d))
 
+    def counted(self, family: Family, client: int) -> Lot:
+        """The rows that have a target, as in a simulation. Raises BadData where no training row has one."""
+        kept = torch.from_numpy(with_targets(family, self.y, np.arange(len(self.y)), client))
+        X, y = self.X_test, self.y_test
+        if X is not None and y is not None and (there := counting(family, y)) is not None:
+            X, y = (X[there], y[there]) if bool(there.any()) else (None, None)
+        if len(kept) == len(self.y):
+            return replace(self, X_test=X, y_test=y)
+        w = None if self.weights is None else self.weights[kept]
+        return replace(self, X=self.X[kept], y=self.y[kept], weights=w, X_test=X, y_test=y)
+
 
 def share(r: Recipe, i: int) -> list[Lot]:
     """Client i's rows of the recipe's data in each task, and its own test rows or every n-th of them.
 
-    Raises BadData for no such client.
+    Raises BadData for no such client, and for one without a target.
     """
     fed = r.federation()
     dealt = [fed.whole(r.seed)[0]] if fed.stream is None else fed.tasks(r.seed)
@@ -72,7 +83,8 @@ def share(r: Recipe, i: int) -> list[Lot]:
     out = []
     for task in dealt:
         tests = slice(i, None, n) if task.tests is None else torch.from_numpy(task.tests[i])
-        out.append(Lot.of(task.data, task.classes, torch.from_numpy(task.parts[i]), tests))
+        lot = Lot.of(task.data, task.classes, torch.from_numpy(task.parts[i]), tests)
+        out.append(lot.counted(fed.problem, i))
     return out
 
 
@@ -80,7 +92,8 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     """A client's own data, task by task. A task of Split has the labels that occur in it, another task has all.
 
     Raises BadData where it is no `Own`, or none that fits the recipe's stream, where rows have weights in some tasks
-    only, where the tasks' columns or labels have different names, and where rows are scaled by numbers of their own.
+    only, where the tasks' columns or labels have different names, where rows are scaled by numbers of their own, and
+    where no row of a task has a target.
     """
     stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
@@ -104,7 +117,10 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
         there = {*d.y.tolist(), *([] if d.y_test is None else d.y_test.tolist())} if few and d.classes else None
         labels = tuple(range(d.classes or 0)) if there is None else tuple(sorted(there))
         out.append(Lot.of(d, labels, slice(None), slice(None)))
-    return out
+    if not any(d.y.ndim > 1 for d in tasks):
+        return out  # without a model
+    family = r.scenario(tuple(tasks[0].X.shape[1:]), tasks[0].classes).problem
+    return [lot.counted(family, i) for lot in out]
 
 
 def report(lots: Sequence[Lot], client: int) -> ClientReport:

@@ -199,7 +199,8 @@ class TimeOrder(Settings):
         column: The feature's index, for rows [n, features]; default None, the rows as they stand.
         own_order: As in `Split`; default False.
         key: The name of a column of ``Dataset.keys``, such as the day of each row, whose order it is: numbers, times or
-            texts like 2024-05-31. Test rows need it as well. Default None.
+            texts like 2024-05-31 or 2024-05-31T09:30; any other raises BadData with its row. Test rows need it as well.
+            Default None.
     """
 
     tasks: int = 5

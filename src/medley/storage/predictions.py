@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from ..contract import BadData, Decision, RecipeError
 from ..numerics.scaling import Scaling
@@ -41,10 +43,11 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
         features: names of the features of training, in order; none where training had no names
         scaling: mean and deviation of its features, `Scaling.plain`; None where they were not standardised
 
-    Raises BadData, naming them, for columns that are missing or that training did not have, and for cells that are no
-    finite numbers.
+    Raises BadData, naming them, for columns that are missing or that training did not have, for cells that are no
+    finite numbers, and for rows that stand beside their targets.
     """
     own = is_hugging_face(X)
+    _refuse_pairs(X)
     if not own and not is_frame(X):
         wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
         if wide != len(features):
@@ -60,6 +63,23 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     if missing := [name for name in features if name not in columns]:
         raise BadData(f"predict(X): the data set has no {_listed(missing)}, which training had")
     return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
+
+
+def _refuse_pairs(X: Any) -> None:
+    """Raise BadData for data sets, loaders and lists of inputs with targets, with the way to the inputs alone."""
+    kind = type(X).__name__
+    if hasattr(X, "X_test") and hasattr(X, "y"):
+        raise BadData(f"predict(X): X is a {kind}; give its rows, predict(data.X_test) or predict(data.X)")
+    if isinstance(X, DataLoader):
+        raise BadData(
+            f"predict(X): X is a {kind}; give its batches' inputs in one tensor, torch.cat([x for x, *_ in loader])"
+        )
+    if isinstance(X, TorchDataset) and not is_hugging_face(X):
+        raise BadData(
+            f"predict(X): X is a {kind}; give its items' inputs in one tensor, torch.stack([x for x, *_ in data])"
+        )
+    if isinstance(X, list) and X and isinstance(X[0], tuple):
+        raise BadData("predict(X): X is a list of tuples; give the inputs alone, torch.stack([x for x, *_ in X])")
 
 
 def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
