@@ -172,18 +172,9 @@ class FlowerConnection:
         reply.buffers = buffers or reply.buffers
 
     def _own(self, exchange: Exchange, i: int) -> bytes:
-        own = replace(
-            exchange,
-            blocks=((i,),),
-            common={},
-            each={i: exchange.each[i]} if exchange.each else {},
-            acked={i: exchange.acked[i]} if i in exchange.acked else {},
-            p={i: exchange.p[i]} if exchange.p else {},
-            weights=None,
-            buffers=None,
-            tolerant=False,
-            clip=None,  # replies are bounded where they are summed
-        )
+        acked = {i: exchange.acked[i]} if i in exchange.acked else {}
+        # Replies are bounded where they are summed.
+        own = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
         return pytree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
