@@ -21,8 +21,7 @@ from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
-from .checked_json import Words, printable
-from .costs import work_and_engines
+from .checked_json import Words, printable, work_and_engines
 from .envelope import opened
 from .messenger import Messenger
 from .outliers import outliers
