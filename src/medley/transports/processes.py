@@ -16,7 +16,7 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import connection as pipes
 from typing import Any
 
@@ -76,14 +76,14 @@ class Job:
 
     Attributes:
         block, ids: the block's number and its clients
-        common: the place of the message to all
-        body: the block's own part of the request and its clients' memories, a pytree
+        head: JSON values of the request, whose numbers a pytree would take six times as long over
+        body: the clients' own messages and their memories, a pytree
         attempts: the number of workers that have died over it
     """
 
     block: int
     ids: tuple[int, ...]
-    common: dict[str, Any]
+    head: dict[str, Any]
     body: dict[str, Any]
     attempts: int = 0
 
@@ -118,7 +118,7 @@ class Worker:
         self.job = job
         layout = self.inbox.write(job.body)
         with contextlib.suppress(OSError):  # the worker has died; that shows when its reply is waited for
-            self.pipe.send_bytes(json.dumps({"common": job.common, "body": layout}).encode())
+            self.pipe.send_bytes(json.dumps({**job.head, "body": layout}).encode())
 
     def take(self, classes: Mapping[str, type]) -> Any:
         """The answer to the job, in memory of its own, or the error of the job.
@@ -212,7 +212,12 @@ class ProcessesConnection(MemoriesHere):
 
     def _job(self, exchange: Exchange, block: int, common: dict[str, Any]) -> Job:
         ids = exchange.blocks[block]
-        return Job(block, ids, common, {"exchange": exchange.of_block(ids), "held": self.held(exchange, ids)})
+        head = vars(own := exchange.of_block(ids)) | {"common": common, "p": [*own.p.items()]}
+        if own.weights is not None:
+            head["weights"] = [*own.weights.items()]
+        if own.clip is not None:
+            head["clip"] = vars(own.clip)
+        return Job(block, ids, head, {"each": head.pop("each"), "held": self.held(exchange, ids)})
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
         """Give the job of a dead worker to a new one. Raises MedleyError when too many have died over it."""
@@ -247,7 +252,7 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
     """
     # An inherited pool of OpenMP threads has no threads here: with more than one, the first parallel loop would hang.
     torch.set_num_threads(1)
-    classes = {"Exchange": Exchange, "Clip": Clip, **pytree.dataclasses_in(host.algorithm.memory)}
+    classes = pytree.dataclasses_in(host.algorithm.memory)
     while True:
         while not pipe.poll(HEARTBEAT):
             if os.getppid() != parent:
@@ -255,10 +260,17 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
         try:
             head = json.loads(pipe.recv_bytes())
             try:
-                every, own = common.read(head["common"], {}), inbox.read(head["body"], classes)
-                layout = outbox.write(answer(host, replace(own["exchange"], **every), own["held"]))
+                every, own = common.read(head["common"], {}), inbox.read(head.pop("body"), classes)
+                layout = outbox.write(answer(host, _request({**head, **every, "each": own["each"]}), own["held"]))
             except Exception as e:
                 layout = describe(e)
             pipe.send_bytes(json.dumps(layout).encode())
         except (EOFError, OSError):
             return
+
+
+def _request(said: dict[str, Any]) -> Exchange:
+    """The request of JSON values as in `Job`."""
+    (ids,), weights, clip = said["blocks"], said["weights"], said["clip"]
+    said |= {"blocks": (tuple(ids),), "p": dict(said["p"]), "weights": None if weights is None else dict(weights)}
+    return Exchange(**{**said, "clip": None if clip is None else Clip(**clip)})
