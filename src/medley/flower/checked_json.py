@@ -13,6 +13,9 @@ LONGEST = 1 << 24
 TEXT = 2000
 """Characters of a client's error that are kept."""
 
+ENGINES = frozenset({"seq", "stacked", "fused"})
+"""Names of the engines that a client may say it ran."""
+
 
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
@@ -90,6 +93,15 @@ class Words:
         if not isinstance(value, list) or not low <= len(value) <= high:
             self.refuse(key, f"a list of {low} entries" if low == high else f"a list of {low} to {high} entries")
         return value
+
+
+def work_and_engines(words: Words) -> tuple[float, set[str]]:
+    """The work of a reply in row gradients, and the engines that ran. Raises WireError for others."""
+    rows = words.number("rows", 0.0, 1e18)
+    said = words.entries("engines", 0, len(ENGINES))
+    if not all(isinstance(name, str) for name in said) or not set(said) <= ENGINES:
+        words.refuse("engines", f"some of {', '.join(sorted(ENGINES))}")
+    return rows, set(said)
 
 
 def printable(text: str) -> str:

@@ -1,7 +1,5 @@
 """Why a node's request to the SuperLink has no answer."""
 
-from __future__ import annotations
-
 from ..contract.errors import MedleyError
 
 

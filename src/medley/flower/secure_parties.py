@@ -26,8 +26,7 @@ from ..secure.tables import ID, Opening
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
-from .checked_json import Words, printable
-from .costs import work_and_engines
+from .checked_json import Words, printable, work_and_engines
 from .envelope import opened
 from .flwr_api import Letter
 from .messenger import Messenger

@@ -21,8 +21,7 @@ from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
-from .checked_json import Words, printable
-from .costs import work_and_engines
+from .checked_json import Words, printable, work_and_engines
 from .envelope import opened
 from .messenger import Messenger
 from .outliers import outliers
@@ -172,18 +171,9 @@ class FlowerConnection:
         reply.buffers = buffers or reply.buffers
 
     def _own(self, exchange: Exchange, i: int) -> bytes:
-        own = replace(
-            exchange,
-            blocks=((i,),),
-            common={},
-            each={i: exchange.each[i]} if exchange.each else {},
-            acked={i: exchange.acked[i]} if i in exchange.acked else {},
-            p={i: exchange.p[i]} if exchange.p else {},
-            weights=None,
-            buffers=None,
-            tolerant=False,
-            clip=None,  # replies are bounded where they are summed
-        )
+        acked = {i: exchange.acked[i]} if i in exchange.acked else {}
+        # Replies are bounded where they are summed.
+        own = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
         return pytree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:

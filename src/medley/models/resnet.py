@@ -99,8 +99,6 @@ class Block(nn.Module):
         c: channels that go in.
         channels: of the 3×3 convolutions.
         stride: of the first 3×3 convolution.
-        norm: "group" or "batch".
-        bottleneck: whether the block is one; default False.
 
     Attributes:
         out: channels that come out.

@@ -109,11 +109,6 @@ class Recurrent(nn.Module):
 
     Args:
         kind: "lstm" or "gru".
-        vocabulary: number of ids.
-        classes: number of outputs.
-        embedding: length of an embedding.
-        hidden: units of each layer.
-        layers: number of layers.
         padded: whether id 0 is padding; default True.
     """
 

@@ -60,12 +60,7 @@ def vit(
 
 
 class PatchTokens(nn.Module):
-    """Maps of patches [b, width, h, w] as tokens [b, 1 + h·w, width]: a class token first, then positions added.
-
-    Args:
-        width: length of a token.
-        count: number of patches.
-    """
+    """Maps of patches [b, width, h, w] as tokens [b, 1 + h·w, width]: a class token first, then positions added."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()

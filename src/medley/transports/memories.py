@@ -7,6 +7,14 @@ from typing import Any
 
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
+from ..wire.fold import Fold, Receipt
+
+
+def answer(host: Host, exchange: Exchange, held: Mapping[int, Any]) -> dict[str, Any]:
+    """A worker's answer to a request of one block, a pytree: the fold, and the clients' pending memories."""
+    reply, pending = host.serve_block(exchange, 0, held)
+    receipts = [list(r) for r in reply.receipts]
+    return {**vars(reply), "receipts": receipts, "pending": pending if host.remembers else {}}
 
 
 class MemoriesHere:
@@ -29,6 +37,11 @@ class MemoriesHere:
         if self.host.remembers:
             for i, memory in pending.items():
                 self.host.memories.put(i, exchange.tag, memory)
+
+    def fold(self, exchange: Exchange, block: int, answer: dict[str, Any]) -> Fold:
+        """The fold in a worker's `answer`, whose pending memories are kept."""
+        self.keep(exchange, answer.pop("pending"))
+        return Fold(**{**answer, "block": block, "receipts": [Receipt(*r) for r in answer["receipts"]]})
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """Clients' acknowledged memories by id."""

@@ -27,11 +27,11 @@ from ..contract import MedleyError, RecipeError, Settings, integer, pytree, take
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange
-from ..wire.fold import Fold, Receipt
+from ..wire.fold import Fold
 from .arena import Arena
 from .failures import ATTEMPTS, describe, revive
 from .local import Local
-from .memories import MemoriesHere
+from .memories import MemoriesHere, answer
 
 log = logging.getLogger("medley")
 
@@ -76,8 +76,8 @@ class Job:
 
     Attributes:
         block, ids: the block's number and its clients
-        head: JSON values of the request
-        body: the block's own messages and its clients' memories, a pytree
+        head: JSON values of the request, whose numbers a pytree would take six times as long over
+        body: the clients' own messages and their memories, a pytree
         attempts: the number of workers that have died over it
     """
 
@@ -186,11 +186,11 @@ class ProcessesConnection(MemoriesHere):
             if not busy:
                 break
             done = []
-            for job, answer in self._answers(busy, exchange):
-                if isinstance(answer, MedleyError):
-                    failed[job.block] = answer
+            for job, came in self._answers(busy, exchange):
+                if isinstance(came, MedleyError):
+                    failed[job.block] = came
                 else:
-                    done.append(self._reply(exchange, job, answer))
+                    done.append(self.fold(exchange, job.block, came))
         if failed:
             raise failed[min(failed)]
 
@@ -211,26 +211,13 @@ class ProcessesConnection(MemoriesHere):
         return answers
 
     def _job(self, exchange: Exchange, block: int, common: dict[str, Any]) -> Job:
-        ids, weights = exchange.blocks[block], exchange.weights
-        head = {
-            "round": exchange.round,
-            "number": exchange.number,
-            "method": exchange.method,
-            "ids": ids,
-            "p": [exchange.p[i] for i in ids],
-            "weights": None if weights is None else [weights[i] for i in ids],
-            "common": common,
-            "tolerant": exchange.tolerant,
-            "clip": None if exchange.clip is None else exchange.clip.scales,
-        }
-        each = {i: exchange.each[i] for i in ids if exchange.each}
-        return Job(block, ids, head, {"each": each, "held": self.held(exchange, ids)})
-
-    def _reply(self, exchange: Exchange, job: Job, answer: dict[str, Any]) -> Fold:
-        self.keep(exchange, answer["pending"])
-        receipts = [Receipt(*r) for r in answer["receipts"]]
-        total, buffers, failed = (answer[k] for k in ("total", "buffers", "failed"))
-        return Fold(job.block, receipts, answer["replies"], total, buffers, failed, answer["engines"], answer["within"])
+        ids = exchange.blocks[block]
+        head = vars(own := exchange.of_block(ids)) | {"common": common, "p": [*own.p.items()]}
+        if own.weights is not None:
+            head["weights"] = [*own.weights.items()]
+        if own.clip is not None:
+            head["clip"] = vars(own.clip)
+        return Job(block, ids, head, {"each": head.pop("each"), "held": self.held(exchange, ids)})
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
         """Give the job of a dead worker to a new one. Raises MedleyError when too many have died over it."""
@@ -273,7 +260,8 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
         try:
             head = json.loads(pipe.recv_bytes())
             try:
-                layout = outbox.write(serve(host, head, common, inbox, classes))
+                every, own = common.read(head["common"], {}), inbox.read(head.pop("body"), classes)
+                layout = outbox.write(answer(host, _request({**head, **every, "each": own["each"]}), own["held"]))
             except Exception as e:
                 layout = describe(e)
             pipe.send_bytes(json.dumps(layout).encode())
@@ -281,37 +269,8 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
             return
 
 
-def serve(host: Host, head: dict[str, Any], common: Arena, inbox: Arena, classes: Mapping[str, type]) -> dict[str, Any]:
-    """The answer to one block, with its clients' pending memories, as a pytree.
-
-    Args:
-        head: the JSON values of the request, see `Job`
-        common, inbox: shared memory with the tensors of the request
-    """
-    every, own, ids = common.read(head["common"], {}), inbox.read(head["body"], classes), tuple(head["ids"])
-    weights = None if head["weights"] is None else dict(zip(ids, head["weights"], strict=True))
-    exchange = Exchange(
-        head["round"],
-        head["number"],
-        head["method"],
-        (ids,),
-        every["common"],
-        own["each"],
-        {},
-        dict(zip(ids, head["p"], strict=True)),
-        weights,
-        every["buffers"],
-        head["tolerant"],
-        None if head["clip"] is None else Clip(head["clip"]),
-    )
-    reply, pending = host.serve_block(exchange, 0, own["held"])
-    return {
-        "receipts": [list(r) for r in reply.receipts],
-        "replies": reply.replies,
-        "total": reply.total,
-        "buffers": reply.buffers,
-        "failed": reply.failed,
-        "engines": reply.engines,
-        "within": reply.within,
-        "pending": pending if host.remembers else {},
-    }
+def _request(said: dict[str, Any]) -> Exchange:
+    """The request of JSON values as in `Job`."""
+    (ids,), weights, clip = said["blocks"], said["weights"], said["clip"]
+    said |= {"blocks": (tuple(ids),), "p": dict(said["p"]), "weights": None if weights is None else dict(weights)}
+    return Exchange(**{**said, "clip": None if clip is None else Clip(**clip)})

@@ -23,9 +23,9 @@ from ..contract import MedleyError, RecipeError, Settings, pytree
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
-from ..wire.fold import Fold, Receipt
+from ..wire.fold import Fold
 from .failures import ATTEMPTS, describe, revive
-from .memories import MemoriesHere
+from .memories import MemoriesHere, answer
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ class Actor:
         for block in own:
             try:
                 mine = _moved(pytree.from_bytes(block, self.classes), self.host.device)
-                reply, pending = self.host.serve_block(replace(mine["exchange"], **self.every), 0, mine["held"])
-                answers.append(pytree.to_bytes({**vars(reply), "pending": pending if self.host.remembers else {}}))
+                request = replace(mine["exchange"], **self.every)
+                answers.append(pytree.to_bytes(answer(self.host, request, mine["held"])))
             except Exception as e:
                 return [*answers, describe(e)]
         return answers
@@ -208,7 +208,7 @@ class RayConnection(MemoriesHere):
         while True:
             while free and not failed and at < end:
                 actor, last = free.pop(), at + self._share(end - at)
-                own = [self._request(exchange, block) for block in range(at, last)]
+                own = [self._request(exchange, exchange.blocks[block]) for block in range(at, last)]
                 busy[actor.serve.remote(self.data, common, own)] = actor, range(at, last)
                 at = last
             yield from done
@@ -223,11 +223,13 @@ class RayConnection(MemoriesHere):
                 answers = self.ray.get(ref)
             except self.ray.exceptions.RayError as e:
                 answers = [{"error": "MedleyError", "attributes": {}, "text": self._lost(exchange, blocks, e)}]
-            for block, answer in zip(blocks, answers, strict=False):
-                if isinstance(answer, dict):
-                    failed[block] = revive(answer)
+            for block, came in zip(blocks, answers, strict=False):
+                if isinstance(came, dict):
+                    failed[block] = revive(came)
                 else:
-                    done.append(self._reply(exchange, block, answer))
+                    got = pytree.from_bytes(came, self.classes)
+                    pending = got.pop("pending")
+                    done.append(self.fold(exchange, block, {**_moved(got, self.device), "pending": pending}))
         if failed:
             raise failed[min(failed)]
 
@@ -238,26 +240,8 @@ class RayConnection(MemoriesHere):
         """
         return -(-left // (2 * len(self.actors.actors)))
 
-    def _request(self, exchange: Exchange, block: int) -> bytes:
-        ids, weights = exchange.blocks[block], exchange.weights
-        own = replace(
-            exchange,
-            blocks=(ids,),
-            common={},
-            each={i: exchange.each[i] for i in ids if exchange.each},
-            acked={},
-            p={i: exchange.p[i] for i in ids},
-            weights=None if weights is None else {i: weights[i] for i in ids},
-            buffers=None,
-        )
-        return pytree.to_bytes({"exchange": own, "held": self.held(exchange, ids)})
-
-    def _reply(self, exchange: Exchange, block: int, answer: bytes) -> Fold:
-        got = pytree.from_bytes(answer, self.classes)
-        self.keep(exchange, got.pop("pending"))
-        got = _moved(got, self.device)
-        receipts = [Receipt(*r) for r in got["receipts"]]
-        return Fold(**{**got, "block": block, "receipts": receipts})
+    def _request(self, exchange: Exchange, ids: tuple[int, ...]) -> bytes:
+        return pytree.to_bytes({"exchange": exchange.of_block(ids), "held": self.held(exchange, ids)})
 
     def _lost(self, exchange: Exchange, blocks: range, e: Exception) -> str:
         ids = [i for block in blocks for i in exchange.blocks[block]]

@@ -54,6 +54,13 @@ class Exchange:
         """The name of the memory versions that this exchange makes."""
         return self.round, self.number
 
+    def of_block(self, ids: tuple[int, ...]) -> Exchange:
+        """The part of the request that these clients, a block, do not share with all: without message and buffers."""
+        each = {i: self.each[i] for i in ids if i in self.each}
+        p = {i: self.p[i] for i in ids if i in self.p}
+        weights = None if self.weights is None else {i: self.weights[i] for i in ids if i in self.weights}
+        return replace(self, blocks=(ids,), common={}, each=each, acked={}, p=p, weights=weights, buffers=None)
+
 
 def in_blocks(ids: tuple[int, ...], stack_size: int) -> Blocks:
     """Cut ascending ids into blocks of consecutive ids.
