@@ -23,6 +23,12 @@ All others go through a round; a resumed run has the bits of the first one only 
 two workers take the same way as one; tests/engines/test_stacked.py has the stacks of all methods.
 """
 
+SPLIT = {"scrambled", "lost reply", "resume", "members", "nobody", "server by assignment", "partial"}
+"""Checks of what no problem changes: memories, requests and replies, and who is asked.
+
+`make test` has them on the last of a method's places, a network where it takes one and a stream where it needs one.
+"""
+
 FIRST = {type(m): m for m in reversed(METHODS)}
 """The first of several variants of a method."""
 
@@ -38,12 +44,29 @@ def marks(m: Algorithm[Any, Any], check: Check) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "check", [pytest.param(c, id=f"{m.name}-{c}", marks=marks(m, c)) for m in METHODS for c in checks(m)]
 )
-def test_conformance(check: Check) -> None:
+def test_conformance(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    if check.name in SPLIT:
+        at(check, slice(-1, None), monkeypatch)
     check()
 
 
-def test_the_short_checks_are_checks() -> None:
-    assert {c.name for c in checks(METHODS[0])} > SHORT | LONG
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "check", [pytest.param(c, id=f"{m.name}-{c}") for m in METHODS for c in checks(m) if c.name in SPLIT]
+)
+def test_conformance_elsewhere(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(check, slice(-1), monkeypatch)
+    check()
+
+
+def at(check: Check, which: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave ``check`` these of its method's places."""
+    (subject,) = check.test.args
+    monkeypatch.setattr(subject, "places", subject.places[which])
+
+
+def test_the_names_are_of_checks() -> None:
+    assert {c.name for c in checks(METHODS[0])} > SHORT | LONG | SPLIT
 
 
 def test_the_table_holds_every_public_method() -> None:

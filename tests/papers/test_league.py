@@ -275,6 +275,7 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
     assert p == pytest.approx(2 / 64)
 
 
+@pytest.mark.slow
 def test_each_term_of_the_ablation_is_in_the_method(league: dict[str, Any]) -> None:
     import constants
 

@@ -26,7 +26,7 @@ METHODS = (
 def distance(method: md.Algorithm, codec: Codec | None) -> float:
     pace = md.scenarios.Pace(lr=0.1, epochs=2, batch=None)
     fed = md.Federation(md.problems.LeastSquares(), clients=CLIENTS, pace=pace)
-    r = md.run(method, fed, 100, codec=codec, progress=False)
+    r = md.run(method, fed, 100, codec=codec, eval_every=100, progress=False)
     return float(np.abs(r.x.numpy() - BEST).max())
 
 
