@@ -391,6 +391,7 @@ def test_a_logistic_regression_is_solved_with_its_default_and_with_delta():
         assert error(result, toy.x_star) < 1e-6
 
 
+@pytest.mark.slow
 def test_any_scale_of_the_learning_rates():
     """T of about 0.02, as with the paper's learning rates."""
     toy = md.problems.quadratics(clients=10, d=5, seed=1)
