@@ -26,6 +26,7 @@ def test_quadratics(seed):
         assert error(result, toy.x_star) > 0.1, method.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_logistic(seed):
     toy = md.problems.logistic(clients=10, d=10, mu=1e-3, spread=2.0, seed=seed)
