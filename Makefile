@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
+# Bytecode is kept: without it each worker compiles Medley and rewrites the assertions of all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
@@ -11,9 +13,10 @@ demo: .venv/.ready
 	$(BIN)/python examples/demo.py
 
 # Two workers: the tests are single-threaded, and each worker pays for importing torch once. Each begins with a half of the
-# tests, so that those of one method meet on one worker, and share the run that they compare with.
+# tests, so that those of one method meet on one worker, and share the run that they compare with. Tests marked `shapes` run
+# once, with annotations checked.
 test: .venv/.ready
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(SLOWEST)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not shapes" $(SLOWEST)
 	$(MAKE) --no-print-directory shapes
 
 # Annotations, with the shapes in them, are checked as the code runs: in one pass, since most tests would take twice as long.

@@ -43,6 +43,7 @@ def test_nobody_late_is_fedavg():
         torch.testing.assert_close(run(md.CA2FL(), replies, 8).x, run(md.FedAvg(), None, 8).x, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_it_ends_at_everybodys_optimum_where_fedbuff_ends_at_the_fast_ones():
     """One local step and a small rate: all f_i are quadratic, so that only the weights decide where x comes to rest."""
     ours, buffered = (

@@ -66,6 +66,7 @@ def test_momentum_over_the_pull_is_torchs_sgd():
     assert float((here - theta).norm()) > 1e-3 * float(theta.norm())
 
 
+@pytest.mark.slow
 def test_the_share_leads_to_the_minimum_and_a_number_elsewhere():
     toy = md.problems.quadratics(6, d=5)
     fed = federation(toy, 0.5, **UNEQUAL)

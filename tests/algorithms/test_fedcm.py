@@ -67,6 +67,7 @@ def test_of_single_steps_it_is_server_momentum():
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
 
+@pytest.mark.slow
 def test_its_fixed_point_is_fedavgs_at_a_smaller_rate():
     # Where x rests, Δ is 0 and clients descend at the rate α·lr: less drift than FedAvg, but drift.
     toy, alpha = md.problems.quadratics(4, d=4), 0.2

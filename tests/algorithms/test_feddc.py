@@ -68,7 +68,7 @@ def test_clients_of_equal_size_are_not_scaled():
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_finds_the_minimum(scaled):
     toy = md.problems.quadratics(6, d=5)
     result = run(md.FedDC(8.0, scaled), federation(toy, 0.5, **UNEQUAL), 200, eval_every=200)

@@ -50,6 +50,7 @@ def test_c_is_the_mean_of_all_c(lossy, tmp_path):
     assert float((server.c - total).norm()) < 1e-14 < float(total.norm())
 
 
+@pytest.mark.slow
 def test_it_stays_as_near_to_the_optimum_as_the_perturbation_is_long():
     toy = md.problems.quadratics(5, d=5)
     fed = federation(toy, 0.6, **UNEQUAL)

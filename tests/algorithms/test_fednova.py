@@ -93,6 +93,7 @@ def test_when_aware_of_lr_its_error_is_of_the_order_of_lr():
     assert 8 < errors[1] / errors[2] < 12
 
 
+@pytest.mark.slow
 def test_unequal_lr_leave_the_papers_form_far_off():
     toy = md.problems.quadratics(8)
     fed = federation(toy, lr=[0.1, 0.01] * 4, epochs=[3, 8] * 4)

@@ -52,6 +52,7 @@ def test_weight_decay_and_clipping_hold_at_the_perturbed_point():
     assert float((a - b).norm()) < 1e-9 < 1e-2 < float((b - free).norm())
 
 
+@pytest.mark.slow
 def test_it_stays_as_near_to_the_optimum_as_the_perturbation_is_long():
     toy = md.problems.quadratics(5, d=5)
     fed = federation(toy, 0.6, **UNEQUAL)

@@ -7,7 +7,7 @@ import pytest
 import medley as md
 from support.oracles import error, federation, run
 
-SEEDS = [s if s < 2 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
+SEEDS = [s if s < 1 else pytest.param(s, marks=pytest.mark.slow) for s in range(10)]
 
 
 def unequal(toy, low, high):
@@ -26,6 +26,7 @@ def test_quadratics(seed):
         assert error(result, toy.x_star) > 0.1, method.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_logistic(seed):
     toy = md.problems.logistic(clients=10, d=10, mu=1e-3, spread=2.0, seed=seed)

@@ -462,7 +462,7 @@ def test_reference_counts_on_large_data(name, rounds, hessians, monkeypatch):
     assert abs(last["hessians"] - hessians) <= 1
 
 
-@pytest.mark.parametrize("mu", [0, 1e-6, 1e-4])
+@pytest.mark.parametrize("mu", [1e-6, *(pytest.param(mu, marks=pytest.mark.slow) for mu in (0, 1e-4))])
 def test_rounding_where_no_pair_is_left_to_send(mu):
     """Clients of fewer rows than columns: ρ would be μ, and what 8 bits took off the pairs is more."""
     r = torch.Generator().manual_seed(0)
@@ -482,7 +482,7 @@ def test_pairs_are_one_number_or_one_a_client():
             md.run(md.SHED(pairs=pairs), fed, 1, progress=False)
 
 
-@pytest.mark.parametrize("off", [30, 300, 3000])
+@pytest.mark.parametrize("off", [300, *(pytest.param(off, marks=pytest.mark.slow) for off in (30, 3000))])
 def test_codes_give_way_where_one_direction_drowns_the_others(off):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))

@@ -9,8 +9,10 @@ import pytest
 import medley as md
 from medley import recipe
 from medley.contract.algorithm import Algorithm
-from medley.contract.needs import Need
 from medley.testing import Check, checks
+from medley.testing.method_runs import Subject
+from medley.testing.toys import PER_TASK
+from medley.wire.codecs import Cast
 from support.methods import METHODS
 
 SHORT = {"card", "partial", "one client", "narrow codec"}
@@ -23,27 +25,60 @@ All others go through a round; a resumed run has the bits of the first one only 
 two workers take the same way as one; tests/engines/test_stacked.py has the stacks of all methods.
 """
 
+SPLIT = {"scrambled", "lost reply", "resume", "members", "nobody", "server by assignment", "partial", "one client"}
+"""Checks of what no problem changes: memories, requests and replies, and who is asked.
+
+`make test` has them on the last of a method's places, a network where it takes one and a stream where it needs one.
+"""
+
 FIRST = {type(m): m for m in reversed(METHODS)}
 """The first of several variants of a method."""
 
 
 def marks(m: Algorithm[Any, Any], check: Check) -> list[pytest.MarkDecorator]:
     long = check.name in LONG or (FIRST[type(m)] is not m and check.name not in SHORT)
-    # A narrow codec is tried in float64, where networks are not; either way all that a method declares is called.
-    network = m.shares() is not None or Need.NETWORK in m.requires()
-    shapes = check.name == ("one client" if network else "narrow codec")
+    # What the battery itself declares, on one method; `test_all_that_a_method_declares_is_called` has the methods.
+    shapes = m.name == "SCAFFOLD" and check.name in ("narrow codec", "one client")
     return [pytest.mark.slow] * long + [pytest.mark.shapes] * shapes
 
 
 @pytest.mark.parametrize(
     "check", [pytest.param(c, id=f"{m.name}-{c}", marks=marks(m, c)) for m in METHODS for c in checks(m)]
 )
-def test_conformance(check: Check) -> None:
+def test_conformance(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    if check.name in SPLIT:
+        at(check, slice(-1, None), monkeypatch)
     check()
 
 
-def test_the_short_checks_are_checks() -> None:
-    assert {c.name for c in checks(METHODS[0])} > SHORT | LONG
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "check", [pytest.param(c, id=f"{m.name}-{c}") for m in METHODS for c in checks(m) if c.name in SPLIT]
+)
+def test_conformance_elsewhere(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(check, slice(-1), monkeypatch)
+    check()
+
+
+def at(check: Check, which: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave ``check`` these of its method's places."""
+    (subject,) = check.test.args
+    monkeypatch.setattr(subject, "places", subject.places[which])
+
+
+@pytest.mark.shapes
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_all_that_a_method_declares_is_called(method: Algorithm[Any, Any]) -> None:
+    """Two clients and a codec: a short run, since under the checks of annotations each call takes long."""
+    subject = Subject(method)
+    place = (subject.exact or subject.places)[-1]
+    rounds = None if place.stream is None else PER_TASK + 1
+    result = subject.run(place.federation([1, 3]), rounds, codec=Cast("float32"))
+    assert {e.client for e in result.ledger} == {0, 1}
+
+
+def test_the_names_are_of_checks() -> None:
+    assert {c.name for c in checks(METHODS[0])} > SHORT | LONG | SPLIT
 
 
 def test_the_table_holds_every_public_method() -> None:

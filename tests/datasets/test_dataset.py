@@ -97,6 +97,7 @@ def test_take_draws_without_replacement(n: int, m: int, seed: int) -> None:
     assert d.keys["i"].tolist() == d.X[:, 0].tolist()
 
 
+@pytest.mark.slow
 def test_take_is_uniform() -> None:
     """2,000 draws of 3 of 10: each row's count is binomial with mean 600 and standard deviation 20.5."""
     count = np.zeros(10)

@@ -14,6 +14,7 @@ from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines.fused import products, span
 from medley.engines.fused.engine import Fused
+from support.pairs import crossed
 
 SIZES = (5, 11, 4, 7, 6, 9, 14)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 2, 2, 1, 2, 3, 1]
@@ -83,8 +84,7 @@ def both(method: Algorithm[Any, Any], fed: md.Federation, **more: Any) -> tuple[
     return md.run(method, fed, engine="seq", **options), md.run(method, fed, engine="fused", **options)
 
 
-@pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "pace"), crossed(PROBLEMS, PACES))
 def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
     fed = federation(name, **PACES[pace])
     # A pull and a shift, which round 2 has, and T of steps that fade under a pull.
@@ -131,8 +131,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(("name", "pace"), crossed(WIDE, PACES))
 def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, spans: list[list[int]]):
     longer = {"steps": [40, 50, 30, 60, 1, 40, 50]} if "steps" in PACES[pace] else {}
     fed = federation(name, WIDE, **({"epochs": [6, 9, 4, 8, 1, 7, 5]} | PACES[pace] | longer))

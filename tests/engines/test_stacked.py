@@ -14,6 +14,7 @@ from medley import engines
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import stacked
+from support.pairs import crossed
 
 SIZES = (5, 11, 4, 7, 6, 9, 14)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 2, 2, 1, 2, 3, 1]
@@ -121,8 +122,7 @@ def agree(method: Algorithm[Any, Any], fed: md.Federation, rounds: int = 2) -> N
     assert (a.settings["engine"], b.settings["engine"]) == ("seq", "seq and stacked" if again else "stacked")
 
 
-@pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "pace"), crossed(PROBLEMS, PACES))
 def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
     if (name, pace) == ("attention", "adam"):
         pytest.skip("attention does not depend on the bias of its keys, and Adam divides rounding by rounding there")

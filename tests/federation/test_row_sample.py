@@ -31,8 +31,13 @@ def sites(weighted: bool = False, sizes: tuple[int, ...] = (1, 7, 40, 300)) -> l
 X0 = torch.linspace(-1, 1, 9, dtype=F64)
 
 
-@pytest.mark.parametrize("weights", ["size", "uniform"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("weights", "weighted"),
+    [
+        ("uniform", True),
+        *(pytest.param(*p, marks=pytest.mark.slow) for p in (("size", False), ("size", True), ("uniform", False))),
+    ],
+)
 def test_its_mean_is_the_loss_and_its_error_the_deviation(weights: Any, weighted: bool) -> None:
     fed = md.Federation(md.problems.Softmax(mu=0.1), clients=sites(weighted), weights=weights, classes=3)
     exact = fed.draw(0).evaluate(X0)["loss"]

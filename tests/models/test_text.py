@@ -96,7 +96,11 @@ def test_text_cnn_takes_the_maximum_over_windows_of_words() -> None:
 
 @pytest.mark.parametrize(
     ("model", "lr"),
-    [(models.lstm(12, 2, 8, 16), 2.0), (models.gru(12, 2, 8, 16), 1.0), (models.text_cnn(12, 2, 8, channels=8), 0.5)],
+    [
+        (models.lstm(12, 2, 8, 16), 2.0),
+        pytest.param(models.gru(12, 2, 8, 16), 1.0, marks=pytest.mark.slow),
+        pytest.param(models.text_cnn(12, 2, 8, channels=8), 0.5, marks=pytest.mark.slow),
+    ],
 )
 def test_a_federation_learns_from_tokens(model: nn.Module, lr: float) -> None:
     X, y = sentences(240)

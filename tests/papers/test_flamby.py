@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from support.scripts import in_a_child
 
 SCRIPT = Path(__file__).parents[2] / "papers" / "flamby" / "tuned.py"
 
 
 def test_the_command_knows_the_leagues_methods(tmp_path: Path) -> None:
-    asked = [sys.executable, str(SCRIPT), "--methods", "Nobody", "--out", str(tmp_path / "runs.jsonl")]
-    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "Nobody" in done.stderr
-    assert "FedNorton" in done.stderr
+    asked = [str(SCRIPT), "--methods", "Nobody", "--out", str(tmp_path / "runs.jsonl")]
+    script = f"""
+import contextlib, os, runpy, sys
+os.chdir({str(tmp_path)!r})
+for name, module in list(sys.modules.items()):
+    if "/papers/" in (getattr(module, "__file__", None) or ""):
+        del sys.modules[name]
+sys.argv, sys.path = {asked!r}, [{str(SCRIPT.parent)!r}, *(p for p in sys.path if "/papers" not in p)]
+with contextlib.redirect_stderr(sys.stdout):
+    try:
+        runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+    except SystemExit as e:
+        print("ended with", e.code)
+"""
+    said = in_a_child(script)
+    assert "ended with 2" in said
+    assert "Nobody" in said
+    assert "FedNorton" in said

@@ -246,6 +246,7 @@ def test_an_asynchronous_run_has_as_many_replies(league: dict[str, Any]) -> None
     assert run.rounds_of("digits-softmax-dirichlet", entrants["FedAvg"]) == 40
 
 
+@pytest.mark.slow
 def test_a_changed_constant_is_compared_on_the_same_seeds(
     league: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
     assert p == pytest.approx(2 / 64)
 
 
+@pytest.mark.slow
 def test_each_term_of_the_ablation_is_in_the_method(league: dict[str, Any]) -> None:
     import constants
 

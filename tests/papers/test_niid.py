@@ -53,7 +53,7 @@ def test_scaffold_learns_under_momentum_with_two_labels_a_client(niid: Any) -> N
     assert result.summary["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("share", "same"), [(None, True), (0.5, False)])
+@pytest.mark.parametrize(("share", "same"), [pytest.param(None, True, marks=pytest.mark.slow), (0.5, False)])
 def test_where_the_variates_begin_matters_to_a_part_of_the_clients_only(
     niid: Any, monkeypatch: pytest.MonkeyPatch, share: float | None, same: bool
 ) -> None:

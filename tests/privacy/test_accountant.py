@@ -57,6 +57,7 @@ def test_opacus_by_its_accountant_of_random_variables() -> None:
     assert 0.995 * 6.777395712150674 < found < 6.777395712150674
 
 
+@pytest.mark.slow
 def test_tff_finds_the_clients_of_a_round() -> None:
     """TFF's tutorial on EMNIST's 3,383 clients: for (2, 1e-5) over 100 rounds 120 a round, with z = 0.01 a client."""
     needed = next(

@@ -209,7 +209,7 @@ def budget_without_an_end(patch: pytest.MonkeyPatch) -> None:
 STEPS = "test_noise_is_fresh_in_every_step_in_every_round_and_at_every_client"
 
 PLANTED: list[Any] = [
-    pytest.param(noise_per_client, "private", "test_noise_belongs_to_the_sum", marks=pytest.mark.slow),
+    (noise_per_client, "private", "test_noise_belongs_to_the_sum"),
     (clip_after_the_mean, "private", "test_sensitivity"),
     (half_the_rate, "private", "test_history_has_the_account_of_what_was_drawn"),
     (one_vector_only, "private", "test_fields_are_bounded_together"),
@@ -241,6 +241,7 @@ PLANTED: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "file", "test"), PLANTED, ids=lambda v: getattr(v, "__name__", v))
 def test_a_planted_bug_is_caught(plant: Plant, file: str, test: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -94,6 +94,7 @@ def moved(
     return md.run(method, fed, rounds=rounds, seed=seed, transport=transport, progress=False).x
 
 
+@pytest.mark.slow
 def test_noise_belongs_to_the_sum() -> None:
     """Its standard deviation is z·C/n whether 4 or 400 clients take part, and if none does."""
     for targets, rule in (([0.0] * 400, None), ([0.0] * 400, 0.01), ([0.0] * 400, md.scenarios.Bernoulli(1e-9))):

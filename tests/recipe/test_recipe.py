@@ -425,12 +425,12 @@ def test_a_network_that_no_message_carries_is_refused_before_it_is_made(sizes: s
     """The first took 256 GB before anything was said."""
     resource = pytest.importorskip("resource")
     text = f'[problem]\nkind = "Network"\nmodel = "mlp"\n{sizes}\n[data]\nname = "digits"\nflatten = true\n'
-    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
         md.RecipeError, match=r"recipe: problem: the network would have a part of .*choose smaller sizes"
     ):
         recipe.loads(f'{text}[partition]\nkind = "IID"\nclients = 2\n').federation()
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # kB
 
 

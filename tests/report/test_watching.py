@@ -57,6 +57,7 @@ def test_the_page_and_its_view(run: Path) -> None:
                 urllib.request.urlopen(request)
 
 
+@pytest.mark.slow
 def test_watch_waits_for_a_run_that_has_not_begun(tmp_path: Path, run: Path) -> None:
     folder = tmp_path / "later"
     command = [sys.executable, "-c", "from medley.cli import app; app()", "watch", str(folder), "--port", "0"]

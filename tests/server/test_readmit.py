@@ -46,7 +46,7 @@ def test_scaffolds_c_is_the_mean_of_the_c_i(participation: float | None, tmp_pat
     assert [(e.round, e.client) for e in asked] == [(9, i) for i in range(5)]
 
 
-@pytest.mark.parametrize("flows", ["client", "server"])
+@pytest.mark.parametrize("flows", ["client", pytest.param("server", marks=pytest.mark.slow)])
 def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None:
     fed, q = federation(0.6)
     method = md.FedNorton(flows=flows)  # type: ignore[arg-type]

@@ -216,6 +216,7 @@ def test_recurrent_layers_keep_references_to_their_weights(kind: str, tmp_path: 
     assert torch.equal(md.run(md.FedAvg(), federation(), 4, resume=tmp_path / "half", progress=False).x, whole.x)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_compiled_module_is_the_module():
     torch.manual_seed(0)

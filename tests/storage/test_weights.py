@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
+import subprocess  # noqa: F401 - a structure that is not loaded names it
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import nn
 
 import medley as md
 from medley.storage import modules
+from support.scripts import in_a_child
 
 
 class Net(nn.Module):
@@ -191,14 +191,18 @@ def test_a_process_that_has_not_imported_the_class_runs_none_of_its_code(
     ran: tuple[md.Federation, md.Result, Path],
 ) -> None:
     _, _, folder = ran
-    code = (
-        "import sys, medley as md\n"
-        f"r = md.Result.load({str(folder)!r})\n"
-        f"assert r.model is None and not [m for m in sys.modules if {__name__!r} in m]\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "first, or give Result.load(folder, module=...)" in done.stderr
+    code = f"""
+import logging, sys
+here = lambda: [name for name in sys.modules if {__name__!r} in name]
+for name in here():
+    del sys.modules[name]
+import medley as md
+logging.getLogger("medley").addHandler(logging.StreamHandler(sys.stdout))
+print(md.Result.load({str(folder)!r}).model, here())
+"""
+    said = in_a_child(code)
+    assert "first, or give Result.load(folder, module=...)" in said
+    assert said.endswith("None []\n")
     assert md.Result.load(folder, module=Net()).model is not None
     with pytest.raises(md.WireError, match="another network"):
         md.Result.load(folder, module=Net(hidden=3))

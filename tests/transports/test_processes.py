@@ -290,6 +290,7 @@ def test_ctrl_c_reaches_everybody_and_only_the_parent_answers() -> None:
         assert not any(map(alive, workers))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_end_when_the_parent_is_killed() -> None:
     with program() as (p, workers):

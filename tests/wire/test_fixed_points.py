@@ -14,31 +14,32 @@ CLIENTS = [(RNG.normal(size=(n, 3)) + np.eye(3).repeat(n // 3, 0) * 2, RNG.norma
 BEST = np.linalg.solve(sum(x.T @ x for x, _ in CLIENTS), sum(x.T @ y for x, y in CLIENTS))
 
 METHODS = (
-    md.SCAFFOLD(),
-    md.FedDyn(alpha=1.0),
-    md.FedDC(alpha=1.0),
-    md.FedADMM(prox=1.0, server_lr="share"),
-    md.FedNorton(),
-    md.FedNorton(flows="client"),
+    (md.SCAFFOLD(), 60),
+    (md.FedDyn(alpha=1.0), 100),
+    (md.FedDC(alpha=1.0), 60),
+    (md.FedADMM(prox=1.0, server_lr="share"), 100),
+    (md.FedNorton(), 40),
+    (md.FedNorton(flows="client"), 40),
 )
+"""Methods, and rounds in which they get within 1e-7 of the optimum."""
 
 
-def distance(method: md.Algorithm, codec: Codec | None) -> float:
+def distance(method: md.Algorithm, rounds: int, codec: Codec | None) -> float:
     pace = md.scenarios.Pace(lr=0.1, epochs=2, batch=None)
     fed = md.Federation(md.problems.LeastSquares(), clients=CLIENTS, pace=pace)
-    r = md.run(method, fed, 100, codec=codec, progress=False)
+    r = md.run(method, fed, rounds, codec=codec, eval_every=rounds, progress=False)
     return float(np.abs(r.x.numpy() - BEST).max())
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.name}{' at clients' * (str(m).count('client') > 0)}")
-def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorithm) -> None:
-    plain = distance(method, None)
+@pytest.mark.parametrize(("method", "rounds"), METHODS, ids=str)
+def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorithm, rounds: int) -> None:
+    plain = distance(method, rounds, None)
     assert plain < 1e-7
     for codec in (Delta(), TwoWay(down=Plain())):
-        assert distance(method, codec) < 2 * plain + 1e-12, codec
+        assert distance(method, rounds, codec) < 2 * plain + 1e-12, codec
     # The model goes down in float16: its rounding is all that is left.
     for codec in (Cast(), TwoWay()):
-        assert distance(method, codec) < 2.0**-11, codec
+        assert distance(method, rounds, codec) < 2.0**-11, codec
 
 
 @pytest.mark.parametrize("inner", [Quantise(), Quantise(3), Quantise(4, "stochastic"), Cast()], ids=str)
