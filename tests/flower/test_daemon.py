@@ -40,7 +40,7 @@ class Scripted(FleetNode):
 
     def __init__(self, *looks: Any) -> None:
         self.looks, self.sent, self.active, self.refuse = list(looks), {}, 0, []
-        self.said: list[str] = []
+        self.said, self.takes = list[str](), True
         self.known = {m.metadata.message_id: m for m in looks if isinstance(m, Message)}
         self.node: Resident | None = None
 
@@ -78,10 +78,11 @@ class Scripted(FleetNode):
     def context(self, run: int, node_config: Any) -> Context:
         return Context(run, 7, dict(node_config), RecordDict(), {})
 
-    def push(self, parcel: Parcel, reply: Message, seconds: float) -> None:
+    def push(self, parcel: Parcel, reply: Message, seconds: float) -> bool:
         if self.refuse:
             raise self.refuse.pop(0)
         self.sent[parcel.id] = reply
+        return self.takes
 
 
 def served(fleet: Scripted, app: Callable[..., Message], folder: Path) -> Resident:
@@ -164,6 +165,13 @@ def test_a_node_whose_process_was_killed_leaves_for_a_moment(tmp_path: Path, mon
     served(busy, echo, tmp_path)
     assert busy.said == ["activate 7", "deactivate", "close"]
     assert "m3" in busy.sent
+
+    (tmp_path / "node").write_text("7")
+    (tmp_path / "message").write_bytes(b"m4")
+    late = Scripted(message(5))  # the reply to m4 was announced and not sent, and the SuperLink takes no other
+    late.known["m4"], late.takes = message(4), False
+    served(late, echo, tmp_path)
+    assert late.said == ["activate 7", "deactivate", "activate None", "deactivate", "close"]
 
 
 def test_sigterm_ends_a_node_after_its_answer_and_at_the_second_time_at_once(tmp_path: Path) -> None:

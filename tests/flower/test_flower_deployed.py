@@ -164,6 +164,32 @@ def test_a_node_that_was_killed_answers_when_it_starts_again(there: Deployment) 
     same(md.Result.load(there.folder / "killed_run"), r)
 
 
+def test_a_node_that_dies_between_announcing_and_sending_its_answer_is_asked_again(there: Deployment) -> None:
+    """The SuperLink takes no second reply to a message, and would miss the first one for three minutes."""
+    r = recipe.Recipe({**LOGISTIC, "methods": [{"kind": "SCAFFOLD"}]})
+    there.app(r)
+    (there.folder / "mortal.py").write_text(
+        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\nfrom medley.flower.fleet import FleetNode\n"
+        "call, kinds = FleetNode._call, []\n"
+        "def called(self, name, request):\n"
+        "    out = call(self, name, request)\n"
+        "    kinds.extend(m.metadata.message_type for m in getattr(out, 'messages_list', ()))\n"
+        "    if name == 'PushMessages' and kinds and kinds[-1] == 'evaluate' and Path('kill').exists():\n"
+        "        Path('kill').unlink(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return out\n"
+        "FleetNode._call = called\n"
+        "def data(context):\n"
+        "    return last_client()\n"
+    )
+    (there.folder / "kill").touch()
+    with there.node(0), there.node(1), there.node(2, "--data=mortal.py", again=True):
+        same(there.result("announced_run", timeout=120), r)
+    assert not (there.folder / "kill").exists()
+    seen = [e["clients"] for e in events.read(there.folder / "announced_run") if e.get("event") == "awaited"]
+    assert seen[-1] == []
+    assert [2] in seen
+
+
 def test_the_trial_shows_what_it_does_and_leaves_a_result_and_no_process(tmp_path: Path) -> None:
     """From `medley deploy init` to the result in 60 s, on idle cores."""
     folder, port, begun = tmp_path / "trial", ports(), time.monotonic()

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable import inflatable_object
-from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
 
 from support import bench  # noqa: F401  Flower's task identity, which messages want
 
@@ -65,7 +65,31 @@ def test_the_server_waits_shortly_too() -> None:
             assert pull_objects(["a", "b"], pulled) == {"a": b"there", "b": b"there"}
             return []
 
+        def get_node_ids(self) -> list[int]:
+            return [100]
+
     begun = time.monotonic()
-    assert flwr_api.pull(Grid(), ["m"], begun + 60) == []  # type: ignore[arg-type]
+    assert flwr_api.pull(Grid(), ["m"], begun + 60, [100]) == []  # type: ignore[arg-type]
     assert looks == {"a": LATE + 1, "b": LATE + 1}
     assert time.monotonic() - begun < 1.5
+
+
+def test_an_announced_reply_is_given_up_as_soon_as_its_node_is_gone() -> None:
+    def never(name: str) -> bytes:
+        raise ObjectUnavailableError(name)
+
+    class Grid:
+        looks = 0
+
+        def pull_messages(self, ids: list[str]) -> list[Message]:
+            with pytest.raises(ObjectPullError):
+                pull_objects(["a"], never)
+            return []
+
+        def get_node_ids(self) -> list[int]:
+            self.looks += 1
+            return [100, 101] if self.looks < 3 else [100]
+
+    grid = Grid()
+    assert flwr_api.pull(grid, ["m"], time.monotonic() + 600, [100, 101]) == []  # type: ignore[arg-type]
+    assert grid.looks == 3

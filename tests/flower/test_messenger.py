@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,51 +29,34 @@ class Grid:
         return [100, 101]
 
 
-class Clock:
-    """Time that passes in pauses only, and the timer that it sets off."""
-
-    def __init__(self) -> None:
-        self.now, self.due, self.call = 0.0, math.inf, lambda: None
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        if self.now >= self.due:
-            self.due = math.inf
-            self.call()
-
-    def timer(self, after: float, call: Any) -> Any:
-        self.due, self.call = self.now + after, call
-        return SimpleNamespace(start=lambda: None, cancel=lambda: setattr(self, "due", math.inf))
-
-
-@pytest.mark.parametrize(("usual", "named"), [(0.0, True), (5.0, False)])
+@pytest.mark.parametrize(("usual", "named"), [(0.0, True), (50.0, False)])
 def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     usual: float, named: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, answer = Clock(), sealed(b"x")
-    late = {"m0": 0.0, "m1": 1.0}
+    begun, told, answer = time.monotonic(), list[dict[str, Any]](), sealed(b"x")
+    warned = lambda: "waits" in caplog.text if named else bool(told)
 
-    def pull(grid: Any, waiting: Any, until: float) -> list[Reply]:
-        there = [m for m in waiting if clock.now > late[m]]
-        return [Reply(m, answer, 1, 0, "") for m in there]
+    def pull(grid: Any, waiting: Any, until: float, nodes: Any) -> list[Reply]:
+        return [Reply(m, answer, 1, 0, "") for m in waiting if m == "m0" or warned()]
 
     monkeypatch.setattr(flwr_api, "records", lambda letter: letter)
     monkeypatch.setattr(flwr_api, "size", lambda content: 1)
     monkeypatch.setattr(flwr_api, "push", lambda grid, kind, content, ttl: {f"m{n - 100}": n for n in content})
     monkeypatch.setattr(flwr_api, "pull", pull)
+    monkeypatch.setattr(messenger, "NAMED", 0.1)
     monkeypatch.setattr(messenger, "LONG", 0.4)
-    monkeypatch.setattr(messenger, "time", clock)
-    monkeypatch.setattr(messenger, "Timer", clock.timer)
     p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
     p.nodes, p._usual = {0: 100, 1: 101}, usual
+    p.events = lambda event, **values: told.append(values)
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
     said = [r.getMessage() for r in caplog.records]
     assert said == (["waits for clients [1], for 0 s so far and 60 s at most"] if named else [])
-    assert 1.0 < p._usual < 1.2
+    assert told[0]["clients"] == [1]
+    assert told[-1] == {"clients": [], "since": told[0]["since"]}
+    assert ("waited" in told[-2]) == named
+    assert p._usual >= (0.4 if named else 0.1)
+    assert p._usual <= time.monotonic() - begun
 
 
 def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_named(

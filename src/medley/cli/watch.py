@@ -74,7 +74,7 @@ def status(
     for c in v.clients[:100]:
         ago = "" if c.answered is None else f"{max(0.0, time.time() - c.answered):.0f} s ago"
         numbers = ("", "", "") if c.round is None else (str(c.round), str(c.down), str(c.up))
-        table.add_row(str(c.client), c.standing, ago, *numbers, Text(c.why))
+        table.add_row(Text(c.name or str(c.client)), c.standing, ago, *numbers, Text(c.why))
     show(table)
     if len(v.clients) > 100:
         show(f"and {len(v.clients) - 100} clients more")

@@ -158,11 +158,15 @@ class Resident:
             known = int(self.badge.read_text(encoding="utf-8"))
         number = self.fleet.activate(known)
         if killed and not self.inbox.exists():
-            self.fleet.deactivate()
-            self._stop.wait(ABSENCE)
-            number = self.fleet.activate()
+            number = self._absent()
         _keep(self.badge, str(number).encode())
         log.info("connected to %s as node %d", self.fleet.superlink, number)
+
+    def _absent(self) -> int:
+        """Leave the SuperLink for a moment. Returns Flower's id of the node that came back."""
+        self.fleet.deactivate()
+        self._stop.wait(ABSENCE)
+        return self.fleet.activate()
 
     def _resume(self) -> None:
         """Answer the message that was in hand when the process ended, or the connection."""
@@ -175,16 +179,18 @@ class Resident:
             self.inbox.unlink(missing_ok=True)
             return
         log.info("run %d: takes up %s again", parcel.run, parcel.kind)
-        self._handle(parcel)
+        if not self._handle(parcel):
+            # The process before this one may have announced the reply and not sent it: the server waits in vain.
+            _keep(self.badge, str(self._absent()).encode())
 
-    def _handle(self, parcel: Parcel) -> None:
-        """Answer one message. A failure is the answer, and the node goes on."""
-        begun = time.monotonic()
+    def _handle(self, parcel: Parcel) -> bool:
+        """Answer one message. A failure is the answer, and the node goes on. Returns False as `FleetNode.push` does."""
+        begun, taken = time.monotonic(), True
         try:
             if self._ready is None or self._ready[0] != parcel.id:
                 self._ready = parcel.id, self._answer(parcel)
             answered = time.monotonic()
-            self.fleet.push(parcel, self._ready[1], answered - begun)
+            taken = self.fleet.push(parcel, self._ready[1], answered - begun)
             seconds = answered - begun, time.monotonic() - answered
             log.debug("run %d: %s: pull and answer %.3f s, push %.3f s", parcel.run, parcel.kind, *seconds)
         except RunOver:
@@ -196,6 +202,7 @@ class Resident:
         if (self.folder / LEFT).exists():
             log.info("leaves: this was its last answer")
             self._until = time.monotonic() + LINGER
+        return taken
 
     def _answer(self, parcel: Parcel) -> Message:
         """The reply to a message; where it cannot be read or the app fails, a reply that says so."""

@@ -183,8 +183,12 @@ class FleetNode:
         message.metadata.__dict__["_message_id"] = parcel.id
         return message
 
-    def push(self, parcel: Parcel, reply: Message, seconds: float) -> None:
-        """Send the reply to a message, and let the SuperLink forget the message's content."""
+    def push(self, parcel: Parcel, reply: Message, seconds: float) -> bool:
+        """Send the reply to a message, and let the SuperLink forget the message's content.
+
+        Returns False if the SuperLink wants nothing of the reply: it has it all, or it takes none to this message any
+        more.
+        """
         from flwr.app.message import remove_content_from_message
         from flwr.common.serde import message_to_proto
         from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -208,6 +212,7 @@ class FleetNode:
             inflatable_utils.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
         done = ConfirmMessageReceivedRequest(node=self._node, run_id=parcel.run, message_object_id=parcel.id)
         self._call("ConfirmMessageReceived", done)
+        return bool(told.objects_to_push)
 
     def context(self, run: int, node_config: Mapping[str, Any]) -> Context:
         """Flower's context for a run: the app's run config with the run's own settings, and this node's config."""

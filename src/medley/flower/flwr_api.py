@@ -8,9 +8,9 @@ between two looks for an object. `medley.flower.fleet` takes the Fleet API.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -38,6 +38,9 @@ Flower waits for 1 s: an exchange with one node took 0.63 s in the mean instead 
 
 AGAIN_AT_MOST = 0.5
 """The longest pause in seconds between two looks for an object; Flower's own reaches 10."""
+
+ABSENT = 0.5
+"""Seconds between two looks whether the nodes are there whose replies were announced."""
 
 BROKEN = (1, 2, 6, 7, CRASHED)
 """Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
@@ -90,27 +93,38 @@ def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -
     return {m: node for m, node in zip(ids, content, strict=True) if m}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Until:
-    """Flower's ``max_time`` as a moment, at which the pulls of all messages of one look end."""
+    """Flower's ``max_time`` as a condition, on which the pulls of all messages of one look end."""
 
     moment: float
+    gone: Callable[[], bool]
+    looked: float = field(default_factory=time.monotonic)
 
     def __le__(self, waited: float) -> bool:  # Flower asks waited >= max_time
-        return time.monotonic() >= self.moment
+        if time.monotonic() >= self.moment:
+            return True
+        if time.monotonic() < self.looked + ABSENT:
+            return False
+        self.looked = time.monotonic()
+        return self.gone()
 
 
-def pull(grid: Grid, messages: Iterable[str], until: float) -> list[Reply]:
+def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[int]) -> list[Reply]:
     """The replies that have arrived to these messages.
 
+    A node announces a reply before it sends the content, and may die in between. Then the reply is an error, as soon as
+    the SuperLink misses one of the nodes.
+
     Args:
-        until: the moment of ``time.monotonic`` until which a reply's content is waited for. A node announces a reply
-            before it sends the content, and may die in between; then the reply is an error
+        until: the moment of ``time.monotonic`` until which a reply's content is waited for
+        nodes: the nodes that the replies come from
     """
+    gone = lambda: not {*nodes} <= {*grid.get_node_ids()}
     from flwr.supercore.inflatable.inflatable_utils import pull_objects as used
 
     # Flower's grid has no setting for them: it would wait for two hours, in pauses of 10 s.
-    times = {"max_time": _Until(until), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
+    times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
     cast(dict[str, Any], used.__kwdefaults__).update(times, max_tries_per_object=None)
     return [_reply(m) for m in grid.pull_messages(list(messages))]
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, WireError
@@ -31,8 +31,11 @@ POLL = 0.2
 SOON = 5.0
 """Seconds after which missing clients are named at the start of a run."""
 
+NAMED = 5.0
+"""Seconds between two looks at whom an exchange waits for, which the run's folder then has."""
+
 LONG = 10.0
-"""Seconds after which an exchange names the clients that it waits for; twice what the one before took, if more."""
+"""Seconds after which an exchange warns of the clients that it waits for; twice what the one before took, if more."""
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
@@ -67,6 +70,8 @@ class Messenger:
         """Whether clients may leave."""
         self.leaving: set[int] = set()
         """Clients whose last answer has come."""
+        self.events: Callable[..., object] = lambda event, **values: None
+        """Takes an event of the run, and its values."""
         self.note: Callable[[], object] = lambda: None
         """Is called when a client leaves."""
         self._aside: set[int] = set()
@@ -222,10 +227,21 @@ class Messenger:
                 self._leaves(ids[node])
         return out
 
-    def _name(self, nodes: Collection[int], waited: float) -> None:
-        """Log which clients an exchange waits for."""
-        ids = sorted(i for i, node in self.nodes.items() if node in nodes)
-        log.warning("waits for clients %s, for %.0f s so far and %.0f s at most", ids, waited, self.timeout)
+    def _name(self, nodes: Callable[[], Collection[int]], done: Event) -> None:
+        """Say among the run's events whom an exchange waits for, and warn once it takes long; until it is ``done``."""
+        begun, since, told = time.monotonic(), round(time.time(), 3), list[int]()
+        patience, waited = max(LONG, 2 * self._usual), 0.0
+        while not done.wait(min(NAMED, patience - waited)):
+            there, waited, more = nodes(), time.monotonic() - begun, dict[str, int]()
+            ids = sorted(i for i, node in self.nodes.items() if node in there)
+            if waited >= patience:
+                patience, more = math.inf, {"waited": round(waited), "most": round(self.timeout)}
+                log.warning("waits for clients %s, for %.0f s so far and %.0f s at most", ids, waited, self.timeout)
+            if ids != told or more:
+                told = ids
+                self.events("awaited", clients=ids, since=since, **more)
+        if told:
+            self.events("awaited", clients=[], since=since)
 
     def _awaited(self, node: int, answer: bytes, members: Collection[int]) -> bool:
         """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
@@ -268,9 +284,8 @@ class Messenger:
         # did not come back within the timeout is asked once an exchange, until it answers.
         away = sent.keys() - set(waiting.values()) - self.silent if kind != "query" else set[int]()
         # In a thread, since a look waits for the content of answers that were announced.
-        patience = max(LONG, 2 * self._usual)
-        named = Timer(patience, lambda: self._name({*waiting.values(), *away}, time.monotonic() - begun))
-        named.daemon = True
+        done = Event()
+        named = Thread(target=self._name, args=(lambda: {*waiting.values(), *away}, done), daemon=True)
         if kind != "query":
             named.start()
         try:
@@ -281,7 +296,7 @@ class Messenger:
                     waiting, away = waiting | new, away - set(new.values())
                     later = min(2 * later, 10.0)
                     soon = time.monotonic() + later
-                for reply in flwr_api.pull(self.grid, waiting, until):
+                for reply in flwr_api.pull(self.grid, waiting, until, set(waiting.values())):
                     node = waiting.pop(reply.message)
                     if reply.answer is not None:
                         self.silent.discard(node)
@@ -298,7 +313,9 @@ class Messenger:
                 if waiting or away:
                     time.sleep(pause(time.monotonic() - begun, POLL))
         finally:
-            named.cancel()
+            done.set()
+            if named.ident is not None:
+                named.join()
         self._usual = time.monotonic() - begun
         self.silent |= (away | set(waiting.values())) if kind != "query" else set()
 

@@ -133,7 +133,7 @@ class Deployment:
             gone = pid is not None and not run_view.alive(pid)
             fresh = [e for e in events.read(save) if e["at"] >= began]
             for e in fresh[shown:]:
-                if e.get("event") not in ("exchange", "app", "members", "end"):
+                if run_view.is_told(e) and e.get("event") != "end":
                     self.say(run_view.line(e))
                 if e.get("event") == "app":
                     pid = e.get("pid")

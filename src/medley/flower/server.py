@@ -84,8 +84,7 @@ def _run(
     """
     folder, name = place
     try:
-        tell = lambda text: events.add("log", level="info", message=text)
-        fed, ours, r = _gathered(grid, context, recipe, method, tell, folder)
+        fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder)
         terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
         r = _seeded(r, ours, folder if goes_on else None)
@@ -118,12 +117,13 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
 
 
 def _gathered(
-    grid: Grid, context: Context, recipe: str | Path, method: Method | None, tell: Callable[[str], object], folder: Path
+    grid: Grid, context: Context, recipe: str | Path, method: Method | None, note: Callable[..., object], folder: Path
 ) -> tuple[RemoteFederation, Method, Recipe]:
     """The clients, once they are there and agree, the method, and the recipe."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
+    messenger.events = note
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
         _refuse_open(split(ours)[0], options)
@@ -132,6 +132,7 @@ def _gathered(
     letter = {"run": json.dumps(terms.plain()).encode()}
     kept = recorded(folder) if start else None
     wanted = None if not start else min(start, n) if kept is None else kept.members
+    tell = lambda text: note("log", level="info", message=text)
     accounts = messenger.gather(n, letter, tolerant, tell, wanted)
     agreed = {i: _agreed(i, account, terms, tolerant) for i, account in accounts.items()}
     roster = None

@@ -18,7 +18,7 @@ from .as_json import shown_seed
 from .result import HISTORY, RUN, Row, history_of
 from .run_folder import LEDGER, described, resuming
 
-Standing = Literal["alive", "late", "lost", "refused", "not asked yet", "left"]
+Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left"]
 
 TAIL = 1 << 22
 """Bytes of a ledger that are read from its end."""
@@ -35,8 +35,9 @@ class ClientState:
     """A client as the last exchanges show it.
 
     Attributes:
-        standing: alive: it gave the last answer that it was asked for; late, lost: it did not; refused: it failed;
-            left: it is no member any more
+        name: its name, where clients have names
+        standing: alive: it gave the last answer that it was asked for; awaited: its node has not answered for some
+            seconds; late, lost: it did not answer; refused: it failed; left: it is no member any more
         answered: the time of its last answer, in seconds since 1970; None before the first
         down, up: payload bytes of that request and answer
         total: bytes of its answers that the end of the ledger shows
@@ -50,6 +51,7 @@ class ClientState:
     up: int = 0
     total: int = 0
     why: str = ""
+    name: str = ""
 
 
 @dataclass
@@ -152,13 +154,18 @@ def _view(folder: Path, now: float | None) -> RunView:
         until = now if v.state == "running" else recent[-1]
         v.rate = 60 * len(recent) / max(until - recent[0], 1e-3)
     v.clients = _clients(folder, seen)
-    v.log = [line(e) for e in seen[-400:] if e.get("event") not in ("exchange", "app", "members")][-40:]
+    if v.state != "running":
+        for c in v.clients:
+            c.standing = "lost" if c.standing == "awaited" else c.standing
+    for c, name in zip(v.clients, settings.get("client_names", ()), strict=False):
+        c.name = str(name)
+    v.log = [line(e) for e in seen[-400:] if is_told(e)][-40:]
     return v
 
 
 def _last(folder: Path) -> str:
     """The last event of a run that has not begun, as a line."""
-    told = [line(e) for e in events.read(folder) if e.get("event") not in ("exchange", "app", "members")]
+    told = [line(e) for e in events.read(folder) if is_told(e)]
     return told[-1] if told else "its server app starts"
 
 
@@ -189,13 +196,17 @@ def alive(pid: Any) -> bool:
 def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientState]:
     """The clients, from the end of the ledger and the times of its exchanges."""
     ends, n, excluded, gone = dict[tuple[int, int], Mapping[str, Any]](), 0, dict[int, str](), set[int]()
+    awaited, since = set[int](), 0.0
     for e in seen:
         if e.get("event") == "exchange":
             ends[int(e["round"]), int(e["exchange"])] = e
         elif e.get("event") == "start":
+            awaited = set()
             n = int(e.get("clients", 0))
         elif e.get("event") == "members":
             gone = gone.difference(e["joined"]).union(e["left"])
+        elif e.get("event") == "awaited":
+            awaited, since = {*map(int, e["clients"])}, float(e["since"])
         elif e.get("event") == "refused":
             excluded = {int(i): str(why) for i, why in e.get("clients", {}).items()}
     found = {i: ClientState(i) for i in range(min(n, 1 << 16))}
@@ -213,11 +224,19 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
             c.standing = "late"
         else:
             c.standing, c.why, c.answered, c.round, c.down, c.up = "alive", "", end.get("at"), round, down, up
+    for i in awaited & found.keys():
+        found[i].standing, found[i].why = "awaited", f"since {time.strftime('%H:%M:%S', time.localtime(since))}"
     for i in gone & found.keys():
         found[i].standing = "left"
     for i, why in excluded.items():
         found[i] = ClientState(i, "refused", why=why)
     return [found[i] for i in sorted(found)]
+
+
+def is_told(e: Mapping[str, Any]) -> bool:
+    """Whether an event is a line of the log."""
+    kind = e.get("event")
+    return kind not in ("exchange", "app", "members") and (kind != "awaited" or "waited" in e)
 
 
 def line(e: Mapping[str, Any]) -> str:
@@ -233,6 +252,8 @@ def line(e: Mapping[str, Any]) -> str:
             return f"{at} {e.get('method')}, seed {e.get('seed')}: starts after round {e.get('round')} of {e.get('of')}"
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
+        case "awaited":
+            return f"{at} waits for clients {e['clients']}, for {e['waited']} s so far and {e['most']} s at most"
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"
@@ -254,7 +275,7 @@ def prometheus(v: RunView) -> str:
     gauge("round", "The last whole round.", ("", v.round))
     gauge("rounds", "Rounds in all.", ("", v.rounds))
     gauge("exchanges_per_minute", "Exchanges a minute, over the last ten minutes.", ("", v.rate))
-    names = ("alive", "late", "lost", "refused", "not asked yet", "left")
+    names = ("alive", "awaited", "late", "lost", "refused", "not asked yet", "left")
     gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in names))
     sums = (("lost", v.lost), ("late", v.late), ("refused", v.refused))
     gauge("unanswered_total", "Requests without an answer.", *((f',why="{k}"', n) for k, n in sums), kind="counter")

@@ -86,12 +86,12 @@ function show(v) {
   const kept = ["loss", "test_loss", "accuracy", "gap", "evaluated", "lost", "bytes_up"];
   at("charts").replaceChildren(...kept.map(k => chart(v.history, k)).filter(f => f));
   say("standings", Object.entries(clients).map(([k, n]) => `${n} ${k}`).join(", "));
-  const order = {refused: 0, lost: 1, late: 2, alive: 3};
-  const rank = c => order[c.standing] === undefined ? 4 : order[c.standing];
+  const order = {awaited: 0, refused: 1, lost: 2, late: 3, alive: 4};
+  const rank = c => order[c.standing] === undefined ? 5 : order[c.standing];
   const first = [...v.clients].sort((a, b) => rank(a) - rank(b) || a.client - b.client).slice(0, 200);
   at("clients").replaceChildren(...first.map(c => {
     const tr = document.createElement("tr");
-    const cells = [c.client, c.standing, ago(v.at, c.answered), c.round === null ? "" : c.round,
+    const cells = [c.name || c.client, c.standing, ago(v.at, c.answered), c.round === null ? "" : c.round,
       c.round === null ? "" : bytes(c.down), c.round === null ? "" : bytes(c.up), c.why];
     for (const text of cells) { const td = document.createElement("td"); td.textContent = text; tr.append(td); }
     tr.children[1].className = c.standing.replaceAll(" ", "-");
