@@ -17,7 +17,7 @@ with quiet_stop():
     from ..runtime.versions import version as own_version
     from .arguments import Debug
     from .console import Commands, show
-    from .deploy import deploy_gate, deploy_init, deploy_run
+    from .deploy import deploy_evaluate, deploy_gate, deploy_init, deploy_run
     from .doctor import doctor
     from .folders import show_folder
     from .information import cite, list_all, make_report
@@ -66,4 +66,5 @@ app.command()(node)
 app.add_typer(deployment, name="deploy")
 deployment.command("init")(deploy_init)
 deployment.command("run")(deploy_run)
+deployment.command("evaluate")(deploy_evaluate)
 deployment.command("gate", hidden=True)(deploy_gate)

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.box
+import rich.table
 import typer
 
 from .arguments import Debug, Set
@@ -82,3 +84,35 @@ def deploy_run(
             say(f"medley deploy run {project} --resume {folder} goes on after the last checkpoint")
         raise typer.Exit({"interrupted": INTERRUPTED, "failed": REFUSED}.get(status.outcome, DIVERGED))
     show(f"{status}; saved in {folder}")
+
+
+def deploy_evaluate(
+    model: Annotated[
+        Path, typer.Argument(help="The folder of a run, or a file of weights: what run.init of a recipe takes.")
+    ],
+    project: Annotated[Path, typer.Argument(help="A folder of medley deploy init.", metavar="DIR")] = Path(),
+    save: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="The folder of the figures; by default DIR/runs/<time>.")
+    ] = None,
+    settings: Set = None,
+    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds that a client may take.")] = None,
+    superlink: Annotated[str, typer.Option(help="The SuperLink's name in Flower's configuration.")] = "",
+    debug: Debug = False,
+) -> None:
+    """Measure a model on all nodes without training it, and print the figures of each node and of all together."""
+    from ..contract.errors import RecipeError
+    from ..storage.result import Result
+
+    if not model.exists():
+        raise RecipeError(f"medley deploy evaluate {model}: there is no such folder or file", "model")
+    folder = save or project / "runs" / time.strftime("%Y-%m-%d-%H%M%S")
+    given = [*(settings or []), "run.rounds=0", f"run.init={model.resolve()}"]
+    deploy_run(project, folder, settings=given, timeout=timeout, superlink=superlink)
+    result = Result.load(folder, model=False)
+    there = {k for row in result.clients for k in row}
+    heads = [k for k in ("rows", "loss", "test_rows", "test_loss", "accuracy") if k in there]
+    table = rich.table.Table("client", *heads, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    rows = [(f"{row['client']:g}", row) for row in result.clients]
+    for name, row in (*rows, ("all", result.history[-1])):
+        table.add_row(name, *(f"{row[k]:.4g}" if k in row else "" for k in heads))
+    show(table)
