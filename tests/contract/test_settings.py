@@ -258,7 +258,7 @@ def test_all_public_settings_are_covered() -> None:
 @pytest.mark.parametrize(
     ("slip", "said"),
     [
-        (lambda: md.run(round=3), "run() has no 'round'. Did you mean 'rounds'? It knows: checkpoint, "),
+        (lambda: md.run(round=3), "run() has no 'round'. Did you mean 'rounds'? It knows: best, "),
         (lambda: md.FedProx(nu=1), "FedProx() has no 'nu'. Did you mean 'mu'? It knows: mu."),
         (lambda: md.scenarios.Pace(epoch=3), "Pace() has no 'epoch'. Did you mean 'epochs'? It knows: batch, "),
         (lambda: md.compare([], None, sed=1), "compare() has no 'sed'. Did you mean 'seeds'? It knows: base, "),
