@@ -16,6 +16,7 @@ with _quiet_stop(), _paused_collector():
     from . import robust as robust
     from . import scenarios as scenarios
     from . import sinks as sinks
+    from . import statistics as statistics
     from . import transports as transports
     from . import wire as wire
     from .algorithms.ace import ACE as ACE

@@ -1,0 +1,254 @@
+"""Formulas and frames: what a formula may say, the columns that it reads, and a site's design matrix.
+
+A formula comes from somebody else, so it is read, and never run as code: columns, ``C(column)``, interactions, powers and
+products of columns under ``I()``, and logarithms, exponentials and roots of one column. Anything else could pick single
+rows. This is the one module that imports pandas and formulaic.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..contract import BadData, RecipeError
+
+FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
+
+WRITTEN = "columns, C(column), a:b, a*b, I(a**2), I(a*b), and log, log2, log10, log1p, exp and sqrt of a column"
+
+COMPARE: dict[type[ast.cmpop], Any] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def needed(package: str) -> Any:
+    """The module of a package of the extra. Raises RecipeError where it is not there."""
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as e:
+        raise RecipeError(f"medley.statistics needs {package} ({e}): pip install 'medley-fl[statistics]'") from e
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A formula that has been read.
+
+    Attributes:
+        response: the column on its left
+        right: the text on its right
+        numeric: columns that are used as numbers, without the response
+        categorical: columns under C()
+    """
+
+    response: str
+    right: str
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column, the response first."""
+        return tuple(dict.fromkeys((self.response, *self.numeric, *self.categorical)))
+
+
+@cache
+def parsed(formula: str) -> Parsed:
+    """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for what it may not say."""
+    formulaic = needed("formulaic")
+    left, tilde, right = formula.partition("~")
+    if not tilde or not left.strip() or not right.strip():
+        raise RecipeError(f"formula {formula!r}: write the outcome, ~, and what explains it: 'died ~ age + C(sex)'")
+    try:
+        terms = formulaic.Formula(right.strip())
+    except Exception as e:  # of many kinds, of the parser's
+        raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
+    response = left.strip().strip("`")
+    if not response.isidentifier() and f"`{response}`" != left.strip():
+        raise RecipeError(f"formula {formula!r}: the outcome is one column; compute {response!r} at the sites first")
+    numeric, categorical = dict[str, None](), dict[str, None]()
+    for term in terms:
+        for factor in term.factors:
+            kind = str(factor.eval_method.value)
+            if kind == "literal":
+                continue
+            names, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula)
+            (categorical if category else numeric).update(dict.fromkeys(names))
+    if both := numeric.keys() & categorical.keys():
+        raise RecipeError(f"formula {formula!r}: {min(both)} is there as a number and under C(); write one of both")
+    if response in numeric or response in categorical:
+        raise RecipeError(f"formula {formula!r}: {response} is on both sides")
+    return Parsed(response, right.strip(), tuple(numeric), tuple(categorical))
+
+
+def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
+    """The columns of one factor, and whether it is of categories."""
+    refusal = RecipeError(f"formula {formula!r}: {text} is not understood; a formula has {WRITTEN}")
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise refusal from None
+    if not isinstance(node, ast.Call) or node.keywords or not node.args:
+        raise refusal
+    f, first = ast.unparse(node.func), node.args[0]
+    if f == "C" and isinstance(first, ast.Name):
+        base = node.args[1] if len(node.args) == 2 else None
+        plain = isinstance(base, ast.Call) and ast.unparse(base.func) == "contr.treatment"
+        values = [*base.args, *(k.value for k in base.keywords)] if isinstance(base, ast.Call) else []
+        if len(node.args) == 1 or (plain and all(isinstance(v, ast.Constant) for v in values)):
+            return (first.id,), True
+    elif len(node.args) == 1 and f.removeprefix("np.") in FUNCTIONS and isinstance(first, ast.Name):
+        return (first.id,), False
+    elif f == "I" and len(node.args) == 1 and isinstance(first, ast.BinOp):
+        left, right = first.left, first.right
+        if isinstance(left, ast.Name) and isinstance(first.op, ast.Pow) and isinstance(right, ast.Constant):
+            if right.value in (2, 3):
+                return (left.id,), False
+        elif isinstance(left, ast.Name) and isinstance(first.op, ast.Mult) and isinstance(right, ast.Name):
+            return (left.id, right.id), False
+    raise refusal
+
+
+def table(data: Any, site: str) -> Any:
+    """A site's rows as a pandas frame with columns that are texts. Raises BadData for what has no columns or no rows."""
+    pandas = needed("pandas")
+    if hasattr(data, "to_pandas"):
+        data = data.to_pandas()
+    elif isinstance(data, Mapping):
+        data = pandas.DataFrame(dict(data))
+    if not isinstance(data, pandas.DataFrame):
+        raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
+    out = data.reset_index(drop=True)
+    out.columns = [str(c) for c in out.columns]
+    if not len(out) or out.columns.has_duplicates:
+        raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
+    return out
+
+
+def is_numeric(column: Any) -> bool:
+    """Whether a column holds numbers, or True and False."""
+    return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
+
+
+def numbers(frame: Any, name: str, site: str) -> np.ndarray:
+    """A column as floats, missing as NaN. Raises BadData for text and infinities."""
+    column = frame[name]
+    if not is_numeric(column):
+        raise BadData(f"{site}: {name} is text, or another thing that is no number; write C({name}) for categories")
+    values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
+    if np.isinf(values).any():
+        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
+    return values
+
+
+def texts(frame: Any, name: str) -> np.ndarray:
+    """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing."""
+    column = frame[name]
+    missing = column.isna().to_numpy()
+    return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
+
+
+def text(value: Any) -> str:
+    """A category's text: that of 1.0 is "1", since a column with missing values has no whole numbers."""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def in_sequence(levels: Sequence[str]) -> list[str]:
+    """Levels by their numbers where all are numbers, else by their texts."""
+    try:
+        return sorted(levels, key=float)
+    except ValueError:
+        return sorted(levels)
+
+
+def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
+    """The names of the design matrix's columns, and the matrix [n, p] of rows without missing values.
+
+    Args:
+        frame: the rows; categories by their texts
+        levels: every category that occurs at any site, by column
+    """
+    pandas = needed("pandas")
+    columns = {c: numbers(frame, c, site) for c in parsed.numeric}
+    columns |= {c: pandas.Categorical(texts(frame, c), categories=[*levels[c]]) for c in parsed.categorical}
+    columns = columns or {"1": np.zeros(len(frame))}
+    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
+    made = needed("formulaic").model_matrix(parsed.right, pandas.DataFrame(columns), context=context, na_action="ignore")
+    X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
+    names = [str(c) for c in made.columns]
+    if (bad := ~np.isfinite(X).all(0)).any():
+        raise BadData(f"{site}: {names[int(bad.argmax())]} is not finite in a row, as the logarithm of 0 is")
+    return names, X
+
+
+def chosen(frame: Any, where: str, site: str) -> np.ndarray:
+    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n]; a missing value fulfils none."""
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.List | ast.Tuple):
+            return [value(v) for v in node.elts]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
+            return node.value
+        raise refusal
+
+    def rows(node: ast.expr) -> np.ndarray:
+        if isinstance(node, ast.BoolOp):
+            parts = [rows(v) for v in node.values]
+            return np.logical_and.reduce(parts) if isinstance(node.op, ast.And) else np.logical_or.reduce(parts)
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
+            raise refusal
+        name, op, other = node.left.id, node.ops[0], value(node.comparators[0])
+        check_columns(frame, (name,), site)
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(other, list):
+            found = np.isin(texts(frame, name).astype(str), [text(v) for v in other])
+            there = ~frame[name].isna().to_numpy()
+            return there & (found if isinstance(op, ast.In) else ~found)
+        if type(op) not in COMPARE or isinstance(other, list):
+            raise refusal
+        if isinstance(other, str) or not is_numeric(frame[name]):
+            if not isinstance(op, ast.Eq | ast.NotEq):
+                raise refusal
+            mine = texts(frame, name)
+            return np.array([v is not None and bool(COMPARE[type(op)](v, text(other))) for v in mine])
+        mine = numbers(frame, name, site)
+        return ~np.isnan(mine) & COMPARE[type(op)](mine, other)
+
+    refusal = RecipeError(
+        f"where={where!r}: write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\"",
+        "where",
+    )
+    try:
+        return rows(ast.parse(where.strip(), mode="eval").body)
+    except SyntaxError:
+        raise refusal from None
+
+
+def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
+    """Raise BadData, naming the site, for a column that its frame does not have."""
+    for name in names:
+        if name not in frame.columns:
+            from ..contract.errors import nearest
+
+            raise BadData(f"{site} has no column {name!r}.{nearest(name, map(str, frame.columns))}")
+
+
+def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
+    """The rows in which none of these columns is missing, bool [n]."""
+    return np.asarray(~frame[[*names]].isna().any(axis=1).to_numpy(), dtype=bool)
+
+
+def whole(value: float) -> bool:
+    """Whether a number is a whole one."""
+    return math.isfinite(value) and value == round(value)

@@ -1,0 +1,146 @@
+"""`Study`: sites with their frames, and the analyses over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from ..clients.host import ClientHost
+from ..contract import BadData, Client, Need, Pace, RecipeError, State, Unsupported
+from ..secure import SecureSum
+from ..secure.connection import SecureConnection
+from ..server.bookkeeping import Bookkeeping
+from ..server.cohort import LiveCohort
+from ..transports import Local
+from ..wire.connection import Transport
+from ..wire.ledger import Ledger
+from .fit import GLMFit
+from .glm import GLM
+from .rules import Rules
+from .site import Analysis, Report, Site
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a host of clients asks of a problem; a study has no model."""
+
+    d: int = 1
+    dtype: torch.dtype = torch.float64
+    gives: frozenset[Need] = frozenset()
+
+    def buffers(self) -> State | None:
+        """None."""
+        return None
+
+
+@dataclass
+class Sites:
+    """The sites of a study, as clients by number."""
+
+    sites: tuple[Site, ...]
+
+    def __call__(self, i: int, round: int) -> Client[Any]:
+        """Site i as a client."""
+        site: Any = self.sites[i]
+        return Client(i, 1 / len(self.sites), site, Pace(), cast(Any, None), round=round)
+
+
+@dataclass(eq=False)
+class Study:
+    """A study over sites, each with rows of its own, which stay there: only sums over rows leave.
+
+    Attributes:
+        data: a frame for each site, by name: of pandas, polars, or columns in a dict
+        rules: what may leave, of all sites or by site; see `Rules`
+        complete: columns without which a row is left out of the whole study
+        secure: secure sums, so that nobody sees a single site's; default none
+        transport: the way to the sites; by default they are in this process
+        registers: the folder in which each site keeps what has left, for the next study on the same rows; by default it
+            is forgotten with the study
+
+    The ledger has the bytes of each exchange. Raises BadData for frames that cannot be used.
+    """
+
+    data: Mapping[str, Any]
+    rules: Rules | Mapping[str, Rules] = field(default_factory=Rules)
+    complete: Sequence[str] = ()
+    secure: SecureSum | None = None
+    transport: Transport | None = None
+    registers: str | Path | None = None
+    books: Bookkeeping = field(default_factory=Bookkeeping, repr=False)
+    analyses: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, Mapping) or len(self.data) < 1:
+            raise BadData("Study(data): give a frame for each site by its name, {'Bern': frame, ...}")
+        folder = None if self.registers is None else Path(self.registers)
+        made = []
+        for name, frame in self.data.items():
+            rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
+            file = None if folder is None else folder / f"{name}.jsonl"
+            made.append(Site.of(str(name), frame, rules, tuple(self.complete), file))
+        self.sites = tuple(made)
+        if self.secure is not None:
+            self.secure.needed(len(self.sites))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names."""
+        return tuple(site.name for site in self.sites)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The bytes of every exchange; an analysis is a round."""
+        return self.books.ledger
+
+    def without(self, *names: str) -> Study:
+        """The study without these sites; the others' registers go on."""
+        if unknown := [n for n in names if n not in self.names]:
+            raise RecipeError.unknown(unknown[0], self.names, "study.without()")
+        out = replace(self, data={n: self.data[n] for n in self.names if n not in names}, books=self.books)
+        out.sites = tuple(site for site in self.sites if site.name not in names)
+        return out
+
+    def run(self, analysis: Analysis) -> Any:
+        """Run an analysis over all sites: a round of its exchanges. Returns what it found."""
+        self.analyses = self.books.ledger.exchanges and max(e.round for e in self.ledger) + 1 or 1
+        host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
+        ids = tuple(range(len(self.sites)))
+        with contextlib.closing((self.transport or Local()).open(host)) as connection:
+            carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
+            cohort = LiveCohort(ids, dict.fromkeys(ids, 1 / len(ids)), self.analyses, carried, self.books)
+            report = analysis.start(torch.zeros(1, dtype=torch.float64))
+            analysis.round(report, cohort)
+            cohort.settle()
+        return report.found
+
+    def _cost(self) -> dict[str, int]:
+        """Exchanges and bytes of the last analysis."""
+        mine = [e for e in self.ledger if e.round == self.analyses]
+        return {
+            "exchanges": len({e.exchange for e in mine}),
+            "bytes_down": sum(e.down for e in mine),
+            "bytes_up": sum(e.up for e in mine),
+        }
+
+    def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
+        """Fit a generalised linear model to the rows of all sites.
+
+        Args:
+            formula: "died ~ age + C(sex)"
+            family: "gaussian", "binomial", "poisson", "gamma" or "negative_binomial"
+            how: further settings of `medley.statistics.GLM`: link, offset, exposure, weights, where, sites, cov, alpha
+
+        Raises Withheld where a site lets its sums not leave, BadData for rows or columns that cannot be used, and
+        Stalled for a likelihood without a maximum.
+        """
+        analysis = GLM(formula, cast(Any, family), **how)
+        return GLMFit(analysis, self.names, self.run(analysis), **self._cost())
+
+
+__all__ = ["Report", "Study", "Unsupported"]
