@@ -129,7 +129,7 @@ def parts(name: str, y: Rows, mu: Rows, w: Rows, alpha: float) -> np.ndarray:
     from scipy.special import gammaln, xlogy
 
     if name == "gaussian":
-        found = (w * (y - mu) ** 2, np.log(w))
+        found = (w * (y - mu) ** 2, np.log(np.where(w > 0, w, 1.0)))
     elif name == "binomial":
         found = (w * (xlogy(y, mu) + xlogy(1 - y, 1 - mu)), 0 * y)
     elif name == "poisson":

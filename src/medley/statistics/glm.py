@@ -263,14 +263,15 @@ class GLM(Analysis):
         with np.errstate(all="ignore"):
             mu = link.mean(eta)
             bad = ~(family.inside(mu) & np.isfinite(mu))
-        mu = np.where(bad, family.first(y), mu)
+        if bad.any():  # nothing is told but that
+            mu, w = np.where(bad, family.first(y), mu), 0 * w
         V, slope = family.variance(mu, a), link.slope(mu)
         expected, left = w * slope**2 / V, y - mu
         pull = w * left * slope / V
-        if family.canonical:
-            site.effective(expected)
-        observed = expected - w * left * (link.bend(mu) / V - slope**2 * family.bend(mu, a) / V**2)
+        site.effective(expected)
         H = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
+        bent = lambda: link.bend(mu) / V - slope**2 * family.bend(mu, a) / V**2
+        observed = lambda: expected - w * left * bent()
         nothing, scores = tensor([]), pull
         if got.bread.numel():
             h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
@@ -287,7 +288,7 @@ class GLM(Analysis):
         return Curve(
             tensor(total),
             H(expected),
-            nothing if self.canonical else H(observed),
+            nothing if self.canonical else H(observed()),
             meat.get(self.cov, nothing) if self.cov in meat else H(scores**2),
             tensor(shape(y, mu, X, w, a)) if fitted else nothing,
             tensor(sums),
@@ -321,8 +322,10 @@ class GLM(Analysis):
         event = y > 0 if self.family in ("binomial", "poisson", "negative_binomial") else None
         robust = self.cov not in ("model", "cluster") or not self.canonical
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
-        site.admit_fit(used, X, names, keys, event, squares=robust)
-        return Rows(names, X, y, w, column(site, used, self.offset, 0.0) + np.log(exposure))
+        offset = column(site, used, self.offset, 0.0)
+        beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
+        site.admit_fit(used, X, names, keys, event, robust, beside)
+        return Rows(names, X, y, w, offset + np.log(exposure))
 
 
 @dataclass
@@ -438,9 +441,9 @@ class Descent:
         if glm.cov != "model":
             if glm.cov == "HC3":
                 up = self.ask(x[:p], alpha, inverse[:p, :p])
-            sites = len(self.clients.ids)
+            sites, bread = len(self.clients.ids), inverse[:p, :p] if joint or glm.canonical else np.linalg.inv(lower(up.O))
             factor = {"HC1": n / (n - p), "cluster": sites / max(sites - 1, 1) * (n - 1) / (n - p)}.get(glm.cov, 1.0)
-            cov = factor * inverse[:p, :p] @ lower(up.meat) @ inverse[:p, :p]
+            cov = factor * bread @ lower(up.meat) @ bread
         alpha = float(np.exp(b[-1])) if joint else alpha
         found = [llf(glm.family, up.sums[k : k + 2].numpy(), n, scale) for k in (5, 8)]
         fitted = alpha if glm.family == "negative_binomial" else None

@@ -125,7 +125,7 @@ class Site:
 
     def admit_fit(
         self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Iterable[str], event: np.ndarray | None,
-        squares: bool = False,
+        squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
 
@@ -135,9 +135,12 @@ class Site:
             keys: the columns that are summed
             event: whether each of its rows has the event; None for an outcome without events
             squares: whether squared residuals are summed over pairs of categories
+            beside: weights, offsets and exposures of its rows, by name
         """
-        cells, found = list[np.ndarray](), list[tuple[int, np.ndarray]]()
-        for j, x in enumerate(X.T):
+        found = list[tuple[int, np.ndarray]]()
+        self._alone(X)
+        names = [*names, *(beside or {})]
+        for j, x in enumerate([*X.T, *(beside or {}).values()]):
             values = np.unique(x)
             self._dominated(x, names[j])
             if 1 < len(values) <= FEW:
@@ -177,10 +180,20 @@ class Site:
                 "or leave that row out"
             )
 
+    def _alone(self, X: np.ndarray) -> None:
+        """Raise Withheld where a combination of columns is 0 in all rows but one."""
+        u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
+        leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
+        if self.rules.rows > 1 and leverage.max() > 1 - 1e-9:
+            raise Withheld(
+                f"{self.name} withholds: one row decides a coefficient alone; merge categories, or study.without("
+                f"{self.name!r})"
+            )
+
     def effective(self, weights: np.ndarray) -> None:
         """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number."""
         total = float(weights.sum())
-        if total > 0 and total**2 / float((weights**2).sum()) < self.rules.rows - 1e-9:
+        if self.rules.rows > 1 and total > 0 and total**2 / float((weights**2).sum()) < self.rules.rows - 1e-9:
             raise Withheld(
                 f"{self.name} withholds: at these coefficients fewer than {self.rules.rows} rows have a say; a column "
                 "separates the outcomes nearly, or the server asks for coefficients of its own"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from ..clients.host import ClientHost
-from ..contract import BadData, Client, Need, Pace, RecipeError, State, Unsupported
+from ..contract import BadData, Client, Need, Pace, RecipeError, State
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
 from ..server.bookkeeping import Bookkeeping
@@ -19,10 +19,12 @@ from ..server.cohort import LiveCohort
 from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
+from .describe import Describe, columns_of
 from .fit import GLMFit
 from .glm import GLM
 from .rules import Rules
-from .site import Analysis, Report, Site
+from .site import Analysis, Site
+from .tables import Description
 
 
 @dataclass(frozen=True)
@@ -142,5 +144,24 @@ class Study:
         analysis = GLM(formula, cast(Any, family), **how)
         return GLMFit(analysis, self.names, self.run(analysis), **self._cost())
 
+    def describe(
+        self,
+        columns: Sequence[str] | str | None = None,
+        by: str = "",
+        where: str = "",
+        quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+    ) -> Description:
+        """Describe columns over all sites: a Table 1. What a site's rules withhold is said to be withheld, never 0.
 
-__all__ = ["Report", "Study", "Unsupported"]
+        Args:
+            columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
+            by: a column of groups
+            where: the rows, "age >= 18"
+            quantiles: those of numbers
+        """
+        named = columns_of(columns, [*self.sites[0].frame.columns], by)
+        analysis = Describe(named, by, where, tuple(quantiles))
+        return Description(analysis, self.run(analysis), **self._cost())
+
+
+__all__ = ["Study"]
