@@ -42,7 +42,9 @@ def fits(frame: Any) -> dict[str, Any]:
         out[name]["bic"] = float(r.bic_llf)
         if not how.keys() & {"exposure", "offset"}:
             out[name]["null_deviance"] = float(r.null_deviance)
-        out[name]["conf_int"] = {k: [float(v) for v in row] for k, row in zip(names, r.conf_int().to_numpy(), strict=True)}
+        out[name]["conf_int"] = {
+            k: [float(v) for v in row] for k, row in zip(names, r.conf_int().to_numpy(), strict=True)
+        }
     r = smf.negativebinomial("falls ~ age + C(sex)", frame).fit(method="newton", maxiter=200, tol=1e-14, disp=0)
     out["negative binomial"] = {k: plain(getattr(r, k)) for k in ("params", "bse", "pvalues", "llf", "aic", "bic")}
     out["negative binomial"]["conf_int"] = {k: [float(v) for v in row] for k, row in r.conf_int().T.items()}

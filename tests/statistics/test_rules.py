@@ -116,7 +116,9 @@ ATTACKS: dict[str, Callable[[Study], float]] = {
     "two overlapping sets": lambda s: total(s, "id <= 7") + total(s, "id >= 7") - total(s),
     "three sets": lambda s: total(s, "id <= 20") - total(s, "id <= 6") - total(s, "id > 7 and id <= 20"),
     "a chain": lambda s: total(s, "id <= 40") - total(s, "id > 7 and id <= 40") - total(s, "id < 7"),
-    "half of twice": lambda s: (total(s, "id <= 7") + total(s, "id in [7] or id > 40") - total(s, "id < 7 or id > 40")) / 2,
+    "half of twice": lambda s: (
+        total(s, "id <= 7") + total(s, "id in [7] or id > 40") - total(s, "id < 7 or id > 40")
+    ) / 2,
     "groups of one": lambda s: total(s, by="tag", group="y"),
     "all less the other group": lambda s: total(s) - total(s, by="tag", group="x"),
     "all of a table less its other group": lambda s: total(s, by="tag") - total(s, by="tag", group="x"),
@@ -195,7 +197,7 @@ def test_recoverable_is_what_a_search_over_all_combinations_finds() -> None:
 
 def test_a_register_of_other_rows_is_refused(tmp_path: Path) -> None:
     Study({"Bern": frame()}, registers=tmp_path).describe(["pay"])
-    with pytest.raises(md.BadData, match="the register of other rows than these 20"):
+    with pytest.raises(md.BadData, match="a register of other rows than these 20"):
         Study({"Bern": frame().iloc[:20]}, registers=tmp_path).describe(["pay"])
 
 
@@ -233,7 +235,7 @@ def test_events_have_a_least_number_of_their_own() -> None:
 def test_a_fit_has_at_most_a_third_of_the_rows_in_parameters() -> None:
     small = {"Bern": frame(), "Chur": frame().iloc[:9]}
     formula = "pay ~ age + I(age**2) + sqrt(age)"
-    with pytest.raises(Withheld, match="Chur withholds: 4 parameters of 9 rows are more than its share of 0.333"):
+    with pytest.raises(Withheld, match=r"Chur withholds: 4 parameters of 9 rows are more than its share of 0\.333"):
         Study(small).glm(formula)
     assert Study(small, rules=Rules(pooled=True)).glm(formula).nobs == 89
     rules = {"Chur": Rules(parameters=0.5)}
@@ -244,8 +246,8 @@ def test_coefficients_that_leave_the_say_to_few_rows_are_refused() -> None:
     """A server that asks for a curve so steep that one row alone has a weight."""
     s = study(Rules())
     fit = md.statistics.GLM("hiv ~ age", "binomial")
-    from medley.statistics.glm import Point
-    from medley.statistics.site import packed, tensor
+    from medley.statistics.analysis import packed, tensor
+    from medley.statistics.scoring import Point
     from medley.statistics.study import Sites
 
     me = Sites(s.sites)(0, 1)
@@ -266,21 +268,19 @@ def test_quantiles_are_of_one_grid_and_of_sets_that_share_no_rows() -> None:
 
 def test_registers_are_whole_after_a_restart(tmp_path: Path) -> None:
     first = Register(10, tmp_path / "a.jsonl")
-    with first.held():
-        first.add("pay", [np.arange(10) < 6])
+    first.add("pay", [np.arange(10) < 6])
     again = Register(10, tmp_path / "a.jsonl")
-    with again.held():
-        assert not again.admits("pay", [np.arange(10) < 5], 5)
-        assert again.admits("age", [np.arange(10) < 5], 5)
+    assert not again.admits("pay", [np.arange(10) < 5], 5)
+    assert again.admits("age", [np.arange(10) < 5], 5)
 
 
 def test_coefficients_with_impossible_means_are_told_nothing() -> None:
-    from medley.statistics.glm import SUMS, Point
-    from medley.statistics.site import packed, tensor
+    from medley.statistics.analysis import packed, tensor
+    from medley.statistics.scoring import BAD, Point
     from medley.statistics.study import Sites
 
     me = Sites(study(Rules()).sites)(0, 1)
     fit = md.statistics.GLM("hiv ~ age", "binomial")
     up = fit.score(me, Point(packed({}), tensor([-3720.0, 40.0]), tensor([]), 0.5, 1.0, 80))
     assert float(up.g.abs().max() + up.H.abs().max()) == 0
-    assert up.sums[SUMS.index("bad")] > 70
+    assert up.sums[BAD] > 70

@@ -12,10 +12,10 @@ Variance", The American Statistician 37, 1983.
 - agree: 1 down, c up
 - name: the names of columns of text down, 1,152 for each of them up
 - count: the categories down, 6 for each column or category and group up
-- spread: the categories, means and grids down, 3 for each column and group up, and two histograms of about 1,000 bins
+- spread: the categories, means and grids down, 3 for each column and group up, and two histograms of 1,000 bins
 
-**Departures**: a site merges the bins of a histogram until each has its least number of rows, and sends the first and the
-last bin of each merger: quantiles lie between the two, and the error that is stated has both.
+**Departures**: a site merges the bins of a histogram until each has its least number of rows, and sends the first and
+the last bin of each merger: quantiles lie between the two, and the error that is stated has both.
 
 **Missing replies**: a site that does not answer is left out of a sum, which is then of no set of rows.
 """
@@ -32,9 +32,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import Client, Cohort, Message, RecipeError, on_client
+from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, packed, site_of, tensor, unpacked
 from .formulas import check_columns, in_sequence, is_numeric, numbers, texts
 from .levels import sketched, union
-from .site import Agreement, Analysis, Hello, Json, Moments, Report, Site, packed, site_of, tensor, unpacked
+from .site import Site
 
 BINS = 1024
 """Bins of a histogram over twelve standard deviations, at most."""
@@ -53,18 +54,18 @@ class Tables(Message):
 
 
 class Spread(Message):
-    """Up: sums of squares and whether they are withheld [cells, 3], histograms' first and last bins [2, cells, bins]."""
+    """Up: squares, whether they and quantiles are withheld [cells, 3], and histograms [2, cells, bins], see `ends`."""
 
     squares: Float[Tensor, "c 3"]
     bins: Float[Tensor, "2 c b"]
 
 
 class Grid(NamedTuple):
-    """A histogram's bins: ``count`` of width 2**``power`` from the ``first``-th on; the outer ones are open."""
+    """A histogram's bins: ``bins`` of width 2**``power`` from the ``first``-th on; the outer ones are open."""
 
     power: int
     first: int
-    count: int
+    bins: int
 
 
 @dataclass
@@ -86,13 +87,10 @@ class Cell:
     quantiles: dict[float, tuple[float, float]] | None = None
     counts: dict[str, int | None] | None = None
 
-
-@dataclass
-class Found:
-    """What the sites told: cells by column and group, and the groups' names, "" for all first."""
-
-    groups: list[str]
-    cells: dict[str, dict[str, Cell]]
+    @property
+    def rows(self) -> int:
+        """Rows with and without a value; 0 where one of both is withheld."""
+        return 0 if self.n is None or self.missing is None else self.n + self.missing
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Describe(Analysis):
         sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()
         whole = ["", *(levels[self.by] if self.by else [])]
         entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
-        places = [*((c, g, None) for c in numeric for g in whole)]
+        places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in whole]
         places += [(c, g, v) for c in categorical for g in whole for v in (None, *levels[c])]
         by = dict(zip(places, entries, strict=True))
         cells: dict[str, dict[str, Cell]] = {c: {} for c in self.named}
@@ -147,17 +145,15 @@ class Describe(Analysis):
             e = by[c, g, v]
             if v is None:
                 cells[c][g] = Cell(_known(e[0], e[3]), _known(e[4], e[5]), counts={} if c in names else None)
-            else:
-                counts = cells[c][g].counts
-                assert counts is not None
+            elif (counts := cells[c][g].counts) is not None:
                 counts[v] = _known(e[0], e[3])
         if numeric:
             self._spread(clients, said, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
-        s.found = Found(whole, cells)
+        s.found = whole, cells
 
     def _spread(self, clients: Cohort, said: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
         """Means, deviations and quantiles of columns of numbers."""
-        means = {k: e[1] / e[0] if e[0] > 0.5 else 0.0 for k, e in by.items()}
+        means = {k: float(e[1] / e[0]) if e[0] > 0.5 else 0.0 for k, e in by.items()}
         grids = {c: _grid(by[c, ""]) for c in said["numeric"]}
         centres = [[c, g, m] for (c, g), m in means.items()]
         up = self.summed(clients, self.spread, Asked(packed({**said, "means": centres, "grids": grids})))
@@ -247,7 +243,7 @@ class Describe(Analysis):
             may = site.may(c, here)
             shown = may and (bool(g) or not self.by) and _histogram_may(site, c, here, grid.power)
             if shown:
-                bins[:, k, : grid.count] = ends(x[here], grid, site.rules.rows)
+                bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean
             squares.append([left @ left if may else 0.0, 0.0 if may else 1.0, 0.0 if shown else 1.0])
         return Spread(tensor(squares), tensor(bins))
@@ -262,7 +258,8 @@ def _grid(sums: Any) -> Grid:
     n, total, squares = map(float, sums[:3])
     mean = total / n if n > 0.5 else 0.0
     sd = math.sqrt(max(squares / n - mean**2, 0.0)) if n > 0.5 else 0.0
-    power = math.ceil(math.log2(12 * sd / BINS)) if sd > 1e-12 * abs(mean) and sd > 0 else math.frexp(abs(mean) or 1.0)[1] - 20
+    width = 12 * sd / BINS if sd > 1e-12 * abs(mean) else (abs(mean) or 1.0) / 2**20
+    power = math.ceil(math.log2(width))
     first = math.floor((mean - 6 * sd) / 2.0**power)
     return Grid(power, first, math.floor((mean + 6 * sd) / 2.0**power) - first + 1)
 
@@ -271,20 +268,22 @@ def _histogram_may(site: Site, c: str, here: np.ndarray, power: int) -> bool:
     """Whether a histogram may leave: one grid for a column, and sets of rows that are the same or share none."""
     if site.rules.rows <= 1 or not here.any():
         return True
-    key = f"{c} histogram"
-    with site.register.held():
-        earlier = site.register.sets.get(key, {}).values()
-        apart = all(not (here & s).any() or bool((here == s).all()) for s in earlier)
-        if not (apart and site.register.grid(key, power)):
+    key = f"{c} histogram 2**{power}"
+    site.register.told(key)
+    for k, told in site.register.sets.items():
+        same = [k == key and bool((here == s).all()) for s in told.values()]
+        if k.startswith(f"{c} histogram ") and any(
+            (here & s).any() > ok for s, ok in zip(told.values(), same, strict=True)
+        ):
             return False
-        site.register.add(key, [here])
-        return True
+    site.register.add(key, [here])
+    return True
 
 
 def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
     """Rows by the first and by the last bin of mergers of at least ``least`` rows [2, bins]."""
-    place = np.clip(np.floor(np.sort(x) / 2.0**grid.power).astype(int) - grid.first, 0, grid.count - 1)
-    out, start, n = np.zeros((2, grid.count)), 0, len(place)
+    place = np.clip(np.floor(np.sort(x) / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
+    out, start, n = np.zeros((2, grid.bins)), 0, len(place)
     while start < n:
         end = start + least
         while end < n and place[end] == place[end - 1]:
@@ -305,9 +304,9 @@ def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, flo
     h = (n - 1) * q
     a = int(np.searchsorted(lower, math.floor(h + 1e-9) + 1 - 0.5))
     b = int(np.searchsorted(upper, math.ceil(h - 1e-9) + 1 - 0.5))
-    if grid.count > 3 and (a == 0 or b >= grid.count - 1):  # the outer bins are open
+    if grid.bins > 3 and (a == 0 or b >= grid.bins - 1):  # the outer bins are open
         return math.nan, math.inf
-    left, right = (grid.first + a) * 2.0**grid.power, (grid.first + min(b, grid.count - 1) + 1) * 2.0**grid.power
+    left, right = (grid.first + a) * 2.0**grid.power, (grid.first + min(b, grid.bins - 1) + 1) * 2.0**grid.power
     return (left + right) / 2, (right - left) / 2
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,16 +19,18 @@ Rows = np.ndarray
 """A number for each row [n]."""
 
 
-@dataclass(frozen=True)
-class Link:
-    """A link: the mean of η, and its first and second derivatives.
+def logit(mu: Rows) -> Rows:
+    """log μ/(1 − μ)."""
+    return np.log(mu / (1 - mu))  # type: ignore[no-any-return]
 
-    Attributes:
-        link: g(μ)
-        mean: g⁻¹(η)
-        slope: μ' from (η, μ)
-        bend: μ'' from (η, μ)
-    """
+
+def expit(eta: Rows) -> Rows:
+    """1/(1 + e^−η)."""
+    return np.exp(-np.logaddexp(0.0, -eta))  # type: ignore[no-any-return]
+
+
+class Link(NamedTuple):
+    """A link g(μ), the mean g⁻¹(η), and its derivatives μ' and μ'' as functions of μ."""
 
     link: Callable[[Rows], Rows]
     mean: Callable[[Rows], Rows]
@@ -36,26 +38,15 @@ class Link:
     bend: Callable[[Rows], Rows]
 
 
-def _expit(eta: Rows) -> Rows:
-    from scipy.special import expit
-
-    out: Rows = expit(eta)
-    return out
-
-
 LINKS = {
     "identity": Link(lambda mu: mu, lambda eta: eta, np.ones_like, np.zeros_like),
     "log": Link(np.log, lambda eta: np.exp(np.minimum(eta, 700.0)), lambda mu: mu, lambda mu: mu),
-    "logit": Link(
-        lambda mu: np.log(mu / (1 - mu)), _expit, lambda mu: mu * (1 - mu), lambda mu: mu * (1 - mu) * (1 - 2 * mu)
-    ),
+    "logit": Link(logit, expit, lambda mu: mu * (1 - mu), lambda mu: mu * (1 - mu) * (1 - 2 * mu)),
     "inverse": Link(lambda mu: 1 / mu, lambda eta: 1 / eta, lambda mu: -(mu**2), lambda mu: 2 * mu**3),
 }
-"""Slopes and bends as functions of the mean."""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """A family.
 
     Attributes:
@@ -156,7 +147,7 @@ def llf(name: str, sums: np.ndarray, n: float, scale: float) -> float:
 
 def shape(y: Rows, mu: Rows, X: np.ndarray, w: Rows, alpha: float) -> np.ndarray:
     """The part of log α =: t of the negative binomial's likelihood: dl/dt, −d²l/dt², and −d²l/dt dβ [2 + p]."""
-    from scipy.special import digamma, polygamma
+    from scipy.special import digamma, polygamma  # heavy
 
     r = 1 / alpha
     # In r: dl/dr = ψ(y+r) − ψ(r) + log(r/(r+μ)) + (μ − y)/(r+μ), and dr/dt = −r.

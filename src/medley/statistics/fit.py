@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..contract import RecipeError
-from .formulas import needed, parsed
-from .glm import GLM, Fitted
+from .formulas import latex, needed, parsed
+from .glm import GLM
+from .scoring import Fitted
 
 FEW_CLUSTERS = 30
 """Sites below which errors that are clustered by site are too small."""
+
+
+class Cost(NamedTuple):
+    """The exchanges of an analysis, and its bytes."""
+
+    exchanges: int
+    bytes_down: int
+    bytes_up: int
 
 
 class Test(NamedTuple):
@@ -94,37 +104,19 @@ class Coefficients:
 
     def latex(self, exp: bool = False, digits: int = 3) -> str:
         """The same as a LaTeX table, for booktabs."""
-        frame = self.frame(exp)
-        escaped = lambda s: "".join(f"\\{c}" if c in "_%&#$" else c for c in s).replace(">|z|", r"$>|z|$")
-        rows = [
-            " & ".join([escaped(name), *(f"{v:.{digits}f}" for v in row)]) for name, row in zip(frame.index, frame.to_numpy(), strict=True)
-        ]  # fmt: skip
-        head = " & ".join(["", *map(escaped, frame.columns)])
-        lines = [rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}", r"\toprule", head + r" \\", r"\midrule"]
-        return "\n".join([*lines, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
+        return latex(self.frame(exp), digits)
 
     def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
-        body = self._rows()
-        width = max(78, len(body[0]))
-        half = (len(facts) + 1) // 2
-        left, right = facts[:half], [*facts[half:], ("", "")][:half]
+        body = self.frame().to_string(float_format=lambda v: f"{v:.4f}").split("\n")
+        width, half = max(78, len(body[0])), (len(facts) + 1) // 2
         each = width // 2 - 1
         said = [
-            f"{a + ':':<{each - len(b)}}{b}   {(c + ':') if c else '':<{width - each - 3 - len(d)}}{d}"
-            for (a, b), (c, d) in zip(left, right, strict=True)
+            f"{a + ':':<{each - len(b)}}{b}   {c + ':':<{width - each - 3 - len(d)}}{d}"
+            for (a, b), (c, d) in zip(facts[:half], facts[half:], strict=True)
         ]
         rule = "=" * width
         return "\n".join([f"{title:^{width}}".rstrip(), rule, *said, rule, body[0], "-" * width, *body[1:], rule])
-
-    def _rows(self) -> list[str]:
-        frame = self.frame()
-        first = max(14, *(len(name) + 1 for name in self.names))
-        lines = [" " * first + "".join(f"{c:>11}" for c in frame.columns)]
-        for name, row in zip(frame.index, frame.to_numpy(), strict=True):
-            cells = [f"{v:.3f}" if k in (2, 3, 4, 5) else f"{v:.4f}" for k, v in enumerate(row)]
-            lines.append(f"{name:<{first}}" + "".join(f"{c:>11}" for c in cells))
-        return lines
 
 
 class GLMFit(Coefficients):
@@ -142,28 +134,23 @@ class GLMFit(Coefficients):
         alpha: of the negative binomial; None for others
     """
 
-    def __init__(
-        self, glm: GLM, sites: tuple[str, ...], fitted: Fitted, exchanges: int, bytes_down: int, bytes_up: int
-    ) -> None:
-        b, cov, names = fitted.b, fitted.cov, fitted.names
-        if fitted.alpha is not None and len(b) > len(names):  # log α → α
-            jacobian = np.diag([*np.ones(len(names)), fitted.alpha])
-            b, names = np.append(b[:-1], fitted.alpha), [*names, "alpha"]
-            cov = jacobian @ cov @ jacobian if len(cov) == len(b) else cov
-            if len(cov) < len(b):
-                b, names = b[:-1], names[:-1]
+    def __init__(self, glm: GLM, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:
+        fitted, rows = found
+        names, b, cov, figures, self.alpha = fitted
+        if self.alpha is not None and len(b) > len(names):  # log α → α
+            scale = np.append(np.ones(len(names)), self.alpha)
+            b, cov = np.append(b[:-1], self.alpha)[: len(cov)], cov * np.outer(scale, scale)[: len(cov), : len(cov)]
+            names = [*names, "alpha"][: len(cov)]
         super().__init__(names, b, cov)
-        self.glm, self.sites, self.alpha, self.rows = glm, sites, fitted.alpha, fitted.rows
-        self.exchanges, self.bytes_down, self.bytes_up = exchanges, bytes_down, bytes_up
-        sums, p = fitted.sums, len(fitted.names)
-        self.llf, self.scale, self.nobs = fitted.llf, fitted.scale, round(sums["n"])
+        self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
+        self.exchanges, self.bytes_down, self.bytes_up = cost
         plain = not (glm.offset or glm.exposure) and "Intercept" in names
-        self.llnull = fitted.llnull if plain else float("nan")
-        self.deviance, self.pearson_chi2 = sums["deviance"], sums["chi2"]
-        self.null_deviance = sums["null deviance"] if plain else float("nan")
-        self.df_model, self.df_resid = p - ("Intercept" in names), self.nobs - p
-        self.k = len(fitted.b)
-        self.cov_type = glm.cov
+        figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
+        self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
+        self.deviance, self.null_deviance, self.pearson_chi2 = (
+            figures[k] for k in ("deviance", "null_deviance", "pearson_chi2")
+        )
+        self.df_model, self.df_resid = len(fitted.names) - ("Intercept" in names), self.nobs - len(fitted.names)
         if glm.cov == "cluster" and len(sites) < FEW_CLUSTERS:
             warnings.warn(
                 f"standard errors clustered by {len(sites)} sites are too small, and their tests too sure: below "
@@ -209,26 +196,16 @@ class GLMFit(Coefficients):
     def summary(self) -> str:
         """A text table as statsmodels prints it."""
         g = self.glm
-        number = lambda v: f"{v:.5g}"
-        facts = [
-            ("Dep. Variable", parsed(g.formula).response),
-            ("Model", "GLM"),
-            ("Model Family", g.family),
-            ("Link Function", g.uses),
-            ("Covariance Type", self.cov_type),
-            ("No. Iterations", str(self.exchanges)),
-            ("Sites", str(len(self.sites))),
-            ("No. Observations", str(self.nobs)),
-            ("Df Residuals", str(self.df_resid)),
-            ("Df Model", str(self.df_model)),
-            ("Scale", number(self.scale)),
-            ("Log-Likelihood", number(self.llf)),
-            ("Deviance", number(self.deviance)),
-            ("Pearson chi2", number(self.pearson_chi2)),
-        ]
-        dropped = {s: int(n) for s, n in zip(self.sites, self.rows[:, 1] + self.rows[:, 2], strict=True) if n}
-        said = [f"left out for missing values: {', '.join(f'{n} at {s}' for s, n in dropped.items())}"] if dropped else []
-        return "\n".join([self._table("Generalized Linear Model Regression Results", facts), *said])
+        facts = [("Dep. Variable", parsed(g.formula).response), ("Model", "GLM"), ("Model Family", g.family)]
+        facts += [("Link Function", g.uses), ("Covariance Type", self.cov_type)]
+        facts += [("Exchanges", str(self.exchanges)), ("Sites", str(len(self.sites)))]
+        facts += [("No. Observations", str(self.nobs)), ("Df Residuals", str(self.df_resid))]
+        facts += [("Df Model", str(self.df_model)), ("Scale", f"{self.scale:.5g}")]
+        facts += [("Log-Likelihood", f"{self.llf:.5g}"), ("Deviance", f"{self.deviance:.5g}")]
+        facts += [("Pearson chi2", f"{self.pearson_chi2:.5g}")]
+        gone = {s: int(n) for s, n in zip(self.sites, self.rows[:, 1] + self.rows[:, 2], strict=True) if n}
+        said = f"\nleft out for missing values: {', '.join(f'{n} at {s}' for s, n in gone.items())}" if gone else ""
+        return self._table("Generalized Linear Model Regression Results", facts) + said
 
 
 __all__ = ["Coefficients", "GLMFit", "Test"]

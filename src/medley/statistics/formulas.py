@@ -1,14 +1,13 @@
 """Formulas and frames: what a formula may say, the columns that it reads, and a site's design matrix.
 
-A formula comes from somebody else, so it is read, and never run as code: columns, ``C(column)``, interactions, powers and
-products of columns under ``I()``, and logarithms, exponentials and roots of one column. Anything else could pick single
-rows. This is the one module that imports pandas and formulaic.
+A formula comes from somebody else, so it is read, and never run as code: columns, ``C(column)``, interactions, powers
+and products of columns under ``I()``, and logarithms, exponentials and roots of one column. Anything else could pick
+single rows. This is the one module that imports pandas and formulaic.
 """
 
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +119,7 @@ def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
 
 
 def table(data: Any, site: str) -> Any:
-    """A site's rows as a pandas frame with columns that are texts. Raises BadData for what has no columns or no rows."""
+    """A site's rows as a pandas frame, its columns' names as texts. Raises BadData for what has no columns or rows."""
     pandas = needed("pandas")
     if hasattr(data, "to_pandas"):
         data = data.to_pandas()
@@ -183,7 +182,8 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     columns |= {c: pandas.Categorical(texts(frame, c), categories=[*levels[c]]) for c in parsed.categorical}
     columns = columns or {"1": np.zeros(len(frame))}
     context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
-    made = needed("formulaic").model_matrix(parsed.right, pandas.DataFrame(columns), context=context, na_action="ignore")
+    rows = pandas.DataFrame(columns)
+    made = needed("formulaic").model_matrix(parsed.right, rows, context=context, na_action="ignore")
     X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
     names = [str(c) for c in made.columns]
     if (bad := ~np.isfinite(X).all(0)).any():
@@ -194,27 +194,19 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
 def chosen(frame: Any, where: str, site: str) -> np.ndarray:
     """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n]; a missing value fulfils none."""
 
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.List | ast.Tuple):
-            return [value(v) for v in node.elts]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-            return node.value
-        raise refusal
-
-    def rows(node: ast.expr) -> np.ndarray:
+    def rows(node: ast.expr) -> Any:
         if isinstance(node, ast.BoolOp):
             parts = [rows(v) for v in node.values]
             return np.logical_and.reduce(parts) if isinstance(node.op, ast.And) else np.logical_or.reduce(parts)
         if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
             raise refusal
-        name, op, other = node.left.id, node.ops[0], value(node.comparators[0])
+        name, op, other = node.left.id, node.ops[0], ast.literal_eval(node.comparators[0])
+        if not all(isinstance(v, str | int | float) for v in (other if isinstance(other, list) else [other])):
+            raise refusal
         check_columns(frame, (name,), site)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(other, list):
-            found = np.isin(texts(frame, name).astype(str), [text(v) for v in other])
-            there = ~frame[name].isna().to_numpy()
-            return there & (found if isinstance(op, ast.In) else ~found)
+            found = np.isin(texts(frame, name).astype(str), [text(v) for v in other], invert=isinstance(op, ast.NotIn))
+            return found & ~frame[name].isna().to_numpy()
         if type(op) not in COMPARE or isinstance(other, list):
             raise refusal
         if isinstance(other, str) or not is_numeric(frame[name]):
@@ -230,9 +222,9 @@ def chosen(frame: Any, where: str, site: str) -> np.ndarray:
         "where",
     )
     try:
-        return rows(ast.parse(where.strip(), mode="eval").body)
-    except SyntaxError:
-        raise refusal from None
+        return np.asarray(rows(ast.parse(where.strip(), mode="eval").body), dtype=bool)
+    except (SyntaxError, ValueError) as e:
+        raise (e if isinstance(e, BadData | RecipeError) else refusal) from None
 
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
@@ -249,6 +241,13 @@ def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
     return np.asarray(~frame[[*names]].isna().any(axis=1).to_numpy(), dtype=bool)
 
 
-def whole(value: float) -> bool:
-    """Whether a number is a whole one."""
-    return math.isfinite(value) and value == round(value)
+def latex(frame: Any, digits: int) -> str:
+    """A frame as a LaTeX table, for booktabs."""
+    said: Any = lambda v: f"{v:.{digits}f}" if isinstance(v, float) else str(v)
+    escaped = lambda v: "".join(
+        {"<": "$<$", ">": "$>$", "|": "$|$"}.get(c, f"\\{c}" if c in "_%&#$" else c) for c in said(v)
+    )
+    lines = [["", *frame.columns], *([i, *row] for i, row in zip(frame.index, frame.to_numpy().tolist(), strict=True))]
+    head, *rows = (" & ".join(map(escaped, line)) + r" \\" for line in lines)
+    begin = rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"])

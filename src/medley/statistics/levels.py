@@ -1,8 +1,8 @@
 """The union of the sites' categories, from sums alone: an invertible Bloom lookup table.
 
-Each site writes its texts into three cells each of a table, as numbers, and tables add up. A cell with one text in it, from
-however many sites, is the text times its count, and a checksum confirms it. Take that text out of its other cells, and
-more cells have one text: so all are found, unless there are too many for the table.
+Each site writes its texts into three cells each of a table, as numbers, and tables add up. A cell with one text in it,
+from however many sites, is the text times its count, and a checksum confirms it. Take that text out of its other cells,
+and more cells have one text: so all are found, unless there are too many for the table.
 
 **Reference**: Goodrich & Mitzenmacher, "Invertible Bloom Lookup Tables", Allerton 2011.
 """
@@ -58,13 +58,13 @@ def union(total: np.ndarray, column: str) -> dict[str, int]:
         left[_cells(text)] -= count * _entry(text)
     if left.any():
         raise BadData(
-            f"C({column}) has more than about {2 * PART} categories over all sites; merge some, or use the number itself"
+            f"C({column}) has more than about {2 * PART} categories over all sites; merge some, or use its number"
         )
     return dict(sorted(found.items()))
 
 
 def _read(cell: np.ndarray) -> str:
-    return (cell[1:-1] / cell[0]).astype("<u4").tobytes().rstrip(b"\0").decode(errors="replace")
+    return str((cell[1:-1] / cell[0]).astype("<u4").tobytes().rstrip(b"\0").decode(errors="replace"))
 
 
 def _pure(cell: np.ndarray) -> bool:

@@ -4,17 +4,15 @@ A figure is a sum over a set of rows. Whoever has several of them has every line
 "all" and "all but those above 90" is a figure of those above 90. The register keeps the sets, and a new one leaves only
 if no linear combination of all of them depends on fewer rows than the site's least number.
 
-With the sets as rows of a matrix A of zeros and ones [sets, rows], that is: no vector of A's row space, but 0, has fewer
-than ``least`` entries that are not 0. Rows that are in the same sets are one column with a count.
+With the sets as rows of a matrix A of zeros and ones [sets, rows], that is: no vector of A's row space, but 0, has
+fewer than ``least`` entries that are not 0. Rows that are in the same sets are one column with a count.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -64,29 +62,18 @@ def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
     if not few.any():
         return False
     u, s, _ = np.linalg.svd(atoms[:, ~few], full_matrices=True)
-    rank = int((s > 1e-9 * max(s, default=0.0)).sum())
-    V = u[:, rank:].T @ atoms[:, few]  # combinations that no large atom is in
-    size = counts[few]
+    V = u[:, int((s > 1e-9).sum()) :].T @ atoms[:, few]  # combinations that no large atom is in
     _, s, vt = np.linalg.svd(V, full_matrices=False)
     V = vt[s > 1e-9]
-    if not len(V):
-        return False
-    used = np.abs(V).max(0) > 1e-9
-    V, size = V[:, used], size[used]
-    if len(V) == V.shape[1] or len(V) > V.shape[1]:
-        return True
-    if len(V) == 1:
-        return bool(size.sum() < least)
-    tried = 0
-    for k in range(1, least):
-        for chosen in itertools.combinations(range(len(size)), k):
-            tried += 1
-            if tried > MOST:
-                return True
-            if size[[*chosen]].sum() < least:
-                rest = np.delete(V, chosen, axis=1)
-                if np.linalg.matrix_rank(rest, tol=1e-9) < len(V):
-                    return True
+    used = np.abs(V).max(0, initial=0.0) > 1e-9
+    V, size = V[:, used], counts[few][used]
+    if len(V) < 2:
+        return bool(len(V) and size.sum() < least)
+    some = (c for k in range(1, least) for c in itertools.combinations(range(len(size)), k))
+    for tried, c in enumerate(some):
+        alone = size[[*c]].sum() < least and np.linalg.matrix_rank(np.delete(V, c, axis=1), tol=1e-9) < len(V)
+        if alone or tried > MOST:
+            return True
     return False
 
 
@@ -96,79 +83,39 @@ class Register:
 
     Attributes:
         rows: the number of the site's rows
-        file: keeps them as lines of JSON, for processes that share it and for the next study on the same rows; None
-            keeps them in memory
+        file: keeps them as lines of JSON, for other processes and the next study on the same rows; None: memory does
     """
 
     rows: int
     file: Path | None = None
     sets: dict[str, dict[bytes, np.ndarray]] = field(default_factory=dict)
-    grids: dict[str, int] = field(default_factory=dict)
     _read: int = 0
+
+    def told(self, key: str) -> dict[bytes, np.ndarray]:
+        """The sets over which sums of column ``key`` have left. Raises BadData for a register of other rows."""
+        if self.file is not None and self.file.exists():
+            text = self.file.read_text(encoding="utf-8")
+            for line in text[self._read :].splitlines():
+                column, raw = json.loads(line)
+                packed = bytes.fromhex(raw)
+                if len(packed) != -(-self.rows // 8):
+                    raise BadData(f"{self.file} is a register of other rows than these {self.rows}; give each its own")
+                bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows)
+                self.sets.setdefault(column, {})[packed] = bits.astype(bool)
+            self._read = len(text)
+        return self.sets.setdefault(key, {})
 
     def admits(self, key: str, sets: Iterable[np.ndarray], least: int) -> bool:
         """Whether sums of column ``key`` over these sets may leave, after all that has left before; see `add`."""
-        return not recoverable([*self.sets.get(key, {}).values(), *sets], least)
+        return not recoverable([*self.told(key).values(), *sets], least)
 
     def add(self, key: str, sets: Iterable[np.ndarray]) -> None:
         """Record that sums of column ``key`` over these sets leave."""
-        known = self.sets.setdefault(key, {})
+        known = self.told(key)
         for s in sets:
             if s.any() and (packed := np.packbits(s).tobytes()) not in known:
                 known[packed] = s.copy()
-                self._write({"column": key, "rows": packed.hex()})
-
-    def grid(self, key: str, width: int) -> bool:
-        """Whether a histogram of column ``key`` with this width of bins, a power of 2, may leave: the first one's."""
-        if key not in self.grids:
-            self.grids[key] = width
-            self._write({"column": key, "grid": width})
-        return self.grids[key] == width
-
-    def _write(self, line: dict[str, str | int]) -> None:
-        if self.file is not None:
-            with self.file.open("a", encoding="utf-8") as f:
-                self._read += f.write(json.dumps(line) + "\n")
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A context in which no other process adds to the file, and all that they added is known."""
-        if self.file is None:
-            yield
-            return
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.with_suffix(".lock").open("w") as lock, _locked(lock.fileno()):
-            text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
-            for line in text[self._read :].splitlines():
-                self._take(json.loads(line))
-            self._read = len(text)
-            yield
-
-    def _take(self, line: dict[str, str | int]) -> None:
-        key = str(line["column"])
-        if "grid" in line:
-            self.grids[key] = int(line["grid"])
-            return
-        packed = bytes.fromhex(str(line["rows"]))
-        if len(packed) != math.ceil(self.rows / 8):
-            raise BadData(f"{self.file} is the register of other rows than these {self.rows}; give each data set its own")
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows).astype(bool)
-        self.sets.setdefault(key, {})[packed] = bits
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # Windows: one process at a time
-        with nullcontext():
-            yield
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-__all__ = ["Register", "Rules", "Withheld", "recoverable"]
+                if self.file is not None:
+                    self.file.parent.mkdir(parents=True, exist_ok=True)
+                    with self.file.open("a", encoding="utf-8") as f:
+                        self._read += f.write(json.dumps([key, packed.hex()]) + "\n")

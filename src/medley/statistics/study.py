@@ -19,11 +19,12 @@ from ..server.cohort import LiveCohort
 from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
+from .analysis import Analysis
 from .describe import Describe, columns_of
-from .fit import GLMFit
+from .fit import Cost, GLMFit
 from .glm import GLM
 from .rules import Rules
-from .site import Analysis, Site
+from .site import Site
 from .tables import Description
 
 
@@ -110,7 +111,7 @@ class Study:
 
     def run(self, analysis: Analysis) -> Any:
         """Run an analysis over all sites: a round of its exchanges. Returns what it found."""
-        self.analyses = self.books.ledger.exchanges and max(e.round for e in self.ledger) + 1 or 1
+        self.analyses = max((e.round for e in self.ledger), default=0) + 1
         host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
         ids = tuple(range(len(self.sites)))
         with contextlib.closing((self.transport or Local()).open(host)) as connection:
@@ -121,14 +122,9 @@ class Study:
             cohort.settle()
         return report.found
 
-    def _cost(self) -> dict[str, int]:
-        """Exchanges and bytes of the last analysis."""
+    def _cost(self) -> Cost:
         mine = [e for e in self.ledger if e.round == self.analyses]
-        return {
-            "exchanges": len({e.exchange for e in mine}),
-            "bytes_down": sum(e.down for e in mine),
-            "bytes_up": sum(e.up for e in mine),
-        }
+        return Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
 
     def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
         """Fit a generalised linear model to the rows of all sites.
@@ -142,7 +138,7 @@ class Study:
         Stalled for a likelihood without a maximum.
         """
         analysis = GLM(formula, cast(Any, family), **how)
-        return GLMFit(analysis, self.names, self.run(analysis), **self._cost())
+        return GLMFit(analysis, self.names, self.run(analysis), self._cost())
 
     def describe(
         self,
@@ -161,7 +157,8 @@ class Study:
         """
         named = columns_of(columns, [*self.sites[0].frame.columns], by)
         analysis = Describe(named, by, where, tuple(quantiles))
-        return Description(analysis, self.run(analysis), **self._cost())
+        groups, cells = self.run(analysis)
+        return Description(analysis, groups, cells, self._cost())
 
 
 __all__ = ["Study"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .describe import Cell, Describe, Found
-from .fit import Test
-from .formulas import needed
+from .describe import Cell, Describe
+from .fit import Cost, Test
+from .formulas import latex, needed
 
 WITHHELD = "withheld"
 """What stands in the place of a figure that a site withholds."""
@@ -22,53 +21,56 @@ class Description:
 
     Attributes:
         asked: the analysis
-        groups: the groups' names
-        cells: a `medley.statistics.describe.Cell` by column and group; "" is the group of all
-        exchanges, bytes_down, bytes_up: the costs
+        groups: the groups' names, "" first for all
+        cells: a `medley.statistics.describe.Cell` by column and group
+        cost: exchanges and bytes
     """
 
     asked: Describe
-    found: Found
-    exchanges: int
-    bytes_down: int
-    bytes_up: int
-
-    @property
-    def groups(self) -> list[str]:
-        """The groups' names; none without ``by``."""
-        return self.found.groups[1:]
-
-    @property
-    def cells(self) -> dict[str, dict[str, Cell]]:
-        """Cells by column and group."""
-        return self.found.cells
+    groups: list[str]
+    cells: dict[str, dict[str, Cell]]
+    cost: Cost
 
     def test(self, column: str) -> Test | None:
         """Whether the groups differ: Welch's t for two, one-way ANOVA for more, χ² for categories; None if withheld."""
-        cells = [self.cells[column][g] for g in self.groups]
+        from scipy import stats
+
+        cells = [self.cells[column][g] for g in self.groups[1:]]
         if len(cells) < 2:
             return None
         if cells[0].counts is not None:
-            return _chi2([[*(c.counts or {}).values()] for c in cells])
-        if any(c.n is None or c.n < 2 or c.mean is None or c.sd is None for c in cells):
+            counts = [[*(c.counts or {}).values()] for c in cells]
+            if any(v is None for row in counts for v in row):
+                return None
+            table = np.array(counts, dtype=float)
+            table = table[table.sum(1) > 0][:, table.sum(0) > 0]
+            if min(table.shape) < 2:
+                return None
+            found = stats.chi2_contingency(table, correction=False)
+            return Test(float(found.statistic), int(found.dof), float(found.pvalue))
+        if any(c.n is None or c.n < 2 or not c.sd for c in cells):
             return None
-        n, m, v = (np.array([getattr(c, k) for c in cells], dtype=float) for k in ("n", "mean", "sd"))
-        return _welch(n, m, v**2) if len(cells) == 2 else _anova(n, m, v**2)
+        n, m, sd = (np.array([getattr(c, k) for c in cells], dtype=float) for k in ("n", "mean", "sd"))
+        if len(cells) == 2:
+            e = sd**2 / n
+            found = stats.ttest_ind_from_stats(m[0], sd[0], n[0], m[1], sd[1], n[1], equal_var=False)
+            return Test(float(found.statistic), float(e.sum() ** 2 / (e**2 / (n - 1)).sum()), float(found.pvalue))
+        k, rest = len(n) - 1, int(n.sum()) - len(n)
+        F = float(n @ (m - n @ m / n.sum()) ** 2) / k / (float((n - 1) @ sd**2) / rest)
+        return Test(F, k, float(stats.f.sf(F, k, rest)))
 
     def frame(self, digits: int = 1) -> Any:
         """The table: a row for each column of numbers and each category, a column for all and for each group."""
         pandas = needed("pandas")
         rows: dict[str, list[str]] = {}
-        whole = self.found.groups
-        totals = [{c[g].n + c[g].missing for c in self.cells.values() if None not in (c[g].n, c[g].missing)} for g in whole]  # type: ignore[operator]
-        n = [max(k) if k else WITHHELD for k in totals]
+        n = [max(c[g].rows for c in self.cells.values()) or WITHHELD for g in self.groups]
         for name, cells in self.cells.items():
             found = self.test(name)
             p = "" if found is None else f"{found.pvalue:.3f}" if found.pvalue >= 0.001 else "<0.001"
-            tail = [p] if self.groups else []
-            several = [cells[g] for g in whole]
+            tail = [p] if self.groups[1:] else []
+            several = [cells[g] for g in self.groups]
             if several[0].counts is not None:
-                rows[name] = [*([""] * len(whole)), *tail]
+                rows[name] = [*([""] * len(self.groups)), *tail]
                 for level in several[0].counts:
                     rows[f"  {level}, n (%)"] = [*(_share(c, level, digits) for c in several), *([""] if tail else [])]
             else:
@@ -78,9 +80,9 @@ class Description:
             if any(c.missing != 0 for c in several):
                 said = [WITHHELD if c.missing is None else str(c.missing) for c in several]
                 rows[f"{name}, missing"] = [*said, *([""] if tail else [])]
-        heads = ["all", *self.groups]
+        heads = ["all", *self.groups[1:]]
         names = [f"{h} (n = {k})" for h, k in zip(heads, n, strict=True)]
-        return pandas.DataFrame.from_dict(rows, orient="index", columns=[*names, *(["p"] if self.groups else [])])
+        return pandas.DataFrame.from_dict(rows, orient="index", columns=[*names, *(["p"] if self.groups[1:] else [])])
 
     def summary(self) -> str:
         """The table as text, with the largest errors of its quantiles and what is withheld."""
@@ -97,14 +99,7 @@ class Description:
 
     def latex(self, digits: int = 1) -> str:
         """The table in LaTeX, for booktabs."""
-        frame = self.frame(digits)
-        escaped = lambda s: "".join(f"\\{c}" if c in "_%&#$" else c for c in s).replace("<", "$<$")
-        rows = [
-            " & ".join(map(escaped, [i, *row])) for i, row in zip(frame.index, frame.to_numpy().tolist(), strict=True)
-        ]
-        head = " & ".join(["", *map(escaped, frame.columns)])
-        lines = [rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}", r"\toprule", head + r" \\", r"\midrule"]
-        return "\n".join([*lines, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
+        return latex(self.frame(digits), digits)
 
 
 def _mean(c: Cell, digits: int) -> str:
@@ -129,37 +124,3 @@ def _share(c: Cell, level: str, digits: int) -> str:
     if count is None:
         return WITHHELD
     return f"{count}" + (f" ({100 * count / c.n:.{digits}f})" if c.n else "")
-
-
-def _welch(n: np.ndarray, m: np.ndarray, v: np.ndarray) -> Test | None:
-    from scipy.stats import t
-
-    e = v / n
-    if not e.sum() > 0:
-        return None
-    statistic = float((m[0] - m[1]) / np.sqrt(e.sum()))
-    df = float(e.sum() ** 2 / (e**2 / (n - 1)).sum())
-    return Test(statistic, df, float(2 * t.sf(abs(statistic), df)))
-
-
-def _anova(n: np.ndarray, m: np.ndarray, v: np.ndarray) -> Test | None:
-    from scipy.stats import f
-
-    k, whole = len(n), float(n @ m / n.sum())
-    between, within = float(n @ (m - whole) ** 2) / (k - 1), float((n - 1) @ v) / (n.sum() - k)
-    if not within > 0:
-        return None
-    return Test(between / within, k - 1, float(f.sf(between / within, k - 1, n.sum() - k)))
-
-
-def _chi2(counts: Sequence[Sequence[int | None]]) -> Test | None:
-    from scipy.stats import chi2_contingency
-
-    if any(v is None for row in counts for v in row):
-        return None
-    table = np.array(counts, dtype=float)
-    table = table[table.sum(1) > 0][:, table.sum(0) > 0]
-    if min(table.shape) < 2:
-        return None
-    found = chi2_contingency(table, correction=False)
-    return Test(float(found.statistic), int(found.dof), float(found.pvalue))
