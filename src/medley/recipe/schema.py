@@ -22,6 +22,7 @@ from ..experiments.compare import presets
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
+from ..statistics import GLM, Describe, Rules
 from ..transports import Lossy
 from ..wire import codecs
 from ..wire.codec import Codec
@@ -90,10 +91,14 @@ CALLS: dict[str, Any] = {
     "secure": SecureSum,
     "faults": Lossy,
     "clients": ClientLimits,
+    "rules": Rules,
 }
 """Tables that are the arguments of one class."""
 
-TABLES = ("name", "data", "federation", "run", "methods", "tune", *KINDS, *CALLS)
+TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KINDS, *CALLS)
+
+ANALYSES = {"glm": GLM, "describe": Describe}
+"""Analyses of [[study]], by kind."""
 
 COUNTS = ("rounds", "seed", "seeds")
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -27,6 +28,9 @@ from .rules import Rules
 from .site import Site
 from .tables import Description
 
+RESULTS: dict[type[Analysis], Any] = {GLM: GLMFit, Describe: Description}
+"""The result of each analysis."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -45,12 +49,11 @@ class Shape:
 class Sites:
     """The sites of a study, as clients by number."""
 
-    sites: tuple[Site, ...]
+    sites: Mapping[int, Site]
 
     def __call__(self, i: int, round: int) -> Client[Any]:
         """Site i as a client."""
-        site: Any = self.sites[i]
-        return Client(i, 1 / len(self.sites), site, Pace(), cast(Any, None), round=round)
+        return Client(i, 1.0, cast(Any, self.sites[i]), Pace(), cast(Any, None), round=round)
 
 
 @dataclass(eq=False)
@@ -75,26 +78,23 @@ class Study:
     secure: SecureSum | None = None
     transport: Transport | None = None
     registers: str | Path | None = None
-    books: Bookkeeping = field(default_factory=Bookkeeping, repr=False)
-    analyses: int = 0
+    _folder: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, Mapping) or len(self.data) < 1:
             raise BadData("Study(data): give a frame for each site by its name, {'Bern': frame, ...}")
-        folder = None if self.registers is None else Path(self.registers)
-        made = []
-        for name, frame in self.data.items():
-            rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
-            file = None if folder is None else folder / f"{name}.jsonl"
-            made.append(Site.of(str(name), frame, rules, tuple(self.complete), file))
-        self.sites = tuple(made)
+        self.names, self.sites = tuple(map(str, self.data)), dict[int, Site]()
+        self.books = Bookkeeping()
+        if self.registers is None and self.transport is not None:  # workers share it
+            self._folder = TemporaryDirectory()
+        folder = Path(self.registers or self._folder.name) if self.registers or self._folder else None
+        for i, (name, frame) in enumerate(self.data.items()):
+            if frame is not None:
+                rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
+                file = None if folder is None else folder / f"{name}.jsonl"
+                self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
         if self.secure is not None:
-            self.secure.needed(len(self.sites))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sites' names."""
-        return tuple(site.name for site in self.sites)
+            self.secure.needed(len(self.names))
 
     @property
     def ledger(self) -> Ledger:
@@ -105,26 +105,23 @@ class Study:
         """The study without these sites; the others' registers go on."""
         if unknown := [n for n in names if n not in self.names]:
             raise RecipeError.unknown(unknown[0], self.names, "study.without()")
-        out = replace(self, data={n: self.data[n] for n in self.names if n not in names}, books=self.books)
-        out.sites = tuple(site for site in self.sites if site.name not in names)
+        out = replace(self, data={n: self.data[n] for n in self.names if n not in names})
+        out.sites = dict(enumerate(site for site in self.sites.values() if site.name not in names))
         return out
 
     def run(self, analysis: Analysis) -> Any:
-        """Run an analysis over all sites: a round of its exchanges. Returns what it found."""
-        self.analyses = max((e.round for e in self.ledger), default=0) + 1
-        host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
-        ids = tuple(range(len(self.sites)))
+        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on."""
+        host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
+        round = max((e.round for e in self.ledger), default=0) + 1
         with contextlib.closing((self.transport or Local()).open(host)) as connection:
             carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
-            cohort = LiveCohort(ids, dict.fromkeys(ids, 1 / len(ids)), self.analyses, carried, self.books)
+            cohort = LiveCohort(ids, dict.fromkeys(ids, 1 / len(ids)), round, carried, self.books)
             report = analysis.start(torch.zeros(1, dtype=torch.float64))
             analysis.round(report, cohort)
             cohort.settle()
-        return report.found
-
-    def _cost(self) -> Cost:
-        mine = [e for e in self.ledger if e.round == self.analyses]
-        return Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
+        mine = [e for e in self.ledger if e.round == round]
+        cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
+        return RESULTS[type(analysis)](analysis, self.names, report.found, cost)
 
     def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
         """Fit a generalised linear model to the rows of all sites.
@@ -137,8 +134,8 @@ class Study:
         Raises Withheld where a site lets its sums not leave, BadData for rows or columns that cannot be used, and
         Stalled for a likelihood without a maximum.
         """
-        analysis = GLM(formula, cast(Any, family), **how)
-        return GLMFit(analysis, self.names, self.run(analysis), self._cost())
+        fit: GLMFit = self.run(GLM(formula, cast(Any, family), **how))
+        return fit
 
     def describe(
         self,
@@ -156,9 +153,5 @@ class Study:
             quantiles: those of numbers
         """
         named = columns_of(columns, [*self.sites[0].frame.columns], by)
-        analysis = Describe(named, by, where, tuple(quantiles))
-        groups, cells = self.run(analysis)
-        return Description(analysis, groups, cells, self._cost())
-
-
-__all__ = ["Study"]
+        found: Description = self.run(Describe(named, by, where, tuple(quantiles)))
+        return found

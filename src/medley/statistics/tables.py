@@ -21,15 +21,18 @@ class Description:
 
     Attributes:
         asked: the analysis
-        groups: the groups' names, "" first for all
-        cells: a `medley.statistics.describe.Cell` by column and group
+        sites: the sites' names
+        found: the groups' names, "" first for all, and a `medley.statistics.describe.Cell` by column and group
         cost: exchanges and bytes
     """
 
     asked: Describe
-    groups: list[str]
-    cells: dict[str, dict[str, Cell]]
+    sites: tuple[str, ...]
+    found: tuple[list[str], dict[str, dict[str, Cell]]]
     cost: Cost
+
+    def __post_init__(self) -> None:
+        self.groups, self.cells = self.found
 
     def test(self, column: str) -> Test | None:
         """Whether the groups differ: Welch's t for two, one-way ANOVA for more, χ² for categories; None if withheld."""
