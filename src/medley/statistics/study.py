@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, cast
 
 import torch
@@ -78,20 +80,19 @@ class Study:
     secure: SecureSum | None = None
     transport: Transport | None = None
     registers: str | Path | None = None
-    _folder: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, Mapping) or len(self.data) < 1:
             raise BadData("Study(data): give a frame for each site by its name, {'Bern': frame, ...}")
         self.names, self.sites = tuple(map(str, self.data)), dict[int, Site]()
-        self.books = Bookkeeping()
-        if self.registers is None and self.transport is not None:  # workers share it
-            self._folder = TemporaryDirectory()
-        folder = Path(self.registers or self._folder.name) if self.registers or self._folder else None
+        self.books, folder = Bookkeeping(), self.registers
+        if folder is None and self.transport is not None:  # workers share it
+            folder = mkdtemp()
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for i, (name, frame) in enumerate(self.data.items()):
             if frame is not None:
                 rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
-                file = None if folder is None else folder / f"{name}.jsonl"
+                file = None if folder is None else Path(folder) / f"{name}.jsonl"
                 self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
         if self.secure is not None:
             self.secure.needed(len(self.names))
