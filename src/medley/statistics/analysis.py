@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ class Hello(Message):
 
 
 class Agreement(Message):
-    """Up: sites where each column is text [c], the tables of categories [k, cells, words], and rows by site [s, 3]."""
+    """Up: where columns are text [c], tables of categories, and rows by site: used, with missing values, left out."""
 
     text: Float[Tensor, " c"]
     levels: Float[Tensor, "k m w"]
@@ -71,21 +70,6 @@ class Report:
     found: Any = None
 
 
-@dataclass
-class Agreed:
-    """What all sites agree on before an analysis.
-
-    Attributes:
-        levels: the categories that occur at any site, by column
-        rows: used rows, rows with a missing value, and rows that the study left out, by site [s, 3]
-        text: columns that are text
-    """
-
-    levels: dict[str, list[str]]
-    rows: np.ndarray
-    text: frozenset[str]
-
-
 class Analysis(Algorithm[Report]):
     """Base of the analyses: one round on typed messages, whose server reads sums only."""
 
@@ -107,25 +91,23 @@ class Analysis(Algorithm[Report]):
         """The sum of the sites' replies, each of weight 1."""
         return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
 
-    def agreed(self, clients: Cohort, agree: Any, strict: bool = True) -> Agreed:
-        """One exchange in which the sites agree on categories and say how many rows they have.
+    def agreed(self, clients: Cohort, agree: Any) -> tuple[dict[str, list[str]], np.ndarray]:
+        """One exchange: the categories that occur at any site, by column, and the rows by site, see `Agreement`.
 
         Args:
             agree: the client method, `agreement` with on_client
-            strict: whether a column that is text at some sites only is refused; default True
         """
         up, (columns, categorical) = self.summed(clients, agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
-        if strict and (mixed := split.keys() - {*categorical}):
+        if mixed := split.keys() - {*categorical}:
             name = min(mixed)
             raise RecipeError(
                 f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; write "
                 f"C({name}) for categories, or recode it there"
             )
         levels = {c: in_sequence([*union(up.levels[k].numpy(), c)]) for k, c in enumerate(categorical)}
-        text = {c for c, k in zip(columns, counts, strict=True) if k > 0}
-        return Agreed(levels, np.rint(up.rows.numpy()), frozenset(text))
+        return levels, np.rint(up.rows.numpy())
 
     def agreement(self, site: Site, me: int, sites: int) -> Agreement:
         """A site's part in `agreed`."""
@@ -159,8 +141,3 @@ def lower(t: Any) -> np.ndarray:
     A[np.triu_indices(p)] = v
     out: np.ndarray = A + np.triu(A, 1).T
     return out
-
-
-def levels_of(said: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Categories that the server sends, as text."""
-    return {str(k): [*map(str, v)] for k, v in said.items()}

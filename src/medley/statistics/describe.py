@@ -3,21 +3,8 @@
 **Reference**: this library's own; sums are Chan, Golub & LeVeque's two passes, "Algorithms for Computing the Sample
 Variance", The American Statistician 37, 1983.
 
-**Status**: this library's own
-
-**Needs**: every site in every exchange.
-
-**One round sends** (floats per site, for c columns and g groups):
-
-- agree: 1 down, c up
-- name: the names of columns of text down, 1,152 for each of them up
-- count: the categories down, 6 for each column or category and group up
-- spread: the categories, means and grids down, 3 for each column and group up, and two histograms of 1,000 bins
-
 **Departures**: a site merges the bins of a histogram until each has its least number of rows, and sends the first and
 the last bin of each merger: quantiles lie between the two, and the error that is stated has both.
-
-**Missing replies**: a site that does not answer is left out of a sum, which is then of no set of rows.
 """
 
 from __future__ import annotations

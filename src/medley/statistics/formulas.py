@@ -8,7 +8,7 @@ single rows. This is the one module that imports pandas and formulaic.
 from __future__ import annotations
 
 import ast
-import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,10 +23,11 @@ FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p
 
 WRITTEN = "columns, C(column), a:b, a*b, I(a**2), I(a*b), and log, log2, log10, log1p, exp and sqrt of a column"
 
-COMPARE: dict[type[ast.cmpop], Any] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+CONDITION = (
+    ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
+    ast.UnaryOp, ast.USub,
+)  # fmt: skip
+"""What a condition is made of."""
 
 
 def needed(package: str) -> Any:
@@ -92,30 +93,12 @@ def parsed(formula: str) -> Parsed:
 
 def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
     """The columns of one factor, and whether it is of categories."""
-    refusal = RecipeError(f"formula {formula!r}: {text} is not understood; a formula has {WRITTEN}")
-    try:
-        node = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise refusal from None
-    if not isinstance(node, ast.Call) or node.keywords or not node.args:
-        raise refusal
-    f, first = ast.unparse(node.func), node.args[0]
-    if f == "C" and isinstance(first, ast.Name):
-        base = node.args[1] if len(node.args) == 2 else None
-        plain = isinstance(base, ast.Call) and ast.unparse(base.func) == "contr.treatment"
-        values = [*base.args, *(k.value for k in base.keywords)] if isinstance(base, ast.Call) else []
-        if len(node.args) == 1 or (plain and all(isinstance(v, ast.Constant) for v in values)):
-            return (first.id,), True
-    elif len(node.args) == 1 and f.removeprefix("np.") in FUNCTIONS and isinstance(first, ast.Name):
-        return (first.id,), False
-    elif f == "I" and len(node.args) == 1 and isinstance(first, ast.BinOp):
-        left, right = first.left, first.right
-        if isinstance(left, ast.Name) and isinstance(first.op, ast.Pow) and isinstance(right, ast.Constant):
-            if right.value in (2, 3):
-                return (left.id,), False
-        elif isinstance(left, ast.Name) and isinstance(first.op, ast.Mult) and isinstance(right, ast.Name):
-            return (left.id, right.id), False
-    raise refusal
+    if found := re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|\d+)\))?\)", text):
+        return (found[1],), True
+    found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
+    if found := found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text):
+        return tuple(filter(None, found.groups())), False
+    raise RecipeError(f"formula {formula!r}: {text} is not understood; a formula has {WRITTEN}")
 
 
 def table(data: Any, site: str) -> Any:
@@ -193,38 +176,20 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
 
 def chosen(frame: Any, where: str, site: str) -> np.ndarray:
     """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n]; a missing value fulfils none."""
-
-    def rows(node: ast.expr) -> Any:
-        if isinstance(node, ast.BoolOp):
-            parts = [rows(v) for v in node.values]
-            return np.logical_and.reduce(parts) if isinstance(node.op, ast.And) else np.logical_or.reduce(parts)
-        if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
-            raise refusal
-        name, op, other = node.left.id, node.ops[0], ast.literal_eval(node.comparators[0])
-        if not all(isinstance(v, str | int | float) for v in (other if isinstance(other, list) else [other])):
-            raise refusal
-        check_columns(frame, (name,), site)
-        if isinstance(op, ast.In | ast.NotIn) and isinstance(other, list):
-            found = np.isin(texts(frame, name).astype(str), [text(v) for v in other], invert=isinstance(op, ast.NotIn))
-            return found & ~frame[name].isna().to_numpy()
-        if type(op) not in COMPARE or isinstance(other, list):
-            raise refusal
-        if isinstance(other, str) or not is_numeric(frame[name]):
-            if not isinstance(op, ast.Eq | ast.NotEq):
-                raise refusal
-            mine = texts(frame, name)
-            return np.array([v is not None and bool(COMPARE[type(op)](v, text(other))) for v in mine])
-        mine = numbers(frame, name, site)
-        return ~np.isnan(mine) & COMPARE[type(op)](mine, other)
-
-    refusal = RecipeError(
-        f"where={where!r}: write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\"",
-        "where",
-    )
     try:
-        return np.asarray(rows(ast.parse(where.strip(), mode="eval").body), dtype=bool)
-    except (SyntaxError, ValueError) as e:
-        raise (e if isinstance(e, BadData | RecipeError) else refusal) from None
+        nodes = [*ast.walk(ast.parse(where.strip(), mode="eval"))]
+        if not all(isinstance(node, CONDITION) for node in nodes):
+            raise SyntaxError
+        names = [*dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))]
+        check_columns(frame, names, site)
+        found = frame[names].eval(where.strip(), engine="python")
+        rows: np.ndarray = np.asarray(found, dtype=bool) & complete(frame, names)
+        return rows
+    except BadData:
+        raise
+    except Exception as e:  # of many kinds: of Python's parser, of pandas'
+        said = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
+        raise RecipeError(f"where={where!r}: {said}", "where") from (None if isinstance(e, SyntaxError) else e)
 
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:

@@ -3,22 +3,13 @@
 **Reference**: McCullagh & Nelder, "Generalized Linear Models", 1989, section 2.5. Sums of scores and of information
 over sites are those of all rows, so that the iterates are those of one machine with all rows.
 
-**Status**: published
-
-**Needs**: every site in every exchange.
-
-**One round sends** (floats per site, p parameters, t = p(p + 1)/2):
-
-- agreement: 1 down, columns + categories · 1,152 + 3 · sites up
-- begin: levels + p + t + 4 down, t + 5p + 2 up
-- score: levels + p + t + 4 down, t + p + 11 up, t more where the link is not canonical, t for robust errors; again
-  until Newton's decrement is below 3·10⁻⁹ √n, at most 3·10⁻⁷
+**One round sends** (floats per site, p parameters, t = p(p + 1)/2): 3 · sites + columns up, and 1,152 for each column
+under C(), to agree on categories; t + 5p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
+robust errors, until Newton's decrement is below 3·10⁻⁹ √n, at most 3·10⁻⁷.
 
 **Departures**: an observed information that is positive definite takes the place of the expected one in steps, so that
 links that are not canonical converge quadratically, too. Standard errors are from the expected one, as in R; those of
 the negative binomial, whose α is fitted along, from the observed one, as in statsmodels.
-
-**Missing replies**: a site that does not answer is left out of a sum, and the fit is of no set of rows: a study stops.
 """
 
 from __future__ import annotations
@@ -36,7 +27,6 @@ from .analysis import (
     Analysis,
     Hello,
     Report,
-    levels_of,
     lower,
     packed,
     site_of,
@@ -144,11 +134,11 @@ class GLM(Analysis):
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
-        agreed = self.agreed(clients, self.agree)
-        n, names = int(agreed.rows[:, 0].sum()), design_names(self.text, agreed.levels)
+        levels, rows = self.agreed(clients, self.agree)
+        n, names = int(rows[:, 0].sum()), design_names(self.text, levels)
         if len(names) >= n:
             raise BadData(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
-        point: dict[str, Any] = {"terms": packed(agreed.levels), "rows": n}
+        point: dict[str, Any] = {"terms": packed(levels), "rows": n}
         nothing = tensor([])
         first = Point(b=nothing, bread=nothing, mean=0.0, alpha=self.alpha or 1e-6, **point)
         begun = self.summed(clients, self.begin, first)
@@ -159,7 +149,7 @@ class GLM(Analysis):
         ask = lambda at: self.summed(clients, self.score, at)
         size = np.sqrt(x[1] / n)
         descent = Descent(self, ask, len(clients.ids), names, {**point, "mean": total / weight}, size)
-        s.found = descent.fit(np.linalg.solve(H, x[4])), agreed.rows
+        s.found = descent.fit(np.linalg.solve(H, x[4])), rows
 
     def _refuse(self, names: list[str], x: np.ndarray, H: np.ndarray) -> None:
         """Raise BadData, naming the column, for one that the others make up, and Stalled for one with one outcome."""
@@ -236,7 +226,7 @@ class GLM(Analysis):
         key = repr(self), bytes(got.terms.numpy())
         if key not in site.kept:
             site.kept.clear()
-            site.kept[key] = self._prepared(site, levels_of(unpacked(got.terms)), got.rows)
+            site.kept[key] = self._prepared(site, unpacked(got.terms), got.rows)
         rows: Rows = site.kept[key]
         return rows
 
