@@ -88,11 +88,40 @@ def lr_test(frame: Any) -> dict[str, float]:
     return {"statistic": float(statistic), "pvalue": float(chi2.sf(statistic, 2))}
 
 
+def survival(frame: Any) -> dict[str, Any]:
+    import statsmodels.api as sm
+    from lifelines import KaplanMeierFitter
+    from lifelines.statistics import multivariate_logrank_test
+
+    X = np.column_stack([frame["sex"] == "M", frame["age"]]).astype(float)[:, ::-1]
+    out: dict[str, Any] = {"cox": {}, "kaplan_meier": {}}
+    for ties in ("efron", "breslow"):
+        model = sm.PHReg(frame["months"], X, status=frame["event"], strata=np.arange(len(frame)) % 6, ties=ties)
+        r = model.fit(disp=0, method="newton", tol=1e-14)
+        out["cox"][ties] = {"params": r.params.tolist(), "bse": r.bse.tolist(), "llf": float(r.llf)}
+    for group in "FM":
+        mine = frame[frame["sex"] == group]
+        km = KaplanMeierFitter().fit(mine["months"], mine["event"])
+        table, ends = km.event_table, km.confidence_interval_
+        at = table["observed"] > 0
+        columns = {
+            "at_risk": table["at_risk"],
+            "events": table["observed"],
+            "survival": km.survival_function_.iloc[:, 0],
+        }
+        columns |= {"lower": ends.iloc[:, 0], "upper": ends.iloc[:, 1]}
+        out["kaplan_meier"][group] = {k: v[at].astype(float).tolist() for k, v in columns.items()}
+        out["kaplan_meier"][group]["time"] = table.index[at].tolist()
+    test = multivariate_logrank_test(frame["months"], frame["sex"], frame["event"])
+    out["logrank"] = {"statistic": float(test.test_statistic), "pvalue": float(test.p_value)}
+    return out
+
+
 def main() -> None:
     from support.hospitals import patients
 
     frame = patients()
-    found = {"glm": fits(frame), "robust": robust(frame), "lr_test": lr_test(frame)}
+    found = {"glm": fits(frame), "robust": robust(frame), "lr_test": lr_test(frame), **survival(frame)}
     path = Path(__file__).parent / "reference.json"
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -66,11 +66,7 @@ def _name(context: Context) -> str:
 
 
 def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> ClientApp:
-    """One site's side of a study. Its rules of what may leave are [rules] in its own copy of the recipe.
-
-    Args:
-        data: a function that reads the site's frame
-    """
+    """One site's side of a study: ``data`` reads its frame, and its copy of the recipe has its own [rules]."""
     side = StudySide(recipe, data, None)
     kinds = {type(a) for a in side.recipe.analyses()}
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
@@ -79,11 +75,7 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
-    """The server's side of a study: runs every analysis of [[study]], and saves each as text.
-
-    Args:
-        done: takes the results, in order
-    """
+    """The server's side of a study: runs every analysis of [[study]], saves each as text, and hands all to ``done``."""
 
     def main(grid: Grid, context: Context) -> None:
         r = settled(recipe, context.run_config)

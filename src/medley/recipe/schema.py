@@ -22,7 +22,7 @@ from ..experiments.compare import presets
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
-from ..statistics import GLM, Describe, Rules
+from ..statistics import GLM, Cox, Describe, KaplanMeier, Rules
 from ..transports import Lossy
 from ..wire import codecs
 from ..wire.codec import Codec
@@ -97,7 +97,7 @@ CALLS: dict[str, Any] = {
 
 TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KINDS, *CALLS)
 
-ANALYSES = {"glm": GLM, "describe": Describe}
+ANALYSES = {"glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier}
 """Analyses of [[study]], by kind."""
 
 COUNTS = ("rounds", "seed", "seeds")

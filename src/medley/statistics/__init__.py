@@ -6,6 +6,8 @@ from .glm import GLM as GLM
 from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
+from .survival import Cox as Cox
+from .survival import KaplanMeier as KaplanMeier
 from .tables import Description as Description
 
-__all__ = ["GLM", "Describe", "Description", "GLMFit", "Rules", "Study", "Withheld"]
+__all__ = ["GLM", "Cox", "Describe", "Description", "GLMFit", "KaplanMeier", "Rules", "Study", "Withheld"]

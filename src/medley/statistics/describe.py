@@ -10,7 +10,6 @@ the last bin of each merger: quantiles lie between the two, and the error that i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ..contract import Client, Cohort, Message, RecipeError, on_client
 from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, packed, site_of, tensor, unpacked
 from .formulas import check_columns, in_sequence, is_numeric, numbers, texts
 from .levels import sketched, union
+from .rules import Withheld
 from .site import Site
 
 BINS = 1024
@@ -57,14 +57,8 @@ class Grid(NamedTuple):
 
 @dataclass
 class Cell:
-    """One column in one group.
-
-    Attributes:
-        n: its rows; None where a site withholds it
-        missing: rows without a value; None where withheld
-        mean, sd: of a column of numbers
-        quantiles: (estimate, largest error) of the quartiles; None where withheld
-        counts: rows by category; None where withheld
+    """One column in one group: rows with and without a value, mean and deviation, quantiles with their largest
+    error, rows by category. None is what a site withholds.
     """
 
     n: int | None
@@ -228,7 +222,7 @@ class Describe(Analysis):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = site.may(c, here)
-            shown = may and (bool(g) or not self.by) and _histogram_may(site, c, here, grid.power)
+            shown = may and (bool(g) or not self.by) and curve_may(site, c, here, 2.0**grid.power)
             if shown:
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean
@@ -251,17 +245,20 @@ def _grid(sums: Any) -> Grid:
     return Grid(power, first, math.floor((mean + 6 * sd) / 2.0**power) - first + 1)
 
 
-def _histogram_may(site: Site, c: str, here: np.ndarray, power: int) -> bool:
-    """Whether a histogram may leave: one grid for a column, and sets of rows that are the same or share none."""
+def curve_may(site: Site, c: str, here: np.ndarray, grid: float, what: str = "") -> bool:
+    """Whether a histogram or curve may leave: one grid for a column, of sets that are the same or share no row.
+
+    Raises Withheld where it may not and ``what`` says which it is.
+    """
     if site.rules.rows <= 1 or not here.any():
         return True
-    key = f"{c} histogram 2**{power}"
+    key = f"{c} curve by {grid}"
     site.register.told(key)
     for k, told in site.register.sets.items():
-        same = [k == key and bool((here == s).all()) for s in told.values()]
-        if k.startswith(f"{c} histogram ") and any(
-            (here & s).any() > ok for s, ok in zip(told.values(), same, strict=True)
-        ):
+        sets = told.values() if k.startswith(f"{c} curve by ") else ()
+        if any((here & s).any() and not (k == key and (here == s).all()) for s in sets):
+            if what:
+                raise Withheld(f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before")
             return False
     site.register.add(key, [here])
     return True
@@ -295,10 +292,3 @@ def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, flo
         return math.nan, math.inf
     left, right = (grid.first + a) * 2.0**grid.power, (grid.first + min(b, grid.bins - 1) + 1) * 2.0**grid.power
     return (left + right) / 2, (right - left) / 2
-
-
-def columns_of(columns: Sequence[str] | str | None, names: Sequence[str], by: str) -> tuple[str, ...]:
-    """The columns of a call: those given, or all but the groups' and the site's."""
-    if columns is None:
-        return tuple(c for c in names if c not in ("site", by))
-    return (columns,) if isinstance(columns, str) else tuple(columns)

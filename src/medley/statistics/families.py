@@ -19,16 +19,6 @@ Rows = np.ndarray
 """A number for each row [n]."""
 
 
-def logit(mu: Rows) -> Rows:
-    """log μ/(1 − μ)."""
-    return np.log(mu / (1 - mu))  # type: ignore[no-any-return]
-
-
-def expit(eta: Rows) -> Rows:
-    """1/(1 + e^−η)."""
-    return np.exp(-np.logaddexp(0.0, -eta))  # type: ignore[no-any-return]
-
-
 class Link(NamedTuple):
     """A link g(μ), the mean g⁻¹(η), and its derivatives μ' and μ'' as functions of μ."""
 
@@ -41,9 +31,14 @@ class Link(NamedTuple):
 LINKS = {
     "identity": Link(lambda mu: mu, lambda eta: eta, np.ones_like, np.zeros_like),
     "log": Link(np.log, lambda eta: np.exp(np.minimum(eta, 700.0)), lambda mu: mu, lambda mu: mu),
-    "logit": Link(logit, expit, lambda mu: mu * (1 - mu), lambda mu: mu * (1 - mu) * (1 - 2 * mu)),
+    "logit": Link(
+        lambda mu: np.log(mu / (1 - mu)),
+        lambda eta: np.exp(-np.logaddexp(0, -eta)),
+        lambda mu: mu * (1 - mu),
+        lambda mu: mu * (1 - mu) * (1 - 2 * mu),
+    ),
     "inverse": Link(lambda mu: 1 / mu, lambda eta: 1 / eta, lambda mu: -(mu**2), lambda mu: 2 * mu**3),
-}
+}  # fmt: skip
 
 
 class Family(NamedTuple):

@@ -37,13 +37,7 @@ class Test(NamedTuple):
 
 @dataclass(eq=False)
 class Coefficients:
-    """Coefficients with their covariance: what all fits have.
-
-    Attributes:
-        names: of the coefficients
-        b: coefficients [p]
-        covariance: [p, p]
-    """
+    """Coefficients b [p] with their names and their covariance [p, p]: what all fits have."""
 
     names: list[str]
     b: np.ndarray
@@ -123,15 +117,10 @@ class GLMFit(Coefficients):
     """A generalised linear model's fit; names are those of statsmodels' results.
 
     Attributes:
-        glm: the analysis
-        sites: the sites' names
+        glm, sites: the analysis, and the sites' names
         exchanges, bytes_down, bytes_up: the costs of the fit
-        llf, llnull: log-likelihoods of the fit, and of the mean alone; the latter only without offset and exposure
-        deviance, null_deviance, pearson_chi2: of the fit
-        nobs: rows that were used; ``rows_by_site`` has them by site
-        df_model, df_resid: degrees of freedom
-        scale: the dispersion φ
-        alpha: of the negative binomial; None for others
+        llnull, null_deviance: of the mean alone; only without offset and exposure
+        scale, alpha: the dispersion φ; α of the negative binomial, None for others
     """
 
     def __init__(self, glm: GLM, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:

@@ -42,14 +42,7 @@ def needed(package: str) -> Any:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A formula that has been read.
-
-    Attributes:
-        response: the column on its left
-        right: the text on its right
-        numeric: columns that are used as numbers, without the response
-        categorical: columns under C()
-    """
+    """A formula that has been read: the column on its left, its right, columns of numbers, and those under C()."""
 
     response: str
     right: str
@@ -154,12 +147,7 @@ def in_sequence(levels: Sequence[str]) -> list[str]:
 
 
 def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
-    """The names of the design matrix's columns, and the matrix [n, p] of rows without missing values.
-
-    Args:
-        frame: the rows; categories by their texts
-        levels: every category that occurs at any site, by column
-    """
+    """The names of the design matrix's columns, and the matrix [n, p]; ``levels`` are the categories of all sites."""
     pandas = needed("pandas")
     columns = {c: numbers(frame, c, site) for c in parsed.numeric}
     columns |= {c: pandas.Categorical(texts(frame, c), categories=[*levels[c]]) for c in parsed.categorical}

@@ -23,16 +23,7 @@ ALIKE = 1e-9
 
 
 class Point(Message):
-    """Down: what all sites need for their sums.
-
-    Attributes:
-        terms: the categories of each column
-        b: β [p]; empty for the first guess
-        bread: the inverse information [t], for leverages; empty where none are asked for
-        mean: the outcome's mean, for the null model
-        alpha: α of the negative binomial
-        rows: the rows of all sites
-    """
+    """Down: categories, β [p], the inverse information [t] for leverages, the outcome's mean, α, all sites' rows."""
 
     terms: Json
     b: Float[Tensor, " p"]
@@ -70,16 +61,7 @@ class Fitted(NamedTuple):
 
 @dataclass
 class Descent:
-    """The server's way to the fit.
-
-    Attributes:
-        glm: the analysis, a `medley.statistics.GLM`
-        ask: the sum of the sites' curves at a point
-        sites: how many there are
-        names: of the design matrix's columns
-        point: what is the same in every request
-        size: the root mean square of each column
-    """
+    """The server's way to the fit; ``point`` is what each request has, and ``size`` the columns' root mean squares."""
 
     glm: Any
     ask: Callable[[Point], Curve]

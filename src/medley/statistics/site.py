@@ -18,15 +18,7 @@ DOMINANT = 0.9
 
 @dataclass
 class Site:
-    """One site's rows, as its client reads them: in the place of an objective.
-
-    Attributes:
-        name: of the site, for messages
-        frame: its rows
-        rules: its rules of what may leave
-        register: what has left
-        dropped: rows that the study leaves out at each site, since a column of its ``complete`` is missing
-    """
+    """One site's rows, as its client reads them: in the place of an objective. ``kept`` is the last analysis' part."""
 
     name: str
     frame: Any
@@ -37,9 +29,7 @@ class Site:
     d: int = 1
     work: float = 0.0
     own: bool = False
-    """Whether the frame has a column "site" of its own."""
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What the last analysis prepared, by its settings."""
 
     @classmethod
     def of(cls, name: str, data: Any, rules: Rules, needs: Sequence[str], register: Any) -> Site:
@@ -102,13 +92,7 @@ class Site:
         return True
 
     def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
-        """Raise Withheld for a fit of too many parameters.
-
-        Args:
-            parameters: of the fit, those that are 0 at this site left out
-            rows: the rows here
-            everywhere: the rows of all sites
-        """
+        """Raise Withheld for a fit of too many parameters for the rows here, or everywhere."""
         n, share = everywhere if self.rules.pooled else rows, self.rules.parameters
         if parameters > share * n:
             raise Withheld(
@@ -123,12 +107,11 @@ class Site:
         """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
 
         Args:
-            used: its rows [n]
-            X: their design matrix
+            used: its rows [n], of which the following have an entry each
             keys: the columns that are summed
-            event: whether each of its rows has the event; None for an outcome without events
+            event: whether a row has the event; None for an outcome without events
             squares: whether squared residuals are summed over pairs of categories
-            beside: weights, offsets and exposures of its rows, by name
+            beside: weights, offsets and exposures, by name
         """
         self._alone(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))

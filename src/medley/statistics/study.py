@@ -23,14 +23,15 @@ from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
-from .describe import Describe, columns_of
+from .describe import Describe
 from .fit import Cost, GLMFit
 from .glm import GLM
 from .rules import Rules
 from .site import Site
+from .survival import Cox, CoxFit, Curves, KaplanMeier
 from .tables import Description
 
-RESULTS: dict[type[Analysis], Any] = {GLM: GLMFit, Describe: Description}
+RESULTS: dict[type[Analysis], Any] = {GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves}
 """The result of each analysis."""
 
 
@@ -128,9 +129,7 @@ class Study:
         """Fit a generalised linear model to the rows of all sites.
 
         Args:
-            formula: "died ~ age + C(sex)"
-            family: "gaussian", "binomial", "poisson", "gamma" or "negative_binomial"
-            how: further settings of `medley.statistics.GLM`: link, offset, exposure, weights, where, sites, cov, alpha
+            how: further settings of `GLM`: link, offset, exposure, weights, where, sites, cov, alpha
 
         Raises Withheld where a site lets its sums not leave, BadData for rows or columns that cannot be used, and
         Stalled for a likelihood without a maximum.
@@ -149,10 +148,18 @@ class Study:
 
         Args:
             columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
-            by: a column of groups
-            where: the rows, "age >= 18"
-            quantiles: those of numbers
         """
-        named = columns_of(columns, [*self.sites[0].frame.columns], by)
-        found: Description = self.run(Describe(named, by, where, tuple(quantiles)))
+        there = self.sites[0].frame.columns if columns is None and self.sites else columns
+        named = (there,) if isinstance(there, str) else [c for c in there or () if c not in ("site", by)]
+        found: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
         return found
+
+    def cox(self, formula: str, event: str, **how: Any) -> CoxFit:
+        """Fit Cox's model, stratified by site: "months ~ age + C(sex)", and the column of events; see `Cox`."""
+        fit: CoxFit = self.run(Cox(formula, event, **how))
+        return fit
+
+    def kaplan_meier(self, time: str, event: str, unit: float, until: float, **how: Any) -> Curves:
+        """Kaplan-Meier's curves on a grid of times, by group, with the log-rank test; see `KaplanMeier`."""
+        curves: Curves = self.run(KaplanMeier(time, event, unit, until, **how))
+        return curves

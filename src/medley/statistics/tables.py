@@ -17,14 +17,7 @@ WITHHELD = "withheld"
 
 @dataclass(eq=False)
 class Description:
-    """A description of columns over all sites.
-
-    Attributes:
-        asked: the analysis
-        sites: the sites' names
-        found: the groups' names, "" first for all, and a `medley.statistics.describe.Cell` by column and group
-        cost: exchanges and bytes
-    """
+    """A description of columns over all sites; ``cells`` has a `Cell` by column and group, "" being all."""
 
     asked: Describe
     sites: tuple[str, ...]
