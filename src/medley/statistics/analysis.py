@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec
+from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
+from ..numerics.dense import symmetric
 from .formulas import in_sequence, is_numeric, texts
 from .levels import sketched, union
 from .site import Site
@@ -82,22 +83,13 @@ class Analysis(Algorithm[Report]):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Columns that must be there in a row, and those of them that are categories."""
 
-    @property
-    def condition(self) -> str:
-        """The rows that it takes; empty for all."""
-        return str(getattr(self, "where", ""))
-
     def summed(self, clients: Cohort, method: Any, message: Message) -> Any:
         """The sum of the sites' replies, each of weight 1."""
         return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
 
-    def agreed(self, clients: Cohort, agree: Any) -> tuple[dict[str, list[str]], np.ndarray]:
-        """One exchange: the categories that occur at any site, by column, and the rows by site, see `Agreement`.
-
-        Args:
-            agree: the client method, `agreement` with on_client
-        """
-        up, (columns, categorical) = self.summed(clients, agree, Hello(len(clients.ids))), self.reads
+    def agreed(self, clients: Cohort) -> tuple[dict[str, list[str]], np.ndarray]:
+        """One exchange: the categories that occur at any site, by column, and the rows by site, see `Agreement`."""
+        up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
         if mixed := split.keys() - {*categorical}:
@@ -109,10 +101,11 @@ class Analysis(Algorithm[Report]):
         levels = {c: in_sequence([*union(up.levels[k].numpy(), c)]) for k, c in enumerate(categorical)}
         return levels, np.rint(up.rows.numpy())
 
-    def agreement(self, site: Site, me: int, sites: int) -> Agreement:
-        """A site's part in `agreed`."""
-        (columns, categorical), where = self.reads, self.condition
-        used, missing = site.rows(columns, where)
+    @on_client
+    def agree(self, me: Client[Any], got: Hello) -> Agreement:
+        """A site's categories, and its numbers of rows."""
+        site, (columns, categorical) = site_of(me), self.reads
+        used, missing = site.rows(columns, getattr(self, "where", ""))
         frame, tables = site.frame[used], []
         for name in categorical:
             values = np.unique(texts(frame, name).astype(str))
@@ -121,8 +114,8 @@ class Analysis(Algorithm[Report]):
                     site.cell(rows & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
         text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in columns]
-        rows = np.zeros((sites, 3))
-        rows[me] = used.sum(), missing, site.dropped
+        rows = np.zeros((got.sites, 3))
+        rows[me.id] = used.sum(), missing, site.dropped
         shape = (len(tables), *(tables[0].shape if tables else (0, 0)))
         return Agreement(tensor(text), tensor(np.array(tables).reshape(shape)), tensor(rows))
 
@@ -133,11 +126,6 @@ def upper(A: np.ndarray) -> np.ndarray:
     return out
 
 
-def lower(t: Any) -> np.ndarray:
+def lower(t: Tensor) -> np.ndarray:
     """Inverse of `upper`."""
-    v = np.asarray(t)
-    p = int((np.sqrt(8 * len(v) + 1) - 1) / 2)
-    A = np.zeros((p, p))
-    A[np.triu_indices(p)] = v
-    out: np.ndarray = A + np.triu(A, 1).T
-    return out
+    return symmetric(t, int((np.sqrt(8 * len(t) + 1) - 1) / 2)).numpy()

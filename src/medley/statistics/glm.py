@@ -23,9 +23,7 @@ from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
 from .analysis import (
-    Agreement,
     Analysis,
-    Hello,
     Report,
     lower,
     packed,
@@ -40,6 +38,9 @@ from .scoring import Curve, Descent, Point, dependent, separation
 from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
+
+OWN, EVEN = 8, 0.1
+"""Steps of a site on its own before the first sum, and the share of rows with a say below which it stops."""
 
 Covariance = Literal["model", "HC0", "HC1", "HC3", "cluster"]
 
@@ -134,7 +135,7 @@ class GLM(Analysis):
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
-        levels, rows = self.agreed(clients, self.agree)
+        levels, rows = self.agreed(clients)
         n, names = int(rows[:, 0].sum()), design_names(self.text, levels)
         if len(names) >= n:
             raise BadData(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
@@ -168,21 +169,26 @@ class GLM(Analysis):
         return self.family in ("binomial", "poisson", "negative_binomial")
 
     @on_client
-    def agree(self, me: Client[Any], got: Hello) -> Agreement:
-        """The site's categories and numbers of rows."""
-        return self.agreement(site_of(me), me.id, got.sites)
-
-    @on_client
     def begin(self, me: Client[Any], got: Point) -> Begun:
-        """The site's part of the first weighted regression, and what tells of columns that cannot be used."""
-        r, family, link = self._rows(site_of(me), got), self.kind, LINKS[self.uses]
+        """The site's part of the first weighted regression, at its own fit, and what tells of unusable columns."""
+        site = site_of(me)
+        r, family, link = self._rows(site, got), self.kind, LINKS[self.uses]
         mu = family.first(r.y)
         if self.family == "gaussian" and self.uses != "identity":
             mu = np.maximum(mu, 0.1)
-        eta, V = link.link(mu), family.variance(mu, got.alpha)
-        slope = link.slope(mu)
-        weight = r.w * slope**2 / V
-        X, right = r.X, r.X.T @ (weight * (eta - r.offset + (r.y - mu) / slope))
+        X, eta, weight, left = r.X, link.link(mu), r.w, 0 * r.y
+        for _ in range(OWN):  # where all sites are alike, their own fits are near the whole one
+            V, slope = family.variance(mu, got.alpha), link.slope(mu)
+            new = r.w * slope**2 / V
+            if new.sum() ** 2 < EVEN * len(mu) * (new @ new):
+                break
+            weight, left = new, eta - r.offset + (r.y - mu) / slope
+            eta = r.offset + X @ np.linalg.lstsq(np.sqrt(weight)[:, None] * X, np.sqrt(weight) * left, rcond=None)[0]
+            mu = link.mean(eta)
+            if not family.inside(mu).all():
+                break
+        site.effective(weight)
+        right = X.T @ (weight * left)
         sums = np.stack([X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (r.y > 0).astype(float), right])
         return Begun(tensor(sums), tensor(upper(X.T @ (weight[:, None] * X))), tensor([r.w.sum(), r.w @ r.y]))
 

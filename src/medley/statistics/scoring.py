@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..contract import Diverged, Message, Stalled, TooFewReplies
 from .analysis import Json, lower, tensor, upper
-from .families import llf
+from .families import LINKS, llf
 
 STEPS = {"negative_binomial": 50}
 """Exchanges after which a fit is given up, by family; 25 for others."""
@@ -88,6 +88,11 @@ class Descent:
         n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
         enough, before, decrement = min(max(3e-9 * float(np.sqrt(n)), 1e-9), 3e-7), math.inf, math.inf
         x, up = b, self.at(b, alpha)
+        if up.sums[BAD] > 0.5:  # the mean alone, then
+            x = np.array(
+                [float(LINKS[self.glm.uses].link(self.point["mean"])) * (v == "Intercept") for v in self.names]
+            )
+            up = self.at(x, alpha)
         if up.sums[BAD] > 0.5:
             raise Stalled(f"glm: the first guess gives impossible means under link={self.glm.uses!r}; give link='log'")
         for k in range(STEPS.get(self.glm.family, 25)):

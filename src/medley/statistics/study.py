@@ -150,7 +150,11 @@ class Study:
             columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
         """
         there = self.sites[0].frame.columns if columns is None and self.sites else columns
-        named = (there,) if isinstance(there, str) else [c for c in there or () if c not in ("site", by)]
+        named = (
+            (there,)
+            if isinstance(there, str)
+            else [c for c in (() if there is None else there) if c not in ("site", by)]
+        )
         found: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
         return found
 

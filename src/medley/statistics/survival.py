@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ..contract import BadData, Client, Cohort, on_client, positive
-from .analysis import Agreement, Analysis, Hello, Moments, Report, packed, site_of, tensor, unpacked, upper
+from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked, upper
 from .describe import Asked, curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost, Test
@@ -57,16 +57,11 @@ class Cox(Analysis):
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and step from β = 0 until the score is 0."""
-        levels, rows = self.agreed(clients, self.agree)
+        levels, rows = self.agreed(clients)
         names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
         point = {"terms": packed(levels), "rows": int(rows[:, 0].sum()), "mean": 0.0}
         ask = lambda at: self.summed(clients, self.score, at)
         s.found = Descent(self, ask, len(rows), names, point, np.ones(len(names))).fit(np.zeros(len(names))), rows
-
-    @on_client
-    def agree(self, me: Client[Any], got: Hello) -> Agreement:
-        """The site's categories and numbers of rows."""
-        return self.agreement(site_of(me), me.id, got.sites)
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:
@@ -158,15 +153,10 @@ class KaplanMeier(Analysis):
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on groups, and count events and censored rows on the grid."""
-        levels, _ = self.agreed(clients, self.agree)
+        levels, _ = self.agreed(clients)
         groups = levels.get(self.by, [""])
         sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy()
         s.found = groups, np.rint(sums.reshape(len(groups), 2, -1))
-
-    @on_client
-    def agree(self, me: Client[Any], got: Hello) -> Agreement:
-        """The site's groups."""
-        return self.agreement(site_of(me), me.id, got.sites)
 
     @on_client
     def count(self, me: Client[Any], got: Asked) -> Moments:
