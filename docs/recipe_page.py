@@ -97,8 +97,8 @@ def page() -> str:
         part("private", privacy.Private),
         *(part(n, f) for n, f in schema.FOLDS.items()),
         "## [[study]]",
-        "The analyses of [a study](../study.md), in order; `kind` is one of these. `complete`, in the first of them, names "
-        "columns without which a row is left out of all.",
+        "The analyses of [a study](../study.md), in order; `kind` is one of these. `complete`, in the first of them, "
+        "names columns without which a row is left out of all.",
         *(part(n, f) for n, f in schema.ANALYSES.items()),
         "## Laws",
         'In the place of a number in `[pace]` and `[devices]`: `lr = { kind = "Uniform", low = 0.01, high = 0.1 }`.',

@@ -79,7 +79,7 @@ def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_secure_sums_on_nodes(tmp_path: Path) -> None:
-    secure = '\n[secure]\nbits = 64\nbound = 1.1e12\n'
+    secure = "\n[secure]\nbits = 64\nbound = 1.1e12\n"
     fit = deployed(tmp_path, RECIPE + secure)[1]
     here = Study(frames()).glm("died ~ age + C(sex) + C(ward)", "binomial")
     assert [*fit.params] == pytest.approx([*here.params], rel=1e-6, abs=1e-7)
@@ -93,7 +93,7 @@ def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:
 
 
 def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> None:
-    with pytest.raises(md.MedleyError, match="Bern withholds: its rows.* fewer than 200 rows"):
+    with pytest.raises(md.MedleyError, match=r"Bern withholds: its rows.* fewer than 200 rows"):
         deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
     with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
         deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))

@@ -10,9 +10,8 @@ fewer than ``least`` entries that are not 0. Rows that are in the same sets are 
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -54,27 +53,29 @@ def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
     A = np.array([s for s in sets if s.any()], dtype=bool)
     if least <= 1 or not len(A):
         return False
+    if (A.sum(1) < least).any():
+        return True
     bits, counts = np.unique(np.packbits(A, axis=0), axis=1, return_counts=True)
     atoms = np.unpackbits(bits, axis=0, count=len(A)).astype(float)
-    there = atoms.any(0)
-    atoms, counts = atoms[:, there], counts[there]
-    few = counts < least
-    if not few.any():
-        return False
-    u, s, _ = np.linalg.svd(atoms[:, ~few], full_matrices=True)
-    V = u[:, int((s > 1e-9).sum()) :].T @ atoms[:, few]  # combinations that no large atom is in
-    _, s, vt = np.linalg.svd(V, full_matrices=False)
-    V = vt[s > 1e-9]
-    used = np.abs(V).max(0, initial=0.0) > 1e-9
-    V, size = V[:, used], counts[few][used]
-    if len(V) < 2:
-        return bool(len(V) and size.sum() < least)
-    some = (c for k in range(1, least) for c in itertools.combinations(range(len(size)), k))
-    for tried, c in enumerate(some):
-        alone = size[[*c]].sum() < least and np.linalg.matrix_rank(np.delete(V, c, axis=1), tol=1e-9) < len(V)
-        if alone or tried > MOST:
+    s, u = np.linalg.eigh(atoms @ atoms.T)
+    there = s > 1e-9 * s[-1]
+    Q = (u[:, there] / np.sqrt(s[there])).T @ atoms  # an orthonormal basis of the row space
+    # A vector of the space on the atoms T alone is there if Q_Tᵀ Q_T has the eigenvalue 1, so its trace is 1 at least.
+    share, few = (Q**2).sum(0), np.flatnonzero((counts < least) & atoms.any(0))
+    few = few[np.argsort(-share[few])]
+    for tried, places in enumerate(c for k in range(1, least) for c in _heavy(share[few].tolist(), k, 1 - 1e-7, 0)):
+        T = few[places]
+        if tried > MOST or (counts[T].sum() < least and np.linalg.eigvalsh(Q[:, T].T @ Q[:, T])[-1] > 1 - 1e-7):
             return True
     return False
+
+
+def _heavy(share: list[float], k: int, sum: float, start: int) -> Iterator[list[int]]:
+    """Places of k shares, which descend, from ``start`` on, that add up to this sum at least."""
+    for i in range(start, len(share)):
+        if share[i] * k < sum:
+            return
+        yield from ([i, *rest] for rest in (_heavy(share, k - 1, sum - share[i], i + 1) if k > 1 else [[]]))
 
 
 @dataclass

@@ -121,12 +121,13 @@ class Site:
             self._dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
-            if 1 < len(values) <= 2 * max(1, sum(_follows(x, other) for other in many.values())) + 1:
+            few = len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
+            if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
                 for cell in mine:
                     self.cell(cell, name)
-                cells += mine
-                two += [(name, cell) for cell in mine if len(values) == 2]
+                cells += mine[1:]  # the others' rest
+                two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
         told: dict[frozenset[bytes], str] = {frozenset(self.register.told(key)): key for key in keys}
         for key in told.values():
