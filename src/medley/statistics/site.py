@@ -121,7 +121,7 @@ class Site:
             self._dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
-            few = len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
+            few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
             if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
                 for cell in mine:
