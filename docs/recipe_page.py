@@ -37,6 +37,7 @@ PLAIN = {
     "reply_policy": "The replies that an exchange waits for.",
     "secure": "The server learns sums of replies only.",
     "clients": "On machines of other people: the most that they may report of their data.",
+    "rules": "What may leave a site of a study; each site has its own.",
     "faults": "Messages that are lost, late or broken, for tests.",
     "tune": "What `medley tune` tries.",
 }
@@ -91,6 +92,10 @@ def page() -> str:
         "settings. Two keys wrap it: `private` takes the arguments of `Private`, `fold` a kind.",
         part("private", privacy.Private),
         *(part(n, f) for n, f in schema.FOLDS.items()),
+        "## [[study]]",
+        "The analyses of [a study](../study.md), in order; `kind` is one of these. `complete`, in the first of them, "
+        "names columns without which a row is left out of all.",
+        *(part(n, f) for n, f in schema.ANALYSES.items()),
         "## Laws",
         'In the place of a number in `[pace]` and `[devices]`: `lr = { kind = "Uniform", low = 0.01, high = 0.1 }`.',
         *(part(n, f) for n, f in schema.LAWS.items()),

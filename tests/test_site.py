@@ -203,11 +203,12 @@ def test_the_gallery_shows_every_picture_and_its_notebooks_run_the_scripts(tmp_p
 
 def test_the_reference_of_recipes_has_every_table_kind_and_key(tmp_path):
     page = runpy.run_path(str(DOCS / "recipe_page.py"))["page"]()
-    for table in set(recipe.schema.TABLES) - {"name", "methods"}:
+    for table in set(recipe.schema.TABLES) - {"name", "methods", "study"}:
         assert f"## [{table}]" in page, table
+    assert "## [[study]]" in page
     kinds = {**recipe.schema.readers(), **recipe.schema.model_functions()}
     named = (*recipe.schema.KINDS.values(), recipe.schema.FOLDS, recipe.schema.LAWS)
-    for name in [*kinds, *(n for names in named for n in names)]:
+    for name in [*kinds, *recipe.schema.ANALYSES, *(n for names in named for n in names)]:
         assert f"**`{name}`**" in page, name
     run = page.partition("## [run]")[2].partition("\n## ")[0]
     for key in (*recipe.schema.COUNTS, *recipe.schema.RUN):

@@ -10,6 +10,7 @@ from . import replay as replay
 from . import robust as robust
 from . import scenarios as scenarios
 from . import sinks as sinks
+from . import statistics as statistics
 from . import transports as transports
 from . import wire as wire
 from .algorithms.ace import ACE as ACE

@@ -5,3 +5,5 @@
 
 from .client import client_app as client_app
 from .server import server_app as server_app
+from .study import study_client_app as study_client_app
+from .study import study_server_app as study_server_app

@@ -20,8 +20,8 @@ from ..storage.identity import identity
 from .checked_json import Words
 from .settings import Method
 
-SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy")
-"""Tables of a recipe that clients do not act on; both sides may have others."""
+SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy", "rules")
+"""Tables of a recipe that one side acts on alone; both sides may have others."""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,15 @@ from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..server.options import RunOptions
+from ..statistics import Rules
+from ..statistics.analysis import Analysis
 from ..storage.atomic import made, write
 from . import rows, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named
 from .limits import ClientLimits
 from .schema import (
+    ANALYSES,
     CALLS,
     COUNTS,
     KINDS,
@@ -64,9 +67,9 @@ class Recipe:
         for key, value in self.tables.items():
             if key not in TABLES:
                 raise RecipeError.unknown(key, TABLES, self.source)
-            if key == "methods":
+            if key in ("methods", "study"):
                 if not isinstance(value, list) or not all(isinstance(m, dict) for m in value):
-                    raise self._build.wrong(key, value, "tables, each under [[methods]]")
+                    raise self._build.wrong(key, value, f"tables, each under [[{key}]]")
             elif not isinstance(value, dict) and key not in ("name", "participation"):
                 raise self._build.wrong(key, value, f"a table, [{key}]")
 
@@ -137,6 +140,24 @@ class Recipe:
         bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]
         named = [k for k, m in enumerate(made) if m.name.lower() == said]
         return bare or named or [k for k, kind in enumerate(kinds) if said in (kind, kind.rpartition(":")[2])]
+
+    def analyses(self) -> list[Analysis]:
+        """The analyses under [[study]]. Raises RecipeError where there are none."""
+        there = [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k != "complete"}
+            for table in self.tables.get("study", [])
+        ]
+        if not there:
+            raise RecipeError(f"{self.source}: there is no [[study]]", "study")
+        return [self._build.kind(f"study.{k}", table, ANALYSES, inner={}) for k, table in enumerate(there)]
+
+    def complete(self) -> tuple[str, ...]:
+        """Columns without which a row is left out of a study: ``complete`` of the first of [[study]]."""
+        return tuple(self.tables.get("study", [{}])[0].get("complete", ()))
+
+    def rules(self) -> Rules:
+        """The table [rules]: what may leave a site."""
+        return cast(Rules, self._build.call("rules", CALLS["rules"], self._table("rules")))
 
     def limits(self) -> ClientLimits:
         """The table [clients]: limits on the accounts of clients on other machines."""

@@ -23,6 +23,7 @@ from ..experiments.compare import presets
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
+from ..statistics import GLM, Cox, Describe, KaplanMeier, Rules
 from ..transports import Lossy
 from ..wire import codecs
 from ..wire.codec import Codec
@@ -92,10 +93,14 @@ CALLS: dict[str, Any] = {
     "secure": SecureSum,
     "faults": Lossy,
     "clients": ClientLimits,
+    "rules": Rules,
 }
 """Tables that are the arguments of one class."""
 
-TABLES = ("name", "data", "federation", "run", "methods", "tune", *KINDS, *CALLS)
+TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KINDS, *CALLS)
+
+ANALYSES = {"glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier}
+"""Analyses of [[study]], by kind."""
 
 COUNTS = ("rounds", "seed", "seeds")
 

@@ -1,0 +1,96 @@
+"""A study as Flower apps: a recipe with [[study]] lists the analyses, and a site answers those of its own copy only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..clients.host import ClientHost
+from ..contract import WireError
+from ..recipe import Recipe
+from ..statistics.site import Site
+from ..statistics.study import Shape, Sites, Study
+from ..storage.atomic import replacing
+from . import flwr_api, node
+from .agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
+from .checked_json import Words
+from .cleaning import private
+from .client import ClientSide, _id, discreet
+from .messenger import Messenger
+from .secure_parties import STEPS
+from .server import _agreed
+from .settings import Method, clients_of, settled
+from .transport import Flower
+
+if TYPE_CHECKING:
+    from .flwr_api import ClientApp, Context, Grid, Handler, Letter, ServerApp
+
+
+class StudySide(ClientSide):
+    """Handlers of one site's messages. What has left it stays in its folder, for every study on the same rows."""
+
+    def served(self, context: Context) -> tuple[Recipe, Method]:
+        """The recipe and its first analysis. Raises RecipeError where the site's owner does not serve them."""
+        i = _id(context)
+        refuse_settings(context.node_config, context.run_config, i)
+        r = settled(self.recipe, context.run_config)
+        refuse_weaker(context.node_config, self.recipe, r, i)
+        for analysis in (analyses := r.analyses()):
+            refuse_unserved(context.node_config, analysis, i)
+        return r, analyses[0]
+
+    def report(self, letter: Letter, context: Context) -> bytes:
+        """The site's name and terms, compared with the server's."""
+        i, mine = _id(context), Terms.of(*self.served(context))
+        if "run" in letter:
+            Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, f"client {i}")
+        return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
+
+    def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
+        i, analyses, k = _id(context), r.analyses(), request.exchange.round - 1
+        if k >= len(analyses):
+            raise WireError(f"client {i}: analysis {k + 1} is asked for, and its recipe has {len(analyses)}")
+        if i not in self._given:
+            self._read(i, context)
+            file = node.own_folder(context.node_config) / "left.jsonl"
+            private(file.parent)
+            self._given[i] = Site.of(_name(context), self._given[i], self.recipe.rules(), r.complete(), file)  # type: ignore[assignment]
+        site: Any = self._given[i]
+        return ClientHost(analyses[k], Shape(), Sites({i: site}), r.seed)  # type: ignore[arg-type]
+
+
+def _name(context: Context) -> str:
+    return str(context.node_config.get("name") or f"client {_id(context)}")
+
+
+def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> ClientApp:
+    """One site's side of a study: ``data`` reads its frame, and its copy of the recipe has its own [rules]."""
+    side = StudySide(recipe, data, None)
+    kinds = {type(a) for a in side.recipe.analyses()}
+    asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    asked |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
+    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()})
+
+
+def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
+    """The server's side of a study: runs every analysis of [[study]], saves each as text, and hands all to ``done``."""
+
+    def main(grid: Grid, context: Context) -> None:
+        r = settled(recipe, context.run_config)
+        analyses = r.analyses()
+        terms, messenger = Terms.of(r, analyses[0]), Messenger(grid, float(context.run_config.get("timeout", 600)))
+        accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
+        names = [str(_agreed(i, account, terms, False).get("name")) for i, account in accounts.items()]
+        transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
+        study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
+        found = [study.run(analysis) for analysis in analyses]
+        folder = Path(str(context.run_config.get("save") or f"medley-runs/{context.run_id}")).resolve()
+        private(folder)
+        for k, result in enumerate(found, 1):
+            with replacing(folder / f"{k}.txt") as tmp:
+                tmp.write_text(result.summary() + "\n", encoding="utf-8")
+        done(found)
+
+    return flwr_api.server_app(main)

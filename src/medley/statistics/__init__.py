@@ -1,0 +1,13 @@
+"""A study across sites: regressions, survival and tables from sums alone, each row staying where it is."""
+
+from .describe import Describe as Describe
+from .fit import GLMFit as GLMFit
+from .glm import GLM as GLM
+from .rules import Rules as Rules
+from .rules import Withheld as Withheld
+from .study import Study as Study
+from .survival import Cox as Cox
+from .survival import KaplanMeier as KaplanMeier
+from .tables import Description as Description
+
+__all__ = ["GLM", "Cox", "Describe", "Description", "GLMFit", "KaplanMeier", "Rules", "Study", "Withheld"]

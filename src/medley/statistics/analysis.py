@@ -1,0 +1,131 @@
+"""What all analyses share: messages, the agreement of sites on categories, and the base class."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
+from ..numerics.dense import symmetric
+from .formulas import in_sequence, is_numeric, texts
+from .levels import sketched, union
+from .site import Site
+
+
+class Hello(Message):
+    """Down: the number of sites."""
+
+    sites: int
+
+
+class Agreement(Message):
+    """Up: where columns are text [c], tables of categories, and rows by site: used, with missing values, left out."""
+
+    text: Float[Tensor, " c"]
+    levels: Float[Tensor, "k m w"]
+    rows: Float[Tensor, "s 3"]
+
+
+class Moments(Message):
+    """Up: sums, in the analysis' own order."""
+
+    sums: Float[Tensor, " m"]
+
+
+Json = UInt8[Tensor, " b"]
+"""Plain values as bytes of JSON."""
+
+
+def packed(values: Any) -> Tensor:
+    """Plain values as bytes."""
+    return torch.frombuffer(bytearray(json.dumps(values, sort_keys=True).encode()), dtype=torch.uint8)
+
+
+def unpacked(raw: Tensor) -> Any:
+    """Inverse of `packed`."""
+    return json.loads(bytes(raw.numpy()))
+
+
+def tensor(values: Any) -> Tensor:
+    """Numbers as a tensor of float64."""
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+
+
+def site_of(me: Client[Any]) -> Site:
+    """The client's site."""
+    return cast(Site, me.problem)
+
+
+@dataclass
+class Report:
+    """The server's state: a model that is none, and what the analysis found."""
+
+    x: Vec
+    found: Any = None
+
+
+class Analysis(Algorithm[Report]):
+    """Base of the analyses: one round on typed messages, whose server reads sums only."""
+
+    def start(self, x: Vec) -> Report:
+        """Nothing is found yet."""
+        return Report(x)
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Columns that must be there in a row, and those of them that are categories."""
+
+    def summed(self, clients: Cohort, method: Any, message: Message) -> Any:
+        """The sum of the sites' replies, each of weight 1."""
+        return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
+
+    def agreed(self, clients: Cohort) -> tuple[dict[str, list[str]], np.ndarray]:
+        """One exchange: the categories that occur at any site, by column, and the rows by site, see `Agreement`."""
+        up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
+        counts = np.rint(up.text.numpy())
+        split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
+        if mixed := split.keys() - {*categorical}:
+            name = min(mixed)
+            raise RecipeError(
+                f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; write "
+                f"C({name}) for categories, or recode it there"
+            )
+        levels = {c: in_sequence([*union(up.levels[k].numpy(), c)]) for k, c in enumerate(categorical)}
+        return levels, np.rint(up.rows.numpy())
+
+    @on_client
+    def agree(self, me: Client[Any], got: Hello) -> Agreement:
+        """A site's categories, and its numbers of rows."""
+        site, (columns, categorical) = site_of(me), self.reads
+        used, missing = site.rows(columns, getattr(self, "where", ""))
+        frame, tables = site.frame[used], []
+        for name in categorical:
+            values = np.unique(texts(frame, name).astype(str))
+            if len(values) > 1:
+                for rows in (texts(site.frame, name) == v for v in values):
+                    site.cell(rows & used, name)
+            tables.append(sketched(values, f"{site.name}: C({name})"))
+        text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in columns]
+        rows = np.zeros((got.sites, 3))
+        rows[me.id] = used.sum(), missing, site.dropped
+        shape = (len(tables), *(tables[0].shape if tables else (0, 0)))
+        return Agreement(tensor(text), tensor(np.array(tables).reshape(shape)), tensor(rows))
+
+
+def upper(A: np.ndarray) -> np.ndarray:
+    """The upper triangle of a symmetric matrix, row after row."""
+    out: np.ndarray = A[np.triu_indices(len(A))]
+    return out
+
+
+def lower(t: Tensor) -> np.ndarray:
+    """Inverse of `upper`."""
+    return symmetric(t, int((np.sqrt(8 * len(t) + 1) - 1) / 2)).numpy()

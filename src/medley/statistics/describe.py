@@ -1,0 +1,294 @@
+"""Describe: counts, means, deviations, quantiles and categories of columns over all sites, by group: a Table 1.
+
+**Reference**: this library's own; sums are Chan, Golub & LeVeque's two passes, "Algorithms for Computing the Sample
+Variance", The American Statistician 37, 1983.
+
+**Departures**: a site merges the bins of a histogram until each has its least number of rows, and sends the first and
+the last bin of each merger: quantiles lie between the two, and the error that is stated has both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from ..contract import Client, Cohort, Message, RecipeError, on_client
+from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, packed, site_of, tensor, unpacked
+from .formulas import check_columns, in_sequence, is_numeric, numbers, texts
+from .levels import sketched, union
+from .rules import Withheld
+from .site import Site
+
+BINS = 1024
+"""Bins of a histogram over twelve standard deviations, at most."""
+
+
+class Asked(Message):
+    """Down: plain values."""
+
+    said: Json
+
+
+class Tables(Message):
+    """Up: tables of categories, see `medley.statistics.levels`."""
+
+    levels: Float[Tensor, "k m w"]
+
+
+class Spread(Message):
+    """Up: squares, whether they and quantiles are withheld [cells, 3], and histograms [2, cells, bins], see `ends`."""
+
+    squares: Float[Tensor, "c 3"]
+    bins: Float[Tensor, "2 c b"]
+
+
+class Grid(NamedTuple):
+    """A histogram's bins: ``bins`` of width 2**``power`` from the ``first``-th on; the outer ones are open."""
+
+    power: int
+    first: int
+    bins: int
+
+
+@dataclass
+class Cell:
+    """One column in one group: rows with and without a value, mean and deviation, quantiles with their largest
+    error, rows by category. None is what a site withholds.
+    """
+
+    n: int | None
+    missing: int | None
+    mean: float | None = None
+    sd: float | None = None
+    quantiles: dict[float, tuple[float, float]] | None = None
+    counts: dict[str, int | None] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows with and without a value; 0 where one of both is withheld."""
+        return 0 if self.n is None or self.missing is None else self.n + self.missing
+
+
+@dataclass(frozen=True)
+class Describe(Analysis):
+    """A description of columns.
+
+    Attributes:
+        columns: their names; C(name) for numbers that are categories
+        by: a column of groups; empty for none
+        where: the rows, "age >= 18"; empty for all
+        quantiles: those of numbers
+    """
+
+    columns: tuple[str, ...]
+    by: str = ""
+    where: str = ""
+    quantiles: tuple[float, ...] = (0.25, 0.5, 0.75)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 < q < 1 for q in self.quantiles):
+            raise RecipeError(f"describe(quantiles={self.quantiles}): want numbers between 0 and 1", "quantiles")
+
+    @property
+    def named(self) -> dict[str, bool]:
+        """Each column's own name, and whether it is under C()."""
+        return {c.removeprefix("C(").removesuffix(")"): c.startswith("C(") for c in self.columns}
+
+    @property
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Analysis.reads`; columns may be missing in a row."""
+        return (self.by,) if self.by else (), ()
+
+    def round(self, s: Report, clients: Cohort) -> None:
+        """Which columns are text, which categories there are, sums by group, then squares and histograms."""
+        kinds = np.rint(self.summed(clients, self.agree, Hello(len(clients.ids))).text.numpy())
+        categorical = [c for c, k in zip(self.named, kinds, strict=True) if k > 0 or self.named[c]]
+        groups, names = [self.by] if self.by else [], dict.fromkeys(categorical)
+        asked = list(dict.fromkeys([*groups, *names]))
+        tables = self.summed(clients, self.name_them, Asked(packed(asked))).levels if asked else ()
+        levels = {c: in_sequence([*union(t.numpy(), c)]) for c, t in zip(asked, tables, strict=True)}
+        numeric = [c for c in self.named if c not in names]
+        said = {"levels": levels, "numeric": numeric, "categorical": categorical}
+        sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()
+        whole = ["", *(levels[self.by] if self.by else [])]
+        entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
+        places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in whole]
+        places += [(c, g, v) for c in categorical for g in whole for v in (None, *levels[c])]
+        by = dict(zip(places, entries, strict=True))
+        cells: dict[str, dict[str, Cell]] = {c: {} for c in self.named}
+        for c, g, v in places:
+            e = by[c, g, v]
+            if v is None:
+                cells[c][g] = Cell(_known(e[0], e[3]), _known(e[4], e[5]), counts={} if c in names else None)
+            elif (counts := cells[c][g].counts) is not None:
+                counts[v] = _known(e[0], e[3])
+        if numeric:
+            self._spread(clients, said, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
+        s.found = whole, cells
+
+    def _spread(self, clients: Cohort, said: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
+        """Means, deviations and quantiles of columns of numbers."""
+        means = {k: float(e[1] / e[0]) if e[0] > 0.5 else 0.0 for k, e in by.items()}
+        grids = {c: _grid(by[c, ""]) for c in said["numeric"]}
+        centres = [[c, g, m] for (c, g), m in means.items()]
+        up = self.summed(clients, self.spread, Asked(packed({**said, "means": centres, "grids": grids})))
+        squares, bins = up.squares.numpy(), up.bins.numpy()
+        rows = dict(zip(by, range(len(squares)), strict=True))
+        for (c, g), k in rows.items():
+            cell = cells[c][g]
+            if cell.n is None:
+                continue
+            cell.mean = means[c, g] if cell.n else None
+            cell.sd = math.sqrt(max(squares[k, 0], 0.0) / (cell.n - 1)) if cell.n > 1 else None
+            # The histogram of all is the sum of those of the groups.
+            mine = [k] if g or not self.by else [j for (d, h), j in rows.items() if d == c and h]
+            if squares[mine, 2].sum() < 0.5 and cell.n:
+                ends = bins[:, mine].sum(1)
+                cell.quantiles = {q: quantile(ends, Grid(*grids[c]), q, cell.n) for q in self.quantiles}
+
+    @on_client
+    def agree(self, me: Client[Any], got: Hello) -> Agreement:
+        """Which columns are text here; the rows are counted later."""
+        site = site_of(me)
+        site.rows((), self.where)
+        check_columns(site.frame, [*self.named, *self.reads[0]], site.name)
+        text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in self.named]
+        return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((got.sites, 3))))
+
+    @on_client
+    def name_them(self, me: Client[Any], got: Asked) -> Tables:
+        """Categories of at least the least number of rows; the others stay unnamed."""
+        site = site_of(me)
+        used, _ = site.rows((), self.where)
+        out = []
+        for c in unpacked(got.said):
+            there = used & ~site.frame[c].isna().to_numpy()
+            values, counts = np.unique(texts(site.frame[there], c).astype(str), return_counts=True)
+            out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
+        return Tables(tensor(np.array(out)))
+
+    @on_client
+    def count(self, me: Client[Any], got: Asked) -> Moments:
+        """Rows, sums and missing values of each cell, in the order that `round` reads them."""
+        site, said = site_of(me), unpacked(got.said)
+        groups, out = self._groups(site, said["levels"]), []
+        for c in said["numeric"]:
+            x = numbers(site.frame, c, site.name)
+            for rows in groups:
+                here = rows & ~np.isnan(x)
+                may = site.may(c, here)
+                mine, gone = x[here], self._missing(site, c, rows)
+                out.append([*([len(mine), mine.sum(), mine @ mine, 0] if may else [0, 0, 0, 1]), *gone])
+        for c in said["categorical"]:
+            values = texts(site.frame, c)
+            there = ~site.frame[c].isna().to_numpy()
+            for rows in groups:
+                whole = rows & there
+                cells = [whole, *(whole & (values == v) for v in said["levels"][c])]
+                kept = [site.may(c, cell) for cell in cells]
+                for k, (cell, may) in enumerate(zip(cells, kept, strict=True)):
+                    missing = self._missing(site, c, rows) if k == 0 else (0, 0)
+                    out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
+        return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
+
+    def _missing(self, site: Site, c: str, rows: np.ndarray) -> tuple[int, int]:
+        """Rows without a value, and whether their number is withheld."""
+        here = rows & site.frame[c].isna().to_numpy()
+        return (int(here.sum()), 0) if site.may(f"{c} missing", here) else (0, 1)
+
+    def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[np.ndarray]:
+        """The rows of all, and of each group, bool [n]."""
+        used, _ = site.rows((), self.where)
+        if not self.by:
+            return [used]
+        values = texts(site.frame, self.by)
+        used = used & ~site.frame[self.by].isna().to_numpy()
+        return [used, *(used & (values == v) for v in levels[self.by])]
+
+    @on_client
+    def spread(self, me: Client[Any], got: Asked) -> Spread:
+        """Squares about the means, and histograms."""
+        site, said = site_of(me), unpacked(got.said)
+        groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
+        most = max(grid[2] for grid in said["grids"].values())
+        squares, bins = [], np.zeros((2, len(said["means"]), most))
+        for k, (c, g, mean) in enumerate(said["means"]):
+            x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
+            here = groups[g] & ~np.isnan(x)
+            may = site.may(c, here)
+            shown = may and (bool(g) or not self.by) and curve_may(site, c, here, 2.0**grid.power)
+            if shown:
+                bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
+            left = x[here] - mean
+            squares.append([left @ left if may else 0.0, 0.0 if may else 1.0, 0.0 if shown else 1.0])
+        return Spread(tensor(squares), tensor(bins))
+
+
+def _known(value: float, withheld: float) -> int | None:
+    return None if withheld > 0.5 else round(float(value))
+
+
+def _grid(sums: Any) -> Grid:
+    """Bins over six standard deviations on either side of the mean, of a width that is a power of 2."""
+    n, total, squares = map(float, sums[:3])
+    mean = total / n if n > 0.5 else 0.0
+    sd = math.sqrt(max(squares / n - mean**2, 0.0)) if n > 0.5 else 0.0
+    width = 12 * sd / BINS if sd > 1e-12 * abs(mean) else (abs(mean) or 1.0) / 2**20
+    power = math.ceil(math.log2(width))
+    first = math.floor((mean - 6 * sd) / 2.0**power)
+    return Grid(power, first, math.floor((mean + 6 * sd) / 2.0**power) - first + 1)
+
+
+def curve_may(site: Site, c: str, here: np.ndarray, grid: float, what: str = "") -> bool:
+    """Whether a histogram or curve may leave: one grid for a column, of sets that are the same or share no row.
+
+    Raises Withheld where it may not and ``what`` says which it is.
+    """
+    if site.rules.rows <= 1 or not here.any():
+        return True
+    key = f"{c} curve by {grid}"
+    site.register.told(key)
+    for k, told in site.register.sets.items():
+        sets = told.values() if k.startswith(f"{c} curve by ") else ()
+        if any((here & s).any() and not (k == key and (here == s).all()) for s in sets):
+            if what:
+                raise Withheld(f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before")
+            return False
+    site.register.add(key, [here])
+    return True
+
+
+def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
+    """Rows by the first and by the last bin of mergers of at least ``least`` rows [2, bins]."""
+    place = np.clip(np.floor(np.sort(x) / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
+    out, start, n = np.zeros((2, grid.bins)), 0, len(place)
+    while start < n:
+        end = start + least
+        while end < n and place[end] == place[end - 1]:
+            end += 1
+        end = n if n - end < least else end
+        out[0, place[start]] += end - start
+        out[1, place[end - 1]] += end - start
+        start = end
+    return out
+
+
+def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, float]:
+    """The q-th quantile, between ordered values as NumPy has it: its estimate, and its largest error.
+
+    The error is infinite where it lies among the outermost rows, beyond six standard deviations.
+    """
+    lower, upper = np.cumsum(ends, axis=1)
+    h = (n - 1) * q
+    a = int(np.searchsorted(lower, math.floor(h + 1e-9) + 1 - 0.5))
+    b = int(np.searchsorted(upper, math.ceil(h - 1e-9) + 1 - 0.5))
+    if grid.bins > 3 and (a == 0 or b >= grid.bins - 1):  # the outer bins are open
+        return math.nan, math.inf
+    left, right = (grid.first + a) * 2.0**grid.power, (grid.first + min(b, grid.bins - 1) + 1) * 2.0**grid.power
+    return (left + right) / 2, (right - left) / 2

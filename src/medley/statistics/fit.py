@@ -1,0 +1,200 @@
+"""Fits, with the names that statsmodels has, and their tables."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..contract import RecipeError
+from .formulas import latex, needed, parsed
+from .glm import GLM
+from .scoring import Fitted
+
+FEW_CLUSTERS = 30
+"""Sites below which errors that are clustered by site are too small."""
+
+
+class Cost(NamedTuple):
+    """The exchanges of an analysis, and its bytes."""
+
+    exchanges: int
+    bytes_down: int
+    bytes_up: int
+
+
+class Test(NamedTuple):
+    """A test's statistic, its degrees of freedom and its p-value."""
+
+    statistic: float
+    df: float
+    pvalue: float
+
+
+@dataclass(eq=False)
+class Coefficients:
+    """Coefficients b [p] with their names and their covariance [p, p]: what all fits have."""
+
+    names: list[str]
+    b: np.ndarray
+    covariance: np.ndarray
+
+    def _series(self, values: Any) -> Any:
+        return needed("pandas").Series(values, index=self.names)
+
+    @property
+    def params(self) -> Any:
+        """Coefficients, by name."""
+        return self._series(self.b)
+
+    @property
+    def bse(self) -> Any:
+        """Standard errors."""
+        return self._series(np.sqrt(np.diag(self.covariance)))
+
+    @property
+    def tvalues(self) -> Any:
+        """z: coefficients by their standard errors."""
+        return self._series(self.b / np.sqrt(np.diag(self.covariance)))
+
+    zvalues = tvalues
+
+    @property
+    def pvalues(self) -> Any:
+        """Two-sided p-values of z under the normal distribution."""
+        from scipy.stats import norm
+
+        return self._series(2 * norm.sf(np.abs(self.tvalues)))
+
+    def cov_params(self) -> Any:
+        """The covariance of the coefficients."""
+        return needed("pandas").DataFrame(self.covariance, self.names, self.names)
+
+    def conf_int(self, alpha: float = 0.05) -> Any:
+        """Confidence intervals of 1 − ``alpha``, columns 0 and 1."""
+        from scipy.stats import norm
+
+        half = norm.isf(alpha / 2) * np.sqrt(np.diag(self.covariance))
+        return needed("pandas").DataFrame({0: self.b - half, 1: self.b + half}, index=self.names)
+
+    def frame(self, exp: bool = False, alpha: float = 0.05) -> Any:
+        """A table of coefficients: coef, std err, z, P>|z|, and the interval; ``exp`` gives e to their power."""
+        ends = self.conf_int(alpha)
+        f = np.exp if exp else (lambda v: v)
+        return needed("pandas").DataFrame(
+            {
+                "exp(coef)" if exp else "coef": f(self.params),
+                "std err": self.bse,
+                "z": self.tvalues,
+                "P>|z|": self.pvalues,
+                f"[{alpha / 2:.3g}": f(ends[0]),
+                f"{1 - alpha / 2:.4g}]": f(ends[1]),
+            }
+        )
+
+    def latex(self, exp: bool = False, digits: int = 3) -> str:
+        """The same as a LaTeX table, for booktabs."""
+        return latex(self.frame(exp), digits)
+
+    def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
+        """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
+        body = self.frame().to_string(float_format=lambda v: f"{v:.4f}").split("\n")
+        width, half = max(78, len(body[0])), (len(facts) + 1) // 2
+        each = width // 2 - 1
+        said = [
+            f"{a + ':':<{each - len(b)}}{b}   {c + ':':<{width - each - 3 - len(d)}}{d}"
+            for (a, b), (c, d) in zip(facts[:half], facts[half:], strict=True)
+        ]
+        rule = "=" * width
+        return "\n".join([f"{title:^{width}}".rstrip(), rule, *said, rule, body[0], "-" * width, *body[1:], rule])
+
+
+class GLMFit(Coefficients):
+    """A generalised linear model's fit; names are those of statsmodels' results.
+
+    Attributes:
+        glm, sites: the analysis, and the sites' names
+        exchanges, bytes_down, bytes_up: the costs of the fit
+        llnull, null_deviance: of the mean alone; only without offset and exposure
+        scale, alpha: the dispersion φ; α of the negative binomial, None for others
+    """
+
+    def __init__(self, glm: GLM, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:
+        fitted, rows = found
+        names, b, cov, figures, self.alpha = fitted
+        if self.alpha is not None and len(b) > len(names):  # log α → α
+            scale = np.append(np.ones(len(names)), self.alpha)
+            b, cov = np.append(b[:-1], self.alpha)[: len(cov)], cov * np.outer(scale, scale)[: len(cov), : len(cov)]
+            names = [*names, "alpha"][: len(cov)]
+        super().__init__(names, b, cov)
+        self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
+        self.exchanges, self.bytes_down, self.bytes_up = cost
+        plain = not (glm.offset or glm.exposure) and "Intercept" in names
+        figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
+        self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
+        self.deviance, self.null_deviance, self.pearson_chi2 = (
+            figures[k] for k in ("deviance", "null_deviance", "pearson_chi2")
+        )
+        self.df_model, self.df_resid = len(fitted.names) - ("Intercept" in names), self.nobs - len(fitted.names)
+        if glm.cov == "cluster" and len(sites) < FEW_CLUSTERS:
+            warnings.warn(
+                f"standard errors clustered by {len(sites)} sites are too small, and their tests too sure: below "
+                f"{FEW_CLUSTERS} clusters give cov='HC1' or 'HC3', with sites='fixed'",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, −2 llf + 2 k."""
+        return -2 * self.llf + 2 * self.k
+
+    @property
+    def bic(self) -> float:
+        """The Bayesian criterion by the likelihood, −2 llf + k log n; statsmodels' ``bic_llf``."""
+        return -2 * self.llf + self.k * float(np.log(self.nobs))
+
+    @cached_property
+    def rows_by_site(self) -> Any:
+        """Rows used, rows left out for a missing value, and rows that the study left out, by site."""
+        columns = ("used", "missing", "incomplete")
+        return needed("pandas").DataFrame(self.rows.astype(int), index=[*self.sites], columns=columns)
+
+    def lr_test(self, smaller: GLMFit) -> Test:
+        """The likelihood-ratio test of this fit against a smaller one on the same rows.
+
+        Raises RecipeError where the two are not of the same rows and outcome, or not nested by their numbers.
+        """
+        from scipy.stats import chi2
+
+        df = self.k - smaller.k
+        same = self.glm.family == smaller.glm.family and self.nobs == smaller.nobs
+        if not same or df < 1 or parsed(self.glm.formula).response != parsed(smaller.glm.formula).response:
+            raise RecipeError(
+                f"lr_test: {self.glm.formula!r} of {self.nobs} rows with {self.k} parameters, against "
+                f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: want the larger one first, and the same "
+                "rows, outcome and family; a study's complete=[...] drops rows with missing values from the start"
+            )
+        statistic = 2 * (self.llf - smaller.llf)
+        return Test(statistic, df, float(chi2.sf(statistic, df)))
+
+    def summary(self) -> str:
+        """A text table as statsmodels prints it."""
+        g = self.glm
+        facts = [("Dep. Variable", parsed(g.formula).response), ("Model", "GLM"), ("Model Family", g.family)]
+        facts += [("Link Function", g.uses), ("Covariance Type", self.cov_type)]
+        facts += [("Exchanges", str(self.exchanges)), ("Sites", str(len(self.sites)))]
+        facts += [("No. Observations", str(self.nobs)), ("Df Residuals", str(self.df_resid))]
+        facts += [("Df Model", str(self.df_model)), ("Scale", f"{self.scale:.5g}")]
+        facts += [("Log-Likelihood", f"{self.llf:.5g}"), ("Deviance", f"{self.deviance:.5g}")]
+        facts += [("Pearson chi2", f"{self.pearson_chi2:.5g}")]
+        gone = {s: int(n) for s, n in zip(self.sites, self.rows[:, 1] + self.rows[:, 2], strict=True) if n}
+        said = f"\nleft out for missing values: {', '.join(f'{n} at {s}' for s, n in gone.items())}" if gone else ""
+        return self._table("Generalized Linear Model Regression Results", facts) + said
+
+
+__all__ = ["Coefficients", "GLMFit", "Test"]

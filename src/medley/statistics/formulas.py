@@ -1,0 +1,206 @@
+"""Formulas and frames: what a formula may say, the columns that it reads, and a site's design matrix.
+
+A formula comes from somebody else, so it is read, and never run as code: columns, ``C(column)``, interactions, powers
+and products of columns under ``I()``, and logarithms, exponentials and roots of one column. Anything else could pick
+single rows. This is the one module that imports pandas and formulaic.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..contract import BadData, RecipeError
+
+FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
+
+WRITTEN = "columns, C(column), a:b, a*b, I(a**2), I(a*b), and log, log2, log10, log1p, exp and sqrt of a column"
+
+CONDITION = (
+    ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
+    ast.UnaryOp, ast.USub,
+)  # fmt: skip
+"""What a condition is made of."""
+
+
+def needed(package: str) -> Any:
+    """The module of a package of the extra. Raises RecipeError where it is not there."""
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as e:
+        raise RecipeError(f"medley.statistics needs {package} ({e}): pip install 'medley-fl[statistics]'") from e
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A formula that has been read: the column on its left, its right, columns of numbers, and those under C()."""
+
+    response: str
+    right: str
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column, the response first."""
+        return tuple(dict.fromkeys((self.response, *self.numeric, *self.categorical)))
+
+
+@cache
+def parsed(formula: str) -> Parsed:
+    """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for what it may not say."""
+    formulaic = needed("formulaic")
+    left, tilde, right = formula.partition("~")
+    if not tilde or not left.strip() or not right.strip():
+        raise RecipeError(f"formula {formula!r}: write the outcome, ~, and what explains it: 'died ~ age + C(sex)'")
+    try:
+        terms = formulaic.Formula(right.strip())
+    except Exception as e:  # of many kinds, of the parser's
+        raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
+    response = left.strip().strip("`")
+    if not response.isidentifier() and f"`{response}`" != left.strip():
+        raise RecipeError(f"formula {formula!r}: the outcome is one column; compute {response!r} at the sites first")
+    numeric, categorical = dict[str, None](), dict[str, None]()
+    for term in terms:
+        for factor in term.factors:
+            kind = str(factor.eval_method.value)
+            if kind == "literal":
+                continue
+            names, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula)
+            (categorical if category else numeric).update(dict.fromkeys(names))
+    if both := numeric.keys() & categorical.keys():
+        raise RecipeError(f"formula {formula!r}: {min(both)} is there as a number and under C(); write one of both")
+    if response in numeric or response in categorical:
+        raise RecipeError(f"formula {formula!r}: {response} is on both sides")
+    return Parsed(response, right.strip(), tuple(numeric), tuple(categorical))
+
+
+def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
+    """The columns of one factor, and whether it is of categories."""
+    if found := re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|\d+)\))?\)", text):
+        return (found[1],), True
+    found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
+    if found := found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text):
+        return tuple(filter(None, found.groups())), False
+    raise RecipeError(f"formula {formula!r}: {text} is not understood; a formula has {WRITTEN}")
+
+
+def table(data: Any, site: str) -> Any:
+    """A site's rows as a pandas frame, its columns' names as texts. Raises BadData for what has no columns or rows."""
+    pandas = needed("pandas")
+    if hasattr(data, "to_pandas"):
+        data = data.to_pandas()
+    elif isinstance(data, Mapping):
+        data = pandas.DataFrame(dict(data))
+    if not isinstance(data, pandas.DataFrame):
+        raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
+    out = data.reset_index(drop=True)
+    out.columns = [str(c) for c in out.columns]
+    if not len(out) or out.columns.has_duplicates:
+        raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
+    return out
+
+
+def is_numeric(column: Any) -> bool:
+    """Whether a column holds numbers, or True and False."""
+    return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
+
+
+def numbers(frame: Any, name: str, site: str) -> np.ndarray:
+    """A column as floats, missing as NaN. Raises BadData for text and infinities."""
+    column = frame[name]
+    if not is_numeric(column):
+        raise BadData(f"{site}: {name} is text, or another thing that is no number; write C({name}) for categories")
+    values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
+    if np.isinf(values).any():
+        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
+    return values
+
+
+def texts(frame: Any, name: str) -> np.ndarray:
+    """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing."""
+    column = frame[name]
+    missing = column.isna().to_numpy()
+    return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
+
+
+def text(value: Any) -> str:
+    """A category's text: that of 1.0 is "1", since a column with missing values has no whole numbers."""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def in_sequence(levels: Sequence[str]) -> list[str]:
+    """Levels by their numbers where all are numbers, else by their texts."""
+    try:
+        return sorted(levels, key=float)
+    except ValueError:
+        return sorted(levels)
+
+
+def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
+    """The names of the design matrix's columns, and the matrix [n, p]; ``levels`` are the categories of all sites."""
+    pandas = needed("pandas")
+    columns = {c: numbers(frame, c, site) for c in parsed.numeric}
+    columns |= {c: pandas.Categorical(texts(frame, c), categories=[*levels[c]]) for c in parsed.categorical}
+    columns = columns or {"1": np.zeros(len(frame))}
+    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
+    rows = pandas.DataFrame(columns)
+    made = needed("formulaic").model_matrix(parsed.right, rows, context=context, na_action="ignore")
+    X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
+    names = [str(c) for c in made.columns]
+    if (bad := ~np.isfinite(X).all(0)).any():
+        raise BadData(f"{site}: {names[int(bad.argmax())]} is not finite in a row, as the logarithm of 0 is")
+    return names, X
+
+
+def chosen(frame: Any, where: str, site: str) -> np.ndarray:
+    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n]; a missing value fulfils none."""
+    try:
+        nodes = [*ast.walk(ast.parse(where.strip(), mode="eval"))]
+        if not all(isinstance(node, CONDITION) for node in nodes):
+            raise SyntaxError
+        names = [*dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))]
+        check_columns(frame, names, site)
+        found = frame[names].eval(where.strip(), engine="python")
+        rows: np.ndarray = np.asarray(found, dtype=bool) & complete(frame, names)
+        return rows
+    except BadData:
+        raise
+    except Exception as e:  # of many kinds: of Python's parser, of pandas'
+        said = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
+        raise RecipeError(f"where={where!r}: {said}", "where") from (None if isinstance(e, SyntaxError) else e)
+
+
+def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
+    """Raise BadData, naming the site, for a column that its frame does not have."""
+    for name in names:
+        if name not in frame.columns:
+            from ..contract.errors import nearest
+
+            raise BadData(f"{site} has no column {name!r}.{nearest(name, map(str, frame.columns))}")
+
+
+def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
+    """The rows in which none of these columns is missing, bool [n]."""
+    return np.asarray(~frame[[*names]].isna().any(axis=1).to_numpy(), dtype=bool)
+
+
+def latex(frame: Any, digits: int) -> str:
+    """A frame as a LaTeX table, for booktabs."""
+    said: Any = lambda v: f"{v:.{digits}f}" if isinstance(v, float) else str(v)
+    escaped = lambda v: "".join(
+        {"<": "$<$", ">": "$>$", "|": "$|$"}.get(c, f"\\{c}" if c in "_%&#$" else c) for c in said(v)
+    )
+    lines = [["", *frame.columns], *([i, *row] for i, row in zip(frame.index, frame.to_numpy().tolist(), strict=True))]
+    head, *rows = (" & ".join(map(escaped, line)) + r" \\" for line in lines)
+    begin = rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"])

@@ -1,0 +1,193 @@
+"""A site: its rows, its rules, and the register of what has left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .formulas import check_columns, chosen, complete, numbers, table
+from .rules import Register, Rules, Withheld
+
+DOMINANT = 0.9
+"""The share of a column's squared deviations that one row may have."""
+
+
+@dataclass
+class Site:
+    """One site's rows, as its client reads them: in the place of an objective. ``kept`` is the last analysis' part."""
+
+    name: str
+    frame: Any
+    rules: Rules
+    register: Register
+    dropped: int = 0
+    n: int = 0
+    d: int = 1
+    work: float = 0.0
+    own: bool = False
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, name: str, data: Any, rules: Rules, needs: Sequence[str], register: Any) -> Site:
+        """The site of a frame.
+
+        Args:
+            needs: columns without which a row is left out of the study
+            register: the file of what has left, or None
+        """
+        frame = table(data, name)
+        check_columns(frame, needs, name)
+        there = complete(frame, needs) if needs else np.ones(len(frame), bool)
+        own, dropped = "site" in frame.columns, int((~there).sum())
+        frame = frame[there].reset_index(drop=True)
+        if not own:
+            frame = frame.assign(site=name)
+        return cls(name, frame, rules, Register(len(frame), register), dropped, len(frame), own=own)
+
+    def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
+        """The rows [n] of a condition in which no column is missing, and the number of those with a missing one.
+
+        Raises Withheld for fewer rows than the site's least number, and for a condition that leaves a few rows out.
+        """
+        check_columns(self.frame, columns, self.name)
+        picked = chosen(self.frame, where, self.name) if where else np.ones(self.n, bool)
+        self.admit("", [np.ones(self.n, bool), picked], f"where={where!r}" if where else "its rows")
+        used = picked & complete(self.frame, columns) if columns else picked
+        self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
+        return used, int(picked.sum() - used.sum())
+
+    def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
+        """A column of numbers on these rows; ``default`` where it has no name."""
+        return numbers(self.frame[used], name, self.name) if name else np.full(int(used.sum()), default)
+
+    def least(self, count: int, what: str, kind: str = "rows") -> None:
+        """Raise Withheld for a figure of ``count`` rows, fewer than the least number of this kind."""
+        least: int = getattr(self.rules, kind)
+        if count < least:
+            raise Withheld(
+                f"{self.name} withholds: {what} are fewer than {least} {kind}, its least number for a figure; leave "
+                f"the site out, study.without({self.name!r}), or widen the condition"
+            )
+
+    def admit(self, key: str, sets: Sequence[np.ndarray], what: str, kind: str = "rows") -> None:
+        """Record that sums of ``key`` over these rows leave; raise Withheld where they tell of too few rows."""
+        least: int = getattr(self.rules, kind)
+        if not self.register.admits(key, sets, least):
+            raise Withheld(
+                f"{self.name} withholds: {what}, with what has left before, would tell of fewer than {least} {kind}; "
+                "merge categories, ask for the same rows as before (a study's complete=[...] drops rows with missing "
+                f"values from the start), or study.without({self.name!r})"
+            )
+        self.register.add(key, sets)
+
+    def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:
+        """Whether a sum of ``key`` over these rows may leave; if so, that it does is recorded."""
+        if not self.register.admits(key, [rows], getattr(self.rules, kind)):
+            return False
+        self.register.add(key, [rows])
+        return True
+
+    def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
+        """Raise Withheld for a fit of too many parameters for the rows here, or everywhere."""
+        n, share = everywhere if self.rules.pooled else rows, self.rules.parameters
+        if parameters > share * n:
+            raise Withheld(
+                f"{self.name} withholds: {parameters} parameters of {n} rows are more than its share of {share:.3g}; "
+                "leave out columns or merge categories"
+            )
+
+    def admit_fit(
+        self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Iterable[str], event: np.ndarray | None,
+        squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
+
+        Args:
+            used: its rows [n], of which the following have an entry each
+            keys: the columns that are summed
+            event: whether a row has the event; None for an outcome without events
+            squares: whether squared residuals are summed over pairs of categories
+            beside: weights, offsets and exposures, by name
+        """
+        self._alone(X)
+        columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
+        cells, two = list[np.ndarray](), list[tuple[str, np.ndarray]]()
+        many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
+        for name, x in columns.items():
+            self._dominated(x, name)
+            values = np.unique(x)
+            # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
+            few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
+            if 1 < len(values) <= 2 * max(1, few) + 1:
+                mine = [_within(used, x == v) for v in values]
+                for cell in mine:
+                    self.cell(cell, name)
+                cells += mine[1:]  # the others' rest
+                two += [(name, mine[1])] if len(values) == 2 else []
+        pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
+        told: dict[frozenset[bytes], str] = {frozenset(self.register.told(key)): key for key in keys}
+        for key in told.values():
+            self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
+        for key in keys:
+            self.register.add(key, [used, *cells, *pairs])
+        if event is None:
+            return
+        for there, said in ((event, "with"), (~event, "without")):
+            rows = [s & _within(used, there) for s in [used, *cells, *(pairs if squares else ())]]
+            key = f"{next(iter(keys))} {said}"
+            self.admit(key, rows, f"rows {said} the event by {_short(names)}", "events")
+
+    def cell(self, cell: np.ndarray, name: str) -> None:
+        """Raise Withheld for a value of a column with few rows."""
+        if 0 < cell.sum() < self.rules.rows:
+            raise Withheld(
+                f"{self.name} withholds: a value of {name} has fewer than {self.rules.rows} rows; merge it with "
+                f"another, or study.without({self.name!r})"
+            )
+
+    def _dominated(self, x: np.ndarray, name: str) -> None:
+        squares = (x - np.median(x)) ** 2
+        if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares.max() > DOMINANT * squares.sum():
+            raise Withheld(
+                f"{self.name} withholds: one row has more than {DOMINANT:.0%} of the spread of {name}; take its "
+                "logarithm, or leave that row out"
+            )
+
+    def _alone(self, X: np.ndarray) -> None:
+        """Raise Withheld where a combination of columns is 0 in all rows but one."""
+        u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
+        leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
+        if self.rules.rows > 1 and leverage.max() > 1 - 1e-9:
+            raise Withheld(
+                f"{self.name} withholds: one row decides a coefficient alone; merge categories, or study.without("
+                f"{self.name!r})"
+            )
+
+    def effective(self, weights: np.ndarray) -> None:
+        """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number."""
+        total = float(weights.sum())
+        if self.rules.rows > 1 and total > 0 and total**2 / float((weights**2).sum()) < self.rules.rows - 1e-9:
+            raise Withheld(
+                f"{self.name} withholds: at these coefficients fewer than {self.rules.rows} rows have a say; a column "
+                "separates the outcomes nearly, or the server asks for coefficients of its own"
+            )
+
+
+def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows [n] of the site, from rows of its ``used``."""
+    out = np.zeros(len(used), bool)
+    out[np.flatnonzero(used)] = rows
+    return out
+
+
+def _follows(x: np.ndarray, other: np.ndarray) -> bool:
+    """Whether equal entries of x are equal in ``other``, as those of x² are."""
+    return len(np.unique(np.stack([x, other]), axis=1).T) == len(np.unique(x))
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -1,0 +1,169 @@
+"""`Study`: sites with their frames, and the analyses over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, cast
+
+import torch
+
+from ..clients.host import ClientHost
+from ..contract import BadData, Client, Need, Pace, RecipeError, State
+from ..secure import SecureSum
+from ..secure.connection import SecureConnection
+from ..server.bookkeeping import Bookkeeping
+from ..server.cohort import LiveCohort
+from ..transports import Local
+from ..wire.connection import Transport
+from ..wire.ledger import Ledger
+from .analysis import Analysis
+from .describe import Describe
+from .fit import Cost, GLMFit
+from .glm import GLM
+from .rules import Rules
+from .site import Site
+from .survival import Cox, CoxFit, Curves, KaplanMeier
+from .tables import Description
+
+RESULTS: dict[type[Analysis], Any] = {GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves}
+"""The result of each analysis."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a host of clients asks of a problem; a study has no model."""
+
+    d: int = 1
+    dtype: torch.dtype = torch.float64
+    gives: frozenset[Need] = frozenset()
+
+    def buffers(self) -> State | None:
+        """None."""
+        return None
+
+
+@dataclass
+class Sites:
+    """The sites of a study, as clients by number."""
+
+    sites: Mapping[int, Site]
+
+    def __call__(self, i: int, round: int) -> Client[Any]:
+        """Site i as a client."""
+        return Client(i, 1.0, cast(Any, self.sites[i]), Pace(), cast(Any, None), round=round)
+
+
+@dataclass(eq=False)
+class Study:
+    """A study over sites, each with rows of its own, which stay there: only sums over rows leave.
+
+    Attributes:
+        data: a frame for each site, by name: of pandas, polars, or columns in a dict
+        rules: what may leave, of all sites or by site; see `Rules`
+        complete: columns without which a row is left out of the whole study
+        secure: secure sums, so that nobody sees a single site's; default none
+        transport: the way to the sites; by default they are in this process
+        registers: the folder in which each site keeps what has left, for the next study on the same rows; by default it
+            is forgotten with the study
+
+    The ledger has the bytes of each exchange. Raises BadData for frames that cannot be used.
+    """
+
+    data: Mapping[str, Any]
+    rules: Rules | Mapping[str, Rules] = field(default_factory=Rules)
+    complete: Sequence[str] = ()
+    secure: SecureSum | None = None
+    transport: Transport | None = None
+    registers: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, Mapping) or len(self.data) < 1:
+            raise BadData("Study(data): give a frame for each site by its name, {'Bern': frame, ...}")
+        self.names, self.sites = tuple(map(str, self.data)), dict[int, Site]()
+        self.books, folder = Bookkeeping(), self.registers
+        if folder is None and self.transport is not None:  # workers share it
+            folder = mkdtemp()
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for i, (name, frame) in enumerate(self.data.items()):
+            if frame is not None:
+                rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
+                file = None if folder is None else Path(folder) / f"{name}.jsonl"
+                self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
+        if self.secure is not None:
+            self.secure.needed(len(self.names))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The bytes of every exchange; an analysis is a round."""
+        return self.books.ledger
+
+    def without(self, *names: str) -> Study:
+        """The study without these sites; the others' registers go on."""
+        if unknown := [n for n in names if n not in self.names]:
+            raise RecipeError.unknown(unknown[0], self.names, "study.without()")
+        out = replace(self, data={n: self.data[n] for n in self.names if n not in names})
+        out.sites = dict(enumerate(site for site in self.sites.values() if site.name not in names))
+        return out
+
+    def run(self, analysis: Analysis) -> Any:
+        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on."""
+        host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
+        round = max((e.round for e in self.ledger), default=0) + 1
+        with contextlib.closing((self.transport or Local()).open(host)) as connection:
+            carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
+            cohort = LiveCohort(ids, dict.fromkeys(ids, 1 / len(ids)), round, carried, self.books)
+            report = analysis.start(torch.zeros(1, dtype=torch.float64))
+            analysis.round(report, cohort)
+            cohort.settle()
+        mine = [e for e in self.ledger if e.round == round]
+        cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
+        return RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+
+    def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
+        """Fit a generalised linear model to the rows of all sites.
+
+        Args:
+            how: further settings of `GLM`: link, offset, exposure, weights, where, sites, cov, alpha
+
+        Raises Withheld where a site lets its sums not leave, BadData for rows or columns that cannot be used, and
+        Stalled for a likelihood without a maximum.
+        """
+        fit: GLMFit = self.run(GLM(formula, cast(Any, family), **how))
+        return fit
+
+    def describe(
+        self,
+        columns: Sequence[str] | str | None = None,
+        by: str = "",
+        where: str = "",
+        quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+    ) -> Description:
+        """Describe columns over all sites: a Table 1. What a site's rules withhold is said to be withheld, never 0.
+
+        Args:
+            columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
+        """
+        there = self.sites[0].frame.columns if columns is None and self.sites else columns
+        named = (
+            (there,)
+            if isinstance(there, str)
+            else [c for c in (() if there is None else there) if c not in ("site", by)]
+        )
+        found: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
+        return found
+
+    def cox(self, formula: str, event: str, **how: Any) -> CoxFit:
+        """Fit Cox's model, stratified by site: "months ~ age + C(sex)", and the column of events; see `Cox`."""
+        fit: CoxFit = self.run(Cox(formula, event, **how))
+        return fit
+
+    def kaplan_meier(self, time: str, event: str, unit: float, until: float, **how: Any) -> Curves:
+        """Kaplan-Meier's curves on a grid of times, by group, with the log-rank test; see `KaplanMeier`."""
+        curves: Curves = self.run(KaplanMeier(time, event, unit, until, **how))
+        return curves

@@ -1,0 +1,122 @@
+"""A Table 1: columns by group, with tests, from what the sites told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .describe import Cell, Describe
+from .fit import Cost, Test
+from .formulas import latex, needed
+
+WITHHELD = "withheld"
+"""What stands in the place of a figure that a site withholds."""
+
+
+@dataclass(eq=False)
+class Description:
+    """A description of columns over all sites; ``cells`` has a `Cell` by column and group, "" being all."""
+
+    asked: Describe
+    sites: tuple[str, ...]
+    found: tuple[list[str], dict[str, dict[str, Cell]]]
+    cost: Cost
+
+    def __post_init__(self) -> None:
+        self.groups, self.cells = self.found
+
+    def test(self, column: str) -> Test | None:
+        """Whether the groups differ: Welch's t for two, one-way ANOVA for more, χ² for categories; None if withheld."""
+        from scipy import stats
+
+        cells = [self.cells[column][g] for g in self.groups[1:]]
+        if len(cells) < 2:
+            return None
+        if cells[0].counts is not None:
+            counts = [[*(c.counts or {}).values()] for c in cells]
+            if any(v is None for row in counts for v in row):
+                return None
+            table = np.array(counts, dtype=float)
+            table = table[table.sum(1) > 0][:, table.sum(0) > 0]
+            if min(table.shape) < 2:
+                return None
+            found = stats.chi2_contingency(table, correction=False)
+            return Test(float(found.statistic), int(found.dof), float(found.pvalue))
+        if any(c.n is None or c.n < 2 or not c.sd for c in cells):
+            return None
+        n, m, sd = (np.array([getattr(c, k) for c in cells], dtype=float) for k in ("n", "mean", "sd"))
+        if len(cells) == 2:
+            e = sd**2 / n
+            found = stats.ttest_ind_from_stats(m[0], sd[0], n[0], m[1], sd[1], n[1], equal_var=False)
+            return Test(float(found.statistic), float(e.sum() ** 2 / (e**2 / (n - 1)).sum()), float(found.pvalue))
+        k, rest = len(n) - 1, int(n.sum()) - len(n)
+        F = float(n @ (m - n @ m / n.sum()) ** 2) / k / (float((n - 1) @ sd**2) / rest)
+        return Test(F, k, float(stats.f.sf(F, k, rest)))
+
+    def frame(self, digits: int = 1) -> Any:
+        """The table: a row for each column of numbers and each category, a column for all and for each group."""
+        pandas = needed("pandas")
+        rows: dict[str, list[str]] = {}
+        n = [max(c[g].rows for c in self.cells.values()) or WITHHELD for g in self.groups]
+        for name, cells in self.cells.items():
+            found = self.test(name)
+            p = "" if found is None else f"{found.pvalue:.3f}" if found.pvalue >= 0.001 else "<0.001"
+            tail = [p] if self.groups[1:] else []
+            several = [cells[g] for g in self.groups]
+            if several[0].counts is not None:
+                rows[name] = [*([""] * len(self.groups)), *tail]
+                for level in several[0].counts:
+                    rows[f"  {level}, n (%)"] = [*(_share(c, level, digits) for c in several), *([""] if tail else [])]
+            else:
+                rows[f"{name}, mean (SD)"] = [*(_mean(c, digits) for c in several), *tail]
+                if 0.5 in self.asked.quantiles:
+                    rows[f"{name}, median [Q1, Q3]"] = [*(_median(c, digits) for c in several), *([""] if tail else [])]
+            if any(c.missing != 0 for c in several):
+                said = [WITHHELD if c.missing is None else str(c.missing) for c in several]
+                rows[f"{name}, missing"] = [*said, *([""] if tail else [])]
+        heads = ["all", *self.groups[1:]]
+        names = [f"{h} (n = {k})" for h, k in zip(heads, n, strict=True)]
+        return pandas.DataFrame.from_dict(rows, orient="index", columns=[*names, *(["p"] if self.groups[1:] else [])])
+
+    def summary(self) -> str:
+        """The table as text, with the largest errors of its quantiles and what is withheld."""
+        cells = [(name, c) for name, by in self.cells.items() for c in by.values()]
+        errors: dict[str, float] = {}
+        for name, c in cells:
+            for _, error in (c.quantiles or {}).values():
+                errors[name] = max(errors.get(name, 0.0), error)
+        said = ", ".join(f"{name} ±{e:.2g}" for name, e in errors.items())
+        hidden = any(c.n is None or c.missing is None or None in (c.counts or {}).values() for _, c in cells)
+        notes = [f"quantiles to within: {said}"] if said else []
+        notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
+        return "\n".join([self.frame().to_string(), *notes])
+
+    def latex(self, digits: int = 1) -> str:
+        """The table in LaTeX, for booktabs."""
+        return latex(self.frame(digits), digits)
+
+
+def _mean(c: Cell, digits: int) -> str:
+    if c.n is None:
+        return WITHHELD
+    if c.mean is None:
+        return "–"
+    return f"{c.mean:.{digits}f}" + (f" ({c.sd:.{digits}f})" if c.sd is not None else "")
+
+
+def _median(c: Cell, digits: int) -> str:
+    if c.n == 0:
+        return "–"
+    if c.quantiles is None:
+        return WITHHELD
+    values = [f"{c.quantiles[q][0]:.{digits}f}" if q in c.quantiles else "" for q in (0.5, 0.25, 0.75)]
+    return f"{values[0]} [{values[1]}, {values[2]}]"
+
+
+def _share(c: Cell, level: str, digits: int) -> str:
+    count = (c.counts or {})[level]
+    if count is None:
+        return WITHHELD
+    return f"{count}" + (f" ({100 * count / c.n:.{digits}f})" if c.n else "")

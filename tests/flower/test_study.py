@@ -1,0 +1,111 @@
+"""A study over Flower's own objects, without a network, is the study in one process, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import medley as md
+from medley import recipe
+from medley.flower import study_client_app, study_server_app
+
+pytest.importorskip("flwr")
+pytest.importorskip("formulaic")
+
+from flwr.app import Context, RecordDict
+
+from medley.statistics import Rules, Study
+from support.bench import Bench
+from support.hospitals import NAMES, patients, sites
+
+RECIPE = """
+[[study]]
+kind = "describe"
+columns = ["age", "ward", "C(died)"]
+by = "sex"
+
+[[study]]
+kind = "glm"
+formula = "died ~ age + C(sex) + C(ward)"
+family = "binomial"
+
+[rules]
+rows = 5
+"""
+
+
+def frames(count: int = 2) -> dict[str, Any]:
+    return dict([*sites(patients()).items()][:count])
+
+
+def deployed(folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None) -> list[Any]:
+    path, own = folder / "recipe.toml", folder / "own.toml"
+    path.write_text(text, encoding="utf-8")
+    own.write_text(theirs or text, encoding="utf-8")
+    rows, found = [*frames(count).values()], list[Any]()
+    data = lambda context: rows[context.node_config["partition-id"]]
+    config = {"clients": count, "save": str(folder / "study"), "timeout": 5}
+    apps = [study_client_app(own, data) for _ in range(count)]
+    grid = Bench(apps, config, memory=str(folder / "memory"), name="Bern")
+    named = {100 + k: name for k, name in enumerate(NAMES)}
+    push = grid.push_messages
+
+    def by_name(messages: Any) -> list[str]:
+        out = []
+        for m in messages:
+            grid.node["name"] = named[m.metadata.dst_node_id]
+            out += push([m])
+        return out
+
+    grid.push_messages = by_name  # type: ignore[method-assign]
+    study_server_app(path, found.extend)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    return found
+
+
+def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
+    table, fit = deployed(tmp_path)
+    study = Study(frames())
+    mine = study.describe(["age", "ward", "C(died)"], by="sex")
+    assert table.cells == mine.cells
+    here = study.glm("died ~ age + C(sex) + C(ward)", "binomial")
+    assert [*fit.params] == [*here.params]
+    assert [*fit.bse] == [*here.bse]
+    assert (fit.llf, fit.exchanges, fit.bytes_up) == (here.llf, here.exchanges, here.bytes_up)
+    assert fit.rows_by_site.equals(here.rows_by_site)
+    assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == here.summary() + "\n"
+
+
+def test_secure_sums_on_nodes(tmp_path: Path) -> None:
+    secure = "\n[secure]\nbits = 64\nbound = 1.1e12\n"
+    fit = deployed(tmp_path, RECIPE + secure)[1]
+    here = Study(frames()).glm("died ~ age + C(sex) + C(ward)", "binomial")
+    assert [*fit.params] == pytest.approx([*here.params], rel=1e-6, abs=1e-7)
+
+
+def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:
+    deployed(tmp_path)
+    few = RECIPE.replace('family = "binomial"', 'family = "binomial"\nwhere = "age != 47"')
+    with pytest.raises(md.MedleyError, match="Bern withholds: where='age != 47', with what has left before"):
+        deployed(tmp_path, few)
+
+
+def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> None:
+    with pytest.raises(md.MedleyError, match=r"Bern withholds: its rows.* fewer than 200 rows"):
+        deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
+    with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
+        deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))
+
+
+def test_a_recipe_of_a_study() -> None:
+    r = recipe.loads(RECIPE)
+    assert r.rules() == Rules()
+    assert [type(a).__name__ for a in r.analyses()] == ["Describe", "GLM"]
+    assert recipe.loads(r.dumps()).analyses() == r.analyses()
+    with pytest.raises(md.RecipeError, match=r"study.1 .*has no 'formul'"):
+        recipe.loads(RECIPE.replace("formula", "formul")).analyses()
+    with pytest.raises(md.RecipeError, match=r"there is no \[\[study\]\]"):
+        recipe.loads("[rules]\nrows = 3").analyses()
+    assert json.dumps(r.tables)

@@ -1,0 +1,280 @@
+"""Fits over sites are those of statsmodels on all rows together."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import medley as md
+
+pytest.importorskip("formulaic")
+
+from medley.statistics import Rules, Study, Withheld
+from medley.statistics.levels import sketched, union
+from support.hospitals import NAMES, patients, sites
+
+REFERENCE = Path(__file__).parent / "reference.json"
+"""What statsmodels and lifelines say of the made-up patients; `python tests/statistics/reference.py` writes it."""
+
+FITS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gaussian": ("pressure ~ age + C(sex)", "gaussian", {}),
+    "weighted": ("pressure ~ age + C(sex)", "gaussian", {"weights": "weight"}),
+    "binomial": ("died ~ age + C(sex) + C(ward)", "binomial", {}),
+    "interaction": ("died ~ age * C(sex) + log(bmi) + I(age**2)", "binomial", {}),
+    "poisson": ("visits ~ age + C(ward)", "poisson", {"exposure": "years"}),
+    "offset": ("visits ~ age", "poisson", {"offset": "weight"}),
+    "gamma": ("stay ~ age + C(ward)", "gamma", {}),
+    "gamma, log": ("stay ~ age + C(ward)", "gamma", {"link": "log"}),
+    "negative binomial": ("falls ~ age + C(sex)", "negative_binomial", {}),
+    "negative binomial, α = 1": ("falls ~ age + C(sex)", "negative_binomial", {"alpha": 1.0}),
+}
+
+FIGURES = ("llf", "deviance", "null_deviance", "pearson_chi2", "aic", "bic", "df_resid", "scale")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return json.loads(REFERENCE.read_text(encoding="utf-8"))
+
+
+def near(a: Any, b: Any, rel: float = 1e-8) -> None:
+    assert np.asarray(a, dtype=float) == pytest.approx(np.asarray(b, dtype=float), rel=rel, abs=1e-12)
+
+
+@pytest.mark.parametrize("by", ["turns", "blocks", "age"])
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_is_statsmodels_to_8_digits(name: str, by: str, reference: Any) -> None:
+    formula, family, how = FITS[name]
+    rules = Rules() if by == "turns" else Rules(rows=1, events=1, parameters=1.0)
+    fit = Study(sites(patients(), by), rules=rules).glm(formula, family, **how)
+    there = reference["glm"][name]
+    names = {k: k.replace(" ** ", "**") for k in fit.params.index}
+    assert {*names.values()} == {*there["params"]}
+    near([*fit.params], [there["params"][names[k]] for k in fit.params.index])
+    near([*fit.bse], [there["bse"][names[k]] for k in fit.params.index])
+    near([*fit.pvalues], [there["pvalues"][names[k]] for k in fit.params.index], 1e-6)
+    near(fit.conf_int().to_numpy(), [there["conf_int"][names[k]] for k in fit.params.index])
+    for figure in FIGURES:
+        if (value := there.get(figure)) is not None:
+            near(getattr(fit, figure), value)
+    assert fit.exchanges <= (20 if name == "negative binomial" else 8)
+    assert fit.nobs == 900
+
+
+@pytest.mark.parametrize("cov", ["HC0", "HC1", "HC3", "cluster"])
+def test_robust_errors_are_those_of_the_textbook(cov: str, reference: Any) -> None:
+    study = Study(sites(patients()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = study.glm("pressure ~ age + C(sex)", cov=cov)
+        odds = study.glm("died ~ age + C(sex)", "binomial", cov=cov)
+    there = reference["robust"]
+    near([*fit.bse], [there["ols"][cov][k] for k in fit.params.index])
+    near([*odds.bse], [there["logit"][cov][k] for k in odds.params.index])
+    assert odds.exchanges <= 8
+
+
+def test_few_clusters_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="clustered by 6 sites are too small.*below 30 clusters"):
+        Study(sites(patients())).glm("pressure ~ age", cov="cluster")
+
+
+def test_effects_of_sites() -> None:
+    frame = patients()
+    frame["place"] = np.array(NAMES)[np.arange(len(frame)) % 6]
+    a = Study(sites(frame)).glm("pressure ~ age", sites="fixed")
+    b = Study(sites(frame)).glm("pressure ~ age + C(place)")
+    near([*a.params], [*b.params])
+    assert "C(site)[T.Bern]" in a.params
+    assert "C(site)[T.Basel]" not in a.params  # the first by name
+
+
+def test_the_likelihood_ratio_test(reference: Any) -> None:
+    study = Study(sites(patients()))
+    larger, smaller = (study.glm(f, "binomial") for f in ("died ~ age + C(ward)", "died ~ age"))
+    found = larger.lr_test(smaller)
+    near(found.statistic, reference["lr_test"]["statistic"])
+    near(found.pvalue, reference["lr_test"]["pvalue"])
+    assert found.df == 2
+    with pytest.raises(md.RecipeError, match="want the larger one first"):
+        smaller.lr_test(larger)
+
+
+def test_tables_of_a_fit() -> None:
+    fit = Study(sites(patients())).glm("died ~ age + C(sex)", "binomial")
+    text = fit.summary()
+    assert "Generalized Linear Model Regression Results" in text
+    assert "No. Observations:" in text
+    assert "C(sex)[T.M]" in text
+    assert fit.frame(exp=True).loc["age", "exp(coef)"] == pytest.approx(np.exp(fit.params["age"]))
+    assert r"C(sex)[T.M] &" in fit.latex()
+    assert fit.latex().startswith(r"\begin{tabular}{lrrrrrr}")
+
+
+def test_the_ledger_has_each_exchange() -> None:
+    study = Study(sites(patients()))
+    fit = study.glm("died ~ age", "binomial")
+    assert [e.method for e in study.ledger][::6] == ["agree", "begin", *["score"] * (fit.exchanges - 2)]
+    assert fit.bytes_up == study.ledger.up
+    score = next(e for e in study.ledger if e.method == "score")
+    assert score.up == 8 * (2 + 3 + 11)  # the card's p + t + 11
+
+
+def test_missing_values_are_counted_by_site() -> None:
+    frame = patients()
+    frame.loc[frame.index[:60], "age"] = np.nan
+    fit = Study(sites(frame, "blocks")).glm("pressure ~ age")
+    assert fit.rows_by_site["missing"].to_dict() == {"Bern": 60, **dict.fromkeys(NAMES[1:], 0)}
+    assert fit.nobs == 840
+    assert "left out for missing values: 60 at Bern" in fit.summary()
+    again = Study(sites(frame, "blocks"), complete=["age"]).glm("pressure ~ age")
+    near([*again.params], [*fit.params], 1e-12)
+    assert again.rows_by_site.loc["Bern", "incomplete"] == 60
+
+
+# Awkward sites: the right answer, or a sentence that names the site and the column.
+
+
+def with_site(change: Any) -> dict[str, Any]:
+    made = {name: rows.copy() for name, rows in sites(patients()).items()}
+    change(made["Chur"])
+    return made
+
+
+def pooled(made: dict[str, Any]) -> Study:
+    import pandas as pd
+
+    return Study({"all": pd.concat(made.values())}, rules=Rules(rows=1, events=1, parameters=1.0))
+
+
+def changes() -> Iterator[tuple[str, Any, str, str]]:
+    def ward(frame: Any) -> None:
+        frame.loc[frame.index[:30], "ward"] = "only here"
+
+    def single(frame: Any) -> None:
+        frame["died"] = 1
+
+    def none(frame: Any) -> None:
+        frame["died"] = 0
+
+    def constant(frame: Any) -> None:
+        frame["age"] = 70.0
+
+    yield "a category that one site has", ward, "died ~ age + C(ward)", "binomial"
+    yield "a single class", single, "died ~ age + C(sex)", "binomial"
+    yield "no events", none, "died ~ age + C(sex)", "binomial"
+    yield "a constant column", constant, "died ~ age + C(sex)", "binomial"
+    yield "a column that is collinear within a site", constant, "pressure ~ age + C(sex)", "gaussian"
+
+
+@pytest.mark.parametrize(("change", "formula", "family"), [c[1:] for c in changes()], ids=[c[0] for c in changes()])
+def test_an_awkward_site_does_not_matter(change: Any, formula: str, family: str) -> None:
+    made = with_site(change)
+    a, b = Study(made).glm(formula, family), pooled(made).glm(formula, family)
+    near([*a.params], [*b.params])
+    near([*a.bse], [*b.bse])
+
+
+def test_three_rows_are_withheld_and_named() -> None:
+    made = {**sites(patients()), "Chur": patients().iloc[:3]}
+    with pytest.raises(Withheld, match=r"Chur withholds: .* fewer than 5 rows.*study.without\('Chur'\)"):
+        Study(made).glm("died ~ age", "binomial")
+    assert Study(made).without("Chur").glm("died ~ age", "binomial").nobs == 750
+    assert Study(made, rules=Rules(rows=1, events=1, parameters=1.0)).glm("died ~ age", "binomial").nobs == 753
+
+
+def test_separation_is_named() -> None:
+    frame = patients()
+    frame.loc[frame["ward"] == "c", "died"] = 1
+    with pytest.raises(md.Stalled, match=r"separation by C\(ward\)\[T.c\]: each of the rows"):
+        Study(sites(frame)).glm("died ~ age + C(ward)", "binomial")
+    frame = patients()
+    frame["died"] = (frame["age"] > 60).astype(int)
+    with pytest.raises(md.Stalled, match=r"separation by age: outcomes are told apart without error"):
+        Study(sites(frame), rules=Rules(rows=1)).glm("died ~ age + C(sex)", "binomial")
+    with pytest.raises((Withheld, md.Stalled), match="separat"):
+        Study(sites(frame)).glm("died ~ age + C(sex)", "binomial")
+
+
+def test_collinearity_is_named() -> None:
+    frame = patients()
+    frame["months_old"] = 12 * frame["age"]
+    with pytest.raises(md.BadData, match="collinear: months_old is a combination of age over all sites"):
+        Study(sites(frame)).glm("pressure ~ age + months_old")
+    frame["one"] = 1.0
+    with pytest.raises(md.BadData, match="collinear: one is a combination of Intercept"):
+        Study(sites(frame)).glm("pressure ~ age + one")
+
+
+@pytest.mark.parametrize(
+    ("formula", "how", "error", "match"),
+    [
+        ("died ~ agee", {}, md.BadData, "Bern has no column 'agee'. Did you mean 'age'"),
+        ("died ~ age + sex", {}, md.BadData, r"Bern: sex is text.*write C\(sex\)"),
+        ("died + age", {}, md.RecipeError, "write the outcome, ~"),
+        ("died ~ __import__('os').system('true')", {}, md.RecipeError, "cannot be read"),
+        ("died ~ eval('1')", {}, md.RecipeError, "is not understood"),
+        ("died ~ I(age > 90)", {}, md.RecipeError, "is not understood; a formula has columns"),
+        ("died ~ age", {"family": "binomia"}, md.RecipeError, "Did you mean 'binomial'"),
+        (
+            "died ~ age",
+            {"family": "poisson", "link": "logit"},
+            md.RecipeError,
+            "family='poisson' takes log and identity",
+        ),
+        ("age ~ bmi", {"family": "binomial"}, md.BadData, r"Bern: age is \d+ in a row, and the outcomes of"),
+        ("died ~ age", {"where": "age +"}, md.RecipeError, "write comparisons of a column"),
+        ("died ~ age", {"where": "age.real > 3"}, md.RecipeError, "write comparisons of a column"),
+        ("pressure ~ age", {"exposure": "years"}, md.RecipeError, "is for a log link"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said(formula: str, how: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        Study(sites(patients())).glm(formula, **how)
+
+
+def test_conditions() -> None:
+    frame = patients()
+    study = Study(sites(frame))
+    for where, rows in {
+        "age >= 60": frame["age"] >= 60,
+        "age >= 60 and sex == 'F'": (frame["age"] >= 60) & (frame["sex"] == "F"),
+        "ward in ['a', 'b'] or age < 50": frame["ward"].isin(["a", "b"]) | (frame["age"] < 50),
+    }.items():
+        assert Study(sites(frame)).glm("pressure ~ bmi", where=where).nobs == rows.sum()
+    assert study.glm("pressure ~ bmi").nobs == 900
+
+
+def test_categories_of_all_sites_are_found_in_a_sum() -> None:
+    names = [f"Kategorie {k} äöü" for k in range(40)]
+    tables = [sketched(names[k : k + 25], "here") for k in range(0, 16, 3)]
+    found = union(np.sum(tables, axis=0), "ward")
+    assert {*found} == {*names}
+    assert found[names[20]] == sum(k <= 20 < k + 25 for k in range(0, 16, 3))
+    with pytest.raises(md.BadData, match=r"C\(ward\) has more than about 64 categories"):
+        union(sketched([f"k{k}" for k in range(200)], "here"), "ward")
+    with pytest.raises(md.BadData, match="more than 40 bytes"):
+        sketched(["x" * 41], "here")
+
+
+def test_one_process_and_several_have_the_same_bits() -> None:
+    a = Study(sites(patients())).glm("died ~ age + C(sex)", "binomial")
+    b = Study(sites(patients()), transport=md.transports.Processes(workers=2)).glm("died ~ age + C(sex)", "binomial")
+    assert [*a.params] == [*b.params]
+    assert [*a.bse] == [*b.bse]
+
+
+def test_secure_sums_are_the_same_within_their_resolution() -> None:
+    plain = Study(sites(patients())).glm("died ~ age + C(sex) + C(ward)", "binomial")
+    study = Study(sites(patients()), secure=md.SecureSum(bits=64, bound=2.0**40))
+    masked = study.glm("died ~ age + C(sex) + C(ward)", "binomial")
+    near([*masked.params], [*plain.params], 1e-6)
+    near([*masked.bse], [*plain.bse], 1e-6)
+    near(masked.llf, plain.llf, 1e-8)
+    assert "secure keys" in {e.method for e in study.ledger}
