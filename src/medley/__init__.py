@@ -8,9 +8,14 @@ if _typing.TYPE_CHECKING:
 else:  # torch takes seconds to import, and much of the command line does without
 
     def __getattr__(name):
-        """A public name. Raises AttributeError, with the nearest name that there is."""
+        """A part of the package, or a public name. Raises AttributeError, with the nearest name that there is."""
         if name.startswith("_") and name != "__all__":
             raise AttributeError(f"medley has no {name!r}", name=name)
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if find_spec(f"{__name__}.{name}"):  # its modules import each other so, before the public names are there
+            return import_module(f"{__name__}.{name}")
         from .runtime.tricks import paused_collector
 
         with paused_collector():
@@ -19,13 +24,9 @@ else:  # torch takes seconds to import, and much of the command line does withou
         globals().update(public, __all__=[*public])
         if name in globals():
             return globals()[name]
-        from importlib.util import find_spec
-
         from .contract.errors import nearest
 
         hint = f"{nearest(name, public)} dir(medley) has all names."
-        if find_spec(f"{__name__}.{name}"):
-            hint = f" Write `import medley.{name}` first."
         raise AttributeError(f"medley has no {name!r}.{hint}", name=name)
 
     def __dir__():

@@ -19,6 +19,7 @@ import torch
 empty = torch.empty
 torch.empty = lambda *a, **k: (kept.append(1) if a == ((1 << 25) - (1 << 16),) else None, empty(*a, **k))[1]
 import medley
+medley.run  # its names are imported now
 from medley.runtime import tricks
 from medley.engines.fused import products
 trimmed = []

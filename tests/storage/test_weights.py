@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, load_model, save_model
 from torch import nn
 
 import medley as md
@@ -364,3 +364,19 @@ def test_an_init_of_another_content_is_another_run(ran: tuple[md.Federation, md.
     assert again.history[-1]["round"] == 2
     with pytest.raises(md.WireError, match="init"):
         md.run(md.FedAvg(), fed, 3, init=r.x, resume=tmp_path / "b")
+
+
+def test_a_results_model_can_be_written_by_other_tools(tmp_path: Path) -> None:
+    """Trained parameters are no views of one vector; a frozen base is not copied."""
+    net = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    net[0].weight.requires_grad_(False)
+    fed = md.Federation(md.problems.Network(net), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    result = md.run(md.FedAvg(), fed, 1, progress=False)
+    assert result.model is not None
+    for p in result.model.parameters():
+        assert p.untyped_storage().nbytes() == p.numel() * p.element_size()
+    save_model(result.model, str(tmp_path / "model.safetensors"))
+    other = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    load_model(other, str(tmp_path / "model.safetensors"))
+    rows = torch.randn(5, 64)
+    assert torch.equal(other(rows), result.model(rows))

@@ -30,7 +30,7 @@ from ..server.options import RunOptions
 from ..server.protocols import Evaluator
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
-from ..storage.modules import trained
+from ..storage.modules import apart, trained
 from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.spill import Spill
@@ -215,7 +215,7 @@ class PreparedRun:
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
         result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device_name)
-        result.model = _loaded(draw.problem, result.x, result.buffers, o.device_name)
+        result.model = apart(_loaded(draw.problem, result.x, result.buffers, o.device_name))
         if o.folder is not None:
             result.save_structure(o.folder)
             save_models(o.folder, result.personal)

@@ -70,6 +70,13 @@ def trained(module: nn.Module) -> nn.Module:
     return module
 
 
+def apart(module: nn.Module | None) -> nn.Module | None:
+    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared."""
+    if module is None:
+        return None
+    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
 def is_trained(module: nn.Module) -> bool:
     """Whether the module, or a part of it, comes from a run."""
     return any(getattr(m, MARK, False) for m in module.modules())
