@@ -380,3 +380,15 @@ def test_a_results_model_can_be_written_by_other_tools(tmp_path: Path) -> None:
     load_model(other, str(tmp_path / "model.safetensors"))
     rows = torch.randn(5, 64)
     assert torch.equal(other(rows), result.model(rows))
+
+
+def test_a_module_that_keeps_its_outputs_ends_no_run() -> None:
+    class Keeps(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = super().forward(x)
+            return self.last
+
+    fed = md.Federation(md.problems.Network(Keeps(64, 10)), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    result = md.run(md.FedAvg(), fed, 1, progress=False)
+    assert result.model is not None
+    assert torch.equal(result.model.weight.reshape(-1), result.x[:640])

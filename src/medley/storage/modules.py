@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,10 +72,17 @@ def trained(module: nn.Module) -> nn.Module:
 
 
 def apart(module: nn.Module | None) -> nn.Module | None:
-    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared."""
-    if module is None:
-        return None
-    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared.
+
+    A module that cannot be copied, such as one that keeps its last outputs, stays as it is.
+    """
+    with suppress(Exception):
+        return (
+            None
+            if module is None
+            else copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+        )
+    return module
 
 
 def is_trained(module: nn.Module) -> bool:
