@@ -137,6 +137,8 @@ class GLM(Analysis):
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
         n, names = int(rows[:, 0].sum()), design_names(self.text, levels)
+        if not names:
+            raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
             raise BadData(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n}
@@ -213,6 +215,7 @@ class GLM(Analysis):
         if got.bread.numel():
             h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
             scores = pull / (1 - np.minimum(h, 1 - 1e-12))
+            site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2)
         meat = nothing if self.cov == "model" else tensor(upper(np.outer(total, total)))
         if self.cov.startswith("HC"):
             meat = H(scores**2)
@@ -245,12 +248,11 @@ class GLM(Analysis):
         y = site.column(used, f.response, 0.0)
         if not (takes := self.kind.takes(y)).all():
             raise BadData(
-                f"{site.name}: {f.response} is {y[~takes][0]:g} in a row, and the outcomes of family={self.family!r} "
-                f"are {self.kind.outcome}"
+                f"{site.name}: the outcomes of family={self.family!r} are {self.kind.outcome}, and {f.response} has others"
             )
         w, exposure = site.column(used, self.weights, 1.0), site.column(used, self.exposure, 1.0)
         if not (w > 0).all() or not (exposure > 0).all():
-            raise BadData(f"{site.name}: {self.weights if self.exposure == '' else self.exposure} must be above 0")
+            raise BadData(f"{site.name}: {self.exposure if (w > 0).all() else self.weights} must be above 0")
         site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), everywhere)
         event = y > 0 if self._counts else None
         robust = self.cov not in ("model", "cluster") or not self.canonical

@@ -15,6 +15,9 @@ from .rules import Register, Rules, Withheld
 DOMINANT = 0.9
 """The share of a column's squared deviations that one row may have."""
 
+FEW_DOMINANT = 0.995
+"""The same of all but one of the least number of rows."""
+
 
 @dataclass
 class Site:
@@ -54,8 +57,13 @@ class Site:
         Raises Withheld for fewer rows than the site's least number, and for a condition that leaves a few rows out.
         """
         check_columns(self.frame, columns, self.name)
-        picked = chosen(self.frame, where, self.name) if where else np.ones(self.n, bool)
-        self.admit("", [np.ones(self.n, bool), picked], f"where={where!r}" if where else "its rows")
+        whole = np.ones(self.n, bool)
+        picked, parts = chosen(self.frame, where, self.name) if where else (whole, [whole])
+        # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
+        _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
+        cells = [kinds.ravel() == k for k in np.unique(kinds)]
+        nobody = [] if picked.any() else [np.arange(self.n) == 0]  # as few, so that both are said in one way
+        self.admit("", [whole, *cells, *nobody], f"where={where!r}" if where else "its rows")
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         return used, int(picked.sum() - used.sum())
@@ -150,12 +158,13 @@ class Site:
             )
 
     def _dominated(self, x: np.ndarray, name: str) -> None:
-        squares = (x - np.median(x)) ** 2
-        if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares.max() > DOMINANT * squares.sum():
-            raise Withheld(
-                f"{self.name} withholds: one row has more than {DOMINANT:.0%} of the spread of {name}; take its "
-                "logarithm, or leave that row out"
-            )
+        squares = np.sort((x - np.median(x)) ** 2)[::-1]
+        for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):
+            if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares[:few].sum() > share * squares.sum():
+                raise Withheld(
+                    f"{self.name} withholds: {'one row has' if few == 1 else f'{few} rows have'} more than {share:.3g} "
+                    f"of the spread of {name}; take its logarithm, or leave out such rows"
+                )
 
     def _alone(self, X: np.ndarray) -> None:
         """Raise Withheld where a combination of columns is 0 in all rows but one."""

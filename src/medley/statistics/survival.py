@@ -171,7 +171,10 @@ class KaplanMeier(Analysis):
         for group in unpacked(got.said):
             mine = texts(site.frame[used], self.by) == group if self.by else np.ones(len(time), bool)
             rows = np.isin(np.arange(site.n), at[mine])
-            curve_may(site, self.time, rows, self.unit, f"the group {group!r}")
+            for c in (self.time, self.event):
+                site.admit(c, [rows], f"the group {group!r}")
+            grid = f"{self.unit} until {self.until} of {self.event}"  # others have other steps and totals
+            curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=steps + 1) for e in (event, ~event)]
             counts = merged(np.array(both), (site.rules.events, site.rules.rows))
             if counts is None:
