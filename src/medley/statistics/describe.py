@@ -183,7 +183,7 @@ class Describe(Analysis):
             x = numbers(site.frame, c, site.name)
             for rows in groups:
                 here = rows & ~np.isnan(x)
-                may = site.may(c, here)
+                may = self._may(site, c, x, here)
                 mine, gone = x[here], self._missing(site, c, rows)
                 out.append([*([len(mine), mine.sum(), mine @ mine, 0] if may else [0, 0, 0, 1]), *gone])
         for c in said["categorical"]:
@@ -203,6 +203,12 @@ class Describe(Analysis):
         if other := {*columns} - {*self.named, self.by}:
             raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not of this description")
         return columns
+
+    def _may(self, site: Site, c: str, x: np.ndarray, here: np.ndarray) -> bool:
+        """Whether sums of x and x² may leave; of up to three values they tell how many rows have each."""
+        values = np.unique(x[here])
+        sets = [here, *(here & (x == v) for v in values if len(values) <= 3)]
+        return all([site.may(c, rows) for rows in sets])
 
     def _missing(self, site: Site, c: str, rows: np.ndarray) -> tuple[int, int]:
         """Rows without a value, and whether their number is withheld."""
@@ -229,7 +235,7 @@ class Describe(Analysis):
         for k, (c, g, mean) in enumerate(said["means"]):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
-            may = site.may(c, here)
+            may = self._may(site, c, x, here)
             shown = may and (bool(g) or not self.by) and curve_may(site, c, here, str(tuple(grid)))
             if shown:
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)

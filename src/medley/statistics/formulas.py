@@ -91,7 +91,9 @@ def parsed(formula: str) -> Parsed:
     if both := numeric.keys() & categorical.keys():
         raise RecipeError(f"formula {formula!r}: {min(both)} is there as a number and under C(); write one of both")
     if reserved := RESERVED & {response, *numeric, *categorical}:
-        raise RecipeError(f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column")
+        raise RecipeError(
+            f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column"
+        )
     if response in numeric or response in categorical:
         raise RecipeError(f"formula {formula!r}: {response} is on both sides")
     return Parsed(response, right.strip(), tuple(numeric), tuple(categorical))
@@ -181,6 +183,12 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     return names, X
 
 
+def within(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> dict[str, np.ndarray]:
+    """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name."""
+    names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
+    return {f"the category in {name}": 1.0 * (x != 0) for name, x in zip(names, X.T, strict=True) if "[" in name}
+
+
 def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n], and those of each of its comparisons.
 
@@ -199,6 +207,7 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
         kinds = [type(op) for op in node.ops] if isinstance(node, ast.Compare) else [ast.Eq]
         found = np.ones(len(frame), bool)
         for kind, one, other in zip(kinds, sides, sides[1:] or [True], strict=False):
+            _comparable(one, other, site)
             fulfil = needed("pandas").Series(COMPARED[kind](one, other), index=frame.index)
             parts.append(fulfil.to_numpy(dtype=bool, na_value=False))
             found &= parts[-1]
@@ -221,6 +230,20 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
     except Exception as e:  # of many kinds: of Python's parser, of comparisons of pandas
         said = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
         raise RecipeError(f"where={where!r}: {said}", "where") from (None if isinstance(e, SyntaxError) else e)
+
+
+def _comparable(column: Any, values: Any, site: str) -> None:
+    """Raise BadData where a column of texts is compared with a number, or one of numbers with a text."""
+    if hasattr(values, "dropna"):
+        column, values = values, column
+    there = [] if not hasattr(column, "dropna") else column.dropna().tolist()[:1]
+    for value in values if isinstance(values, list | tuple) else [values]:
+        if {str} < {
+            type(v) if isinstance(v, str) else float for v in (*there, value) if isinstance(v, str | float | int)
+        }:
+            raise BadData(
+                f"{site}: {column.name} is {'text' if isinstance(there[0], str) else 'of numbers'}, not as {value!r}"
+            )
 
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:

@@ -33,7 +33,7 @@ from .analysis import (
     upper,
 )  # fmt: skip  # isort: skip
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
-from .formulas import design, needed, parsed
+from .formulas import design, needed, parsed, within
 from .scoring import Curve, Descent, Point, dependent, separation
 from .site import Site
 
@@ -246,10 +246,12 @@ class GLM(Analysis):
         used, _ = site.rows(columns, self.where)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
-        if not (takes := self.kind.takes(y)).all():
-            raise BadData(
-                f"{site.name}: the outcomes of family={self.family!r} are {self.kind.outcome}, and {f.response} has others"
-            )
+        if not self.kind.takes(y).all():  # which ones is not said: that would be a patient's
+            said = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
+            raise BadData(f"{site.name}: {said}, and {f.response} has others")
+        if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
+            for v in values:
+                site.cell(y == v, f.response)
         w, exposure = site.column(used, self.weights, 1.0), site.column(used, self.exposure, 1.0)
         if not (w > 0).all() or not (exposure > 0).all():
             raise BadData(f"{site.name}: {self.exposure if (w > 0).all() else self.weights} must be above 0")
@@ -259,6 +261,7 @@ class GLM(Analysis):
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
         offset = site.column(used, self.offset, 0.0)
         beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
+        beside |= within(f, site.frame[used], levels, site.name)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         return Rows(X, y, w, offset + np.log(exposure))
 

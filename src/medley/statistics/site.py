@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +110,7 @@ class Site:
             )
 
     def admit_fit(
-        self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Iterable[str], event: np.ndarray | None,
+        self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Sequence[str], event: np.ndarray | None,
         squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
@@ -125,11 +126,15 @@ class Site:
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells, two = list[np.ndarray](), list[tuple[str, np.ndarray]]()
         many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
+        functions = _functions([*many], keys, [*(beside or {})])
+        known = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
         for name, x in columns.items():
             self._dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
+            if name in functions:  # those of earlier fits are known, too
+                few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in known))
             if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
                 for cell in mine:
@@ -140,7 +145,7 @@ class Site:
         told: dict[frozenset[bytes], str] = {frozenset(self.register.told(key)): key for key in keys}
         for key in told.values():
             self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
-        for key in keys:
+        for key in (*keys, *functions.values()):
             self.register.add(key, [used, *cells, *pairs])
         if event is None:
             return
@@ -191,6 +196,12 @@ def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
     out = np.zeros(len(used), bool)
     out[np.flatnonzero(used)] = rows
     return out
+
+
+def _functions(names: Sequence[str], keys: Sequence[str], beside: Sequence[str]) -> dict[str, str]:
+    """The register's keys of those of these columns that are functions of one column of the frame."""
+    of = {name: [k for k in keys if re.search(rf"(?<!\w){re.escape(k)}(?!\w)", name)] for name in names}
+    return {name: f"function of {k[0]}: {name} {sorted(beside)}" for name, k in of.items() if len(k) == 1}
 
 
 def _follows(x: np.ndarray, other: np.ndarray) -> bool:

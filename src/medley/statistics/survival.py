@@ -19,7 +19,7 @@ from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpack
 from .describe import Asked, curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost, Test
-from .formulas import design, needed, parsed, texts
+from .formulas import design, needed, parsed, texts, within
 from .glm import design_names
 from .rules import Withheld
 from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point
@@ -82,7 +82,8 @@ class Cox(Analysis):
         time, event = site.column(used, f.response, 0.0), site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
-        site.admit_fit(used, X, names, columns, event > 0)
+        beside = within(f, site.frame[used], levels, site.name)
+        site.admit_fit(used, X, names, columns, event > 0, beside=beside)
         return X[:, [name != "Intercept" for name in names]], time, event > 0
 
 
