@@ -50,7 +50,8 @@ class Site:
         frame = frame[there].reset_index(drop=True)
         if not own:
             frame = frame.assign(site=name)
-        return cls(name, frame, rules, Register(len(frame), register), dropped, len(frame), own=own)
+        told = Register(len(frame), register, f"{len(there):08x}{np.packbits(there).tobytes().hex()}")
+        return cls(name, frame, rules, told, dropped, len(frame), own=own)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
         """The rows [n] of a condition in which no column is missing, and the number of those with a missing one.
