@@ -292,3 +292,11 @@ def test_the_column_that_is_not_above_0_is_named() -> None:
     rows["zero"] = rows["id"] * 1.0
     with pytest.raises(md.BadData, match="Bern: zero must be above 0"):
         Study({"Bern": rows}, rules=OPEN).glm("hiv ~ age", "poisson", weights="zero", exposure="months")
+
+
+def test_events_are_counted_for_outcomes_with_events_alone() -> None:
+    """The number of incomes above 0 is a patient's, if one has debts."""
+    me, levels = Sites(study(Rules()).sites)(0, 1), packed({})
+    point = Point(terms=levels, b=tensor([]), bread=tensor([]), mean=0.0, alpha=1.0, rows=80)
+    assert md.statistics.GLM("pay ~ age").begin(me, point).x[3].tolist() == [0, 0]
+    assert float(md.statistics.GLM("hiv ~ age", "binomial").begin(me, point).x[3, 0]) == frame()["hiv"].sum()

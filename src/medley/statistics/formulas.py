@@ -209,7 +209,8 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
         for kind, one, other in zip(kinds, sides, sides[1:] or [True], strict=False):
             _comparable(one, other, site)
             fulfil = needed("pandas").Series(COMPARED[kind](one, other), index=frame.index)
-            parts.append(fulfil.to_numpy(dtype=bool, na_value=False))
+            there = np.all([side.notna() for side in (one, other) if hasattr(side, "notna")] or [True], axis=0)
+            parts.append(fulfil.to_numpy(dtype=bool, na_value=False) & there)
             found &= parts[-1]
         return found
 
@@ -223,8 +224,7 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
             raise SyntaxError
         names = [*dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]
         check_columns(frame, names, site)
-        there = complete(frame, names)
-        return rows(tree.body) & there, [*parts, there]
+        return rows(tree.body) & complete(frame, names), parts
     except BadData:
         raise
     except Exception as e:  # of many kinds: of Python's parser, of comparisons of pandas

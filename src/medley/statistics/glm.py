@@ -191,7 +191,9 @@ class GLM(Analysis):
                 break
         site.effective(weight)
         right = X.T @ (weight * left)
-        sums = np.stack([X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (r.y > 0).astype(float), right])
+        sums = np.stack(
+            [X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (1.0 * self._counts * (r.y > 0)), right]
+        )
         return Begun(tensor(sums), tensor(upper(X.T @ (weight[:, None] * X))), tensor([r.w.sum(), r.w @ r.y]))
 
     @on_client

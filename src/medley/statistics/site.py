@@ -64,8 +64,8 @@ class Site:
         # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
         _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
         cells = [kinds.ravel() == k for k in np.unique(kinds)]
-        nobody = [] if picked.any() else [np.arange(self.n) == 0]  # as few, so that both are said in one way
-        self.admit("", [whole, *cells, *nobody], f"where={where!r}" if where else "its rows")
+        told = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
+        self.admit("", [whole, *cells, told], f"where={where!r}" if where else "its rows")
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         return used, int(picked.sum() - used.sum())
