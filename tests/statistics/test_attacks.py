@@ -44,6 +44,8 @@ def frame() -> Any:
             "died": id % 2,
             "relapsed": np.where(id == 7, 0, id % 2),
             "few": 1.0 * np.where(id % 2 == 0, id < 4, id < 40),
+            "ward": id // 10,
+            "spikes": np.where(id % 10 == 7, 1.0, 1e-6) * g.uniform(1, 1.1, n),
             "lab": np.where(id == 7, np.nan, 1.0),
         }
     )
@@ -91,6 +93,7 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
     "numbers within categories": numbers_within_categories,
     "functions of a column": functions_of_a_column,
     "weights": weights_as_functions,
+    "a weight for one of each ward": lambda s: s.glm("pay ~ 0 + C(ward)", weights="spikes"),
     "an exponential that two patients have": lambda s: s.glm("pay ~ 0 + exp(top)"),
     "curves until two times": curves,
     "curves of two events": lambda s: curves(s, 10.0, "relapsed"),

@@ -189,7 +189,7 @@ class GLM(Analysis):
             mu = link.mean(eta)
             if not family.inside(mu).all():
                 break
-        site.effective(weight)
+        site.effective(weight, X)
         right = X.T @ (weight * left)
         sums = np.stack(
             [X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (1.0 * self._counts * (r.y > 0)), right]
@@ -211,13 +211,13 @@ class GLM(Analysis):
         V, slope = family.variance(mu, a), link.slope(mu)
         expected, left = w * slope**2 / V, y - mu
         pull = w * left * slope / V
-        site.effective(expected)
+        site.effective(expected, X)
         H: Any = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
         scores, total, nothing = pull, X.T @ pull, tensor([])
         if got.bread.numel():
             h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
             scores = pull / (1 - np.minimum(h, 1 - 1e-12))
-            site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2)
+            site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2, X)
         meat = nothing if self.cov == "model" else tensor(upper(np.outer(total, total)))
         if self.cov.startswith("HC"):
             meat = H(scores**2)

@@ -182,13 +182,17 @@ class Site:
                 f"{self.name!r})"
             )
 
-    def effective(self, weights: np.ndarray) -> None:
+    def effective(self, weights: np.ndarray, X: np.ndarray) -> None:
         """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number."""
-        total = float(weights.sum())
-        if self.rules.rows > 1 and total > 0 and total**2 / float((weights**2).sum()) < self.rules.rows - 1e-9:
+        if self.rules.rows <= 1 or not weights.any():
+            return
+        shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
+        few, whole = np.cumsum(shares[: self.rules.rows - 1], axis=0), shares.sum(0)
+        alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
+        if weights.sum() ** 2 < (self.rules.rows - 1e-9) * (weights @ weights) or alone.any():
             raise Withheld(
-                f"{self.name} withholds: at these coefficients fewer than {self.rules.rows} rows have a say; a column "
-                "separates the outcomes nearly, or the server asks for coefficients of its own"
+                f"{self.name} withholds: at these coefficients and weights fewer than {self.rules.rows} rows have a say; a "
+                "column separates the outcomes nearly, or the server asks for coefficients of its own"
             )
 
 
