@@ -264,8 +264,8 @@ def test_conditions_say_what_they_mean() -> None:
     }.items():
         assert table(Study({"Bern": rows}, rules=OPEN), where) == expected.sum(), where
     for where, said in {
-        "sex != 1": "sex is text, not as 1",
-        "age in [30, '40']": "age is of numbers, not as '40'",
+        "sex != 1": "sex has texts, and where= has 1",
+        "age in [30, '40']": "age has numbers, and where= has '40'",
     }.items():
         with pytest.raises(md.BadData, match=f"Bern: {said}"):
             table(Study({"Bern": rows}, rules=OPEN), where)

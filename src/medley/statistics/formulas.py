@@ -204,12 +204,15 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return ~rows(node.operand)
         sides = [value(v) for v in ([node.left, *node.comparators] if isinstance(node, ast.Compare) else [node])]
-        kinds = [type(op) for op in node.ops] if isinstance(node, ast.Compare) else [ast.Eq]
+        ways = [COMPARED[type(op)] for op in node.ops] if isinstance(node, ast.Compare) else [operator.eq]
         found = np.ones(len(frame), bool)
-        for kind, one, other in zip(kinds, sides, sides[1:] or [True], strict=False):
-            _comparable(one, other, site)
-            fulfil = needed("pandas").Series(COMPARED[kind](one, other), index=frame.index)
-            there = np.all([side.notna() for side in (one, other) if hasattr(side, "notna")] or [True], axis=0)
+        for compared, one, other in zip(ways, sides, sides[1:] or [True], strict=False):
+            there = np.ones(len(frame), bool)
+            for side, another in ((one, other), (other, one)):
+                if hasattr(side, "dtype"):
+                    _comparable(side, another, site)
+                    there &= side.notna().to_numpy()
+            fulfil = needed("pandas").Series(compared(one, other), index=frame.index)
             parts.append(fulfil.to_numpy(dtype=bool, na_value=False) & there)
             found &= parts[-1]
         return found
@@ -233,17 +236,11 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
 
 
 def _comparable(column: Any, values: Any, site: str) -> None:
-    """Raise BadData where a column of texts is compared with a number, or one of numbers with a text."""
-    if hasattr(values, "dropna"):
-        column, values = values, column
-    there = [] if not hasattr(column, "dropna") else column.dropna().tolist()[:1]
-    for value in values if isinstance(values, list | tuple) else [values]:
-        if {str} < {
-            type(v) if isinstance(v, str) else float for v in (*there, value) if isinstance(v, str | float | int)
-        }:
-            raise BadData(
-                f"{site}: {column.name} is {'text' if isinstance(there[0], str) else 'of numbers'}, not as {value!r}"
-            )
+    """Raise BadData where a column that is no number is compared with one, or one of numbers with a text."""
+    for value in () if hasattr(values, "dtype") else values if isinstance(values, list | tuple) else (values,):
+        number = is_numeric(getattr(column.dtype, "categories", column))
+        if isinstance(value, int | float) != number and not isinstance(value, bool):
+            raise BadData(f"{site}: {column.name} has {'numbers' if number else 'texts'}, and where= has {value!r}")
 
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:

@@ -191,8 +191,8 @@ class Site:
         alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
         if weights.sum() ** 2 < (self.rules.rows - 1e-9) * (weights @ weights) or alone.any():
             raise Withheld(
-                f"{self.name} withholds: at these coefficients and weights fewer than {self.rules.rows} rows have a say; a "
-                "column separates the outcomes nearly, or the server asks for coefficients of its own"
+                f"{self.name} withholds: at these coefficients and weights fewer than {self.rules.rows} rows have a "
+                "say; a column separates the outcomes nearly, or the server asks for coefficients of its own"
             )
 
 
