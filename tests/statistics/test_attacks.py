@@ -179,6 +179,16 @@ def test_a_second_grid_over_the_same_rows_is_withheld() -> None:
     assert (first, second) == (160, 0)
 
 
+def test_risks_of_few_rows_are_refused() -> None:
+    """At a steep hazard each risk set is its oldest patient alone."""
+    me = Sites(study(Rules()).sites)(0, 1)
+    cox = md.statistics.Cox("months ~ age", "died")
+    point = {"terms": packed({}), "bread": tensor([]), "mean": 0.0, "alpha": 1.0, "rows": 80}
+    assert cox.score(me, Point(b=tensor([0.05]), **point)).g.shape == (1,)
+    with pytest.raises(Withheld, match=r"fewer than 5 rows have a say"):
+        cox.score(me, Point(b=tensor([9.0]), **point))
+
+
 def test_leverages_that_leave_the_say_to_one_row_are_refused() -> None:
     me = Sites(study(Rules()).sites)(0, 1)
     fit = md.statistics.GLM("hiv ~ age", "binomial", cov="HC3")

@@ -70,6 +70,8 @@ class Cox(Analysis):
         if key not in site.kept:
             site.kept = {key: self._prepared(site, unpacked(got.terms), got.rows)}
         X, time, event = site.kept[key]
+        risk = X @ got.b.numpy()
+        site.effective(np.exp(risk - risk.max()), X)
         (value, g, H), (null, *_) = (partial(X, time, event, k * got.b.numpy(), self.ties) for k in (1, 0))
         sums, nothing = np.zeros(11), tensor([])
         sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1], sums[BAD + 1] = len(X), -2 * value, value, null, event.sum()
