@@ -313,3 +313,29 @@ def test_events_are_counted_for_outcomes_with_events_alone() -> None:
     point = Point(terms=levels, b=tensor([]), bread=tensor([]), mean=0.0, alpha=1.0, rows=80)
     assert md.statistics.GLM("pay ~ age").begin(me, point).x[3].tolist() == [0, 0]
     assert float(md.statistics.GLM("hiv ~ age", "binomial").begin(me, point).x[3, 0]) == frame()["hiv"].sum()
+
+
+def combined(n: int = 200) -> Any:
+    """Three things that patients have; one patient has all of them."""
+    import pandas as pd
+
+    g = np.random.default_rng(1)
+    X = g.integers(0, 2, (n, 3))
+    X[np.flatnonzero(X.all(1))[1:], 2] = 0
+    y = g.random(n) < 1 / (1 + np.exp(1 - X @ [1.2, -0.5, 1.0]))
+    return pd.DataFrame({**dict(zip("abc", X.T, strict=True)), "y": y.astype(int)})
+
+
+def test_a_fit_does_not_tell_of_the_one_patient_with_three_things() -> None:
+    """The information matrix at the fit, and the number of rows, are 8 equations for the rows of 8 combinations."""
+    rows = combined()
+    fit = Study({"Bern": rows}, rules=OPEN).glm("y ~ C(a) + C(b) + C(c)", "binomial")
+    kinds = np.array([[1, *k] for k in np.ndindex(2, 2, 2)])
+    mean = 1 / (1 + np.exp(-kinds @ fit.params.to_numpy()))
+    H, at = np.linalg.inv(fit.cov_params().to_numpy()), np.triu_indices(4)
+    A = np.array([*(mean * (1 - mean) * kinds[:, i] * kinds[:, j] for i, j in zip(*at, strict=True)), np.ones(8)])
+    found = np.linalg.lstsq(A, np.append(H[at], 200), rcond=1e-14)[0]
+    assert found[-1] == pytest.approx(1, abs=0.01)
+    with pytest.raises(Withheld, match="Bern withholds: a value of combination 8 of the columns has fewer than 5 rows"):
+        Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)", "binomial")
+    assert Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)").nobs == 200  # weights are alike
