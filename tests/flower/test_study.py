@@ -41,13 +41,13 @@ def frames(count: int = 2) -> dict[str, Any]:
     return dict([*sites(patients()).items()][:count])
 
 
-def deployed(folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None) -> list[Any]:
+def deployed(folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, **run: str) -> list[Any]:
     path, own = folder / "recipe.toml", folder / "own.toml"
     path.write_text(text, encoding="utf-8")
     own.write_text(theirs or text, encoding="utf-8")
     rows, found = [*frames(count).values()], list[Any]()
     data = lambda context: rows[context.node_config["partition-id"]]
-    config = {"clients": count, "save": str(folder / "study"), "timeout": 5}
+    config = {"clients": count, "save": str(folder / "study"), "timeout": 5, **run}
     apps = [study_client_app(own, data) for _ in range(count)]
     grid = Bench(apps, config, memory=str(folder / "memory"), name="Bern")
     named = {100 + k: name for k, name in enumerate(NAMES)}
@@ -97,6 +97,15 @@ def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> 
         deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
     with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
         deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))
+
+
+def test_a_server_does_not_change_the_analyses(tmp_path: Path) -> None:
+    """Not by its run config: formulas and conditions are those of the site's own copy."""
+    change = {"set": """'study.1.formula="died ~ age"'"""}
+    with pytest.raises(
+        md.MedleyError, match=r"client 1 answers the \[\[study\]\] of its own recipe, and set= changes it"
+    ):
+        deployed(tmp_path, **change)
 
 
 def test_a_recipe_of_a_study() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clients.host import ClientHost
-from ..contract import WireError
+from ..contract import RecipeError, WireError
 from ..recipe import Recipe
 from ..statistics.site import Site
 from ..statistics.study import Shape, Sites, Study
@@ -37,6 +37,8 @@ class StudySide(ClientSide):
         refuse_settings(context.node_config, context.run_config, i)
         r = settled(self.recipe, context.run_config)
         refuse_weaker(context.node_config, self.recipe, r, i)
+        if r.tables.get("study") != self.recipe.tables.get("study"):
+            raise RecipeError(f"client {i} answers the [[study]] of its own recipe, and set= changes it", "set")
         for analysis in (analyses := r.analyses()):
             refuse_unserved(context.node_config, analysis, i)
         return r, analyses[0]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Client, Cohort, Message, RecipeError, on_client
+from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, packed, site_of, tensor, unpacked
 from .formulas import check_columns, in_sequence, is_numeric, numbers, texts
 from .levels import sketched, union
@@ -167,7 +167,7 @@ class Describe(Analysis):
         site = site_of(me)
         used, _ = site.rows((), self.where)
         out = []
-        for c in unpacked(got.said):
+        for c in self._mine(unpacked(got.said)):
             there = used & ~site.frame[c].isna().to_numpy()
             values, counts = np.unique(texts(site.frame[there], c).astype(str), return_counts=True)
             out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
@@ -177,12 +177,13 @@ class Describe(Analysis):
     def count(self, me: Client[Any], got: Asked) -> Moments:
         """Rows, sums and missing values of each cell, in the order that `round` reads them."""
         site, said = site_of(me), unpacked(got.said)
+        self._mine([*said["numeric"], *said["categorical"]])
         groups, out = self._groups(site, said["levels"]), []
         for c in said["numeric"]:
             x = numbers(site.frame, c, site.name)
             for rows in groups:
                 here = rows & ~np.isnan(x)
-                may = site.may(c, here)
+                may = self._may(site, c, x, here)
                 mine, gone = x[here], self._missing(site, c, rows)
                 out.append([*([len(mine), mine.sum(), mine @ mine, 0] if may else [0, 0, 0, 1]), *gone])
         for c in said["categorical"]:
@@ -196,6 +197,18 @@ class Describe(Analysis):
                     missing = self._missing(site, c, rows) if k == 0 else (0, 0)
                     out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
         return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
+
+    def _mine(self, columns: list[str]) -> list[str]:
+        """These columns. Raises WireError for one that is not of this description."""
+        if other := {*columns} - {*self.named, self.by}:
+            raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not of this description")
+        return columns
+
+    def _may(self, site: Site, c: str, x: np.ndarray, here: np.ndarray) -> bool:
+        """Whether sums of x and x² may leave; of up to three values they tell how many rows have each."""
+        values = np.unique(x[here])
+        sets = [here, *(here & (x == v) for v in values if len(values) <= 3)]
+        return all([site.may(c, rows) for rows in sets])
 
     def _missing(self, site: Site, c: str, rows: np.ndarray) -> tuple[int, int]:
         """Rows without a value, and whether their number is withheld."""
@@ -215,14 +228,15 @@ class Describe(Analysis):
     def spread(self, me: Client[Any], got: Asked) -> Spread:
         """Squares about the means, and histograms."""
         site, said = site_of(me), unpacked(got.said)
+        self._mine([c for c, _, _ in said["means"]])
         groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
         most = max(grid[2] for grid in said["grids"].values())
         squares, bins = [], np.zeros((2, len(said["means"]), most))
         for k, (c, g, mean) in enumerate(said["means"]):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
-            may = site.may(c, here)
-            shown = may and (bool(g) or not self.by) and curve_may(site, c, here, 2.0**grid.power)
+            may = self._may(site, c, x, here)
+            shown = may and (bool(g) or not self.by) and curve_may(site, c, here, str(tuple(grid)))
             if shown:
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean
@@ -245,7 +259,7 @@ def _grid(sums: Any) -> Grid:
     return Grid(power, first, math.floor((mean + 6 * sd) / 2.0**power) - first + 1)
 
 
-def curve_may(site: Site, c: str, here: np.ndarray, grid: float, what: str = "") -> bool:
+def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -> bool:
     """Whether a histogram or curve may leave: one grid for a column, of sets that are the same or share no row.
 
     Raises Withheld where it may not and ``what`` says which it is.

@@ -8,6 +8,7 @@ single rows. This is the one module that imports pandas and formulaic.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,17 @@ WRITTEN = "columns, C(column), a:b, a*b, I(a**2), I(a*b), and log, log2, log10, 
 
 CONDITION = (
     ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
-    ast.UnaryOp, ast.USub,
+    ast.Tuple, ast.UnaryOp, ast.USub, ast.Not,
 )  # fmt: skip
 """What a condition is made of."""
+
+COMPARED: dict[type[ast.AST], Any] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda a, b: a.isin(b), ast.NotIn: lambda a, b: ~a.isin(b),
+}  # fmt: skip
+
+RESERVED = {"C", "I", "np", "Intercept", *FUNCTIONS}
+"""Names with a meaning of their own in formulas."""
 
 
 def needed(package: str) -> Any:
@@ -63,7 +72,9 @@ def parsed(formula: str) -> Parsed:
     if not tilde or not left.strip() or not right.strip():
         raise RecipeError(f"formula {formula!r}: write the outcome, ~, and what explains it: 'died ~ age + C(sex)'")
     try:
-        terms = formulaic.Formula(right.strip())
+        terms = [*formulaic.Formula(right.strip())]
+        if not all(hasattr(term, "factors") for term in terms):
+            raise SyntaxError("it has one right side, without | and a second ~")
     except Exception as e:  # of many kinds, of the parser's
         raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
     response = left.strip().strip("`")
@@ -79,6 +90,10 @@ def parsed(formula: str) -> Parsed:
             (categorical if category else numeric).update(dict.fromkeys(names))
     if both := numeric.keys() & categorical.keys():
         raise RecipeError(f"formula {formula!r}: {min(both)} is there as a number and under C(); write one of both")
+    if reserved := RESERVED & {response, *numeric, *categorical}:
+        raise RecipeError(
+            f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column"
+        )
     if response in numeric or response in categorical:
         raise RecipeError(f"formula {formula!r}: {response} is on both sides")
     return Parsed(response, right.strip(), tuple(numeric), tuple(categorical))
@@ -118,7 +133,7 @@ def is_numeric(column: Any) -> bool:
 def numbers(frame: Any, name: str, site: str) -> np.ndarray:
     """A column as floats, missing as NaN. Raises BadData for text and infinities."""
     column = frame[name]
-    if not is_numeric(column):
+    if not is_numeric(column) or column.dtype.kind == "c":
         raise BadData(f"{site}: {name} is text, or another thing that is no number; write C({name}) for categories")
     values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
     if np.isinf(values).any():
@@ -154,7 +169,13 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     columns = columns or {"1": np.zeros(len(frame))}
     context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
     rows = pandas.DataFrame(columns)
-    made = needed("formulaic").model_matrix(parsed.right, rows, context=context, na_action="ignore")
+    try:
+        with np.errstate(all="ignore"):
+            made = needed("formulaic").model_matrix(parsed.right, rows, context=context, na_action="ignore")
+    except ValueError as e:
+        if "provided levels" not in str(e):
+            raise
+        raise RecipeError(f"formula {parsed.right!r}: no site has the base that it names in contr.treatment") from None
     X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
     names = [str(c) for c in made.columns]
     if (bad := ~np.isfinite(X).all(0)).any():
@@ -162,22 +183,64 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     return names, X
 
 
-def chosen(frame: Any, where: str, site: str) -> np.ndarray:
-    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n]; a missing value fulfils none."""
+def within(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> dict[str, np.ndarray]:
+    """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name."""
+    names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
+    return {f"the category in {name}": 1.0 * (x != 0) for name, x in zip(names, X.T, strict=True) if "[" in name}
+
+
+def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n], and those of each of its comparisons.
+
+    The condition is read, and never run as code. A missing value fulfils none.
+    """
+    parts = list[np.ndarray]()
+
+    def rows(node: Any) -> np.ndarray:
+        """The rows of a part of the condition."""
+        if isinstance(node, ast.BoolOp):
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return np.asarray(join.reduce([rows(v) for v in node.values]), dtype=bool)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ~rows(node.operand)
+        sides = [value(v) for v in ([node.left, *node.comparators] if isinstance(node, ast.Compare) else [node])]
+        ways = [COMPARED[type(op)] for op in node.ops] if isinstance(node, ast.Compare) else [operator.eq]
+        found = np.ones(len(frame), bool)
+        for compared, one, other in zip(ways, sides, sides[1:] or [True], strict=False):
+            there = np.ones(len(frame), bool)
+            for side, another in ((one, other), (other, one)):
+                if hasattr(side, "dtype"):
+                    _comparable(side, another, site)
+                    there &= side.notna().to_numpy()
+            fulfil = needed("pandas").Series(compared(one, other), index=frame.index)
+            parts.append(fulfil.to_numpy(dtype=bool, na_value=False) & there)
+            found &= parts[-1]
+        return found
+
+    def value(node: Any) -> Any:
+        """A column, or what is written in the condition."""
+        return frame[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
+
     try:
-        nodes = [*ast.walk(ast.parse(where.strip(), mode="eval"))]
-        if not all(isinstance(node, CONDITION) for node in nodes):
+        tree = ast.parse(where.strip(), mode="eval")
+        if not all(isinstance(node, CONDITION) for node in ast.walk(tree)):
             raise SyntaxError
-        names = [*dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))]
+        names = [*dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]
         check_columns(frame, names, site)
-        found = frame[names].eval(where.strip(), engine="python")
-        rows: np.ndarray = np.asarray(found, dtype=bool) & complete(frame, names)
-        return rows
+        return rows(tree.body) & complete(frame, names), parts
     except BadData:
         raise
-    except Exception as e:  # of many kinds: of Python's parser, of pandas'
+    except Exception as e:  # of many kinds: of Python's parser, of comparisons of pandas
         said = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
         raise RecipeError(f"where={where!r}: {said}", "where") from (None if isinstance(e, SyntaxError) else e)
+
+
+def _comparable(column: Any, values: Any, site: str) -> None:
+    """Raise BadData where a column that is no number is compared with one, or one of numbers with a text."""
+    for value in () if hasattr(values, "dtype") else values if isinstance(values, list | tuple) else (values,):
+        number = is_numeric(getattr(column.dtype, "categories", column))
+        if isinstance(value, int | float) != number and not isinstance(value, bool):
+            raise BadData(f"{site}: {column.name} has {'numbers' if number else 'texts'}, and where= has {value!r}")
 
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:

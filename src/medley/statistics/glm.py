@@ -33,7 +33,7 @@ from .analysis import (
     upper,
 )  # fmt: skip  # isort: skip
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
-from .formulas import design, needed, parsed
+from .formulas import design, needed, parsed, within
 from .scoring import Curve, Descent, Point, dependent, separation
 from .site import Site
 
@@ -137,6 +137,8 @@ class GLM(Analysis):
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
         n, names = int(rows[:, 0].sum()), design_names(self.text, levels)
+        if not names:
+            raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
             raise BadData(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n}
@@ -187,9 +189,11 @@ class GLM(Analysis):
             mu = link.mean(eta)
             if not family.inside(mu).all():
                 break
-        site.effective(weight)
+        site.effective(weight, X)
         right = X.T @ (weight * left)
-        sums = np.stack([X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (r.y > 0).astype(float), right])
+        sums = np.stack(
+            [X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (1.0 * self._counts * (r.y > 0)), right]
+        )
         return Begun(tensor(sums), tensor(upper(X.T @ (weight[:, None] * X))), tensor([r.w.sum(), r.w @ r.y]))
 
     @on_client
@@ -207,12 +211,13 @@ class GLM(Analysis):
         V, slope = family.variance(mu, a), link.slope(mu)
         expected, left = w * slope**2 / V, y - mu
         pull = w * left * slope / V
-        site.effective(expected)
+        site.effective(expected, X)
         H: Any = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
         scores, total, nothing = pull, X.T @ pull, tensor([])
         if got.bread.numel():
             h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
             scores = pull / (1 - np.minimum(h, 1 - 1e-12))
+            site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2, X)
         meat = nothing if self.cov == "model" else tensor(upper(np.outer(total, total)))
         if self.cov.startswith("HC"):
             meat = H(scores**2)
@@ -243,22 +248,36 @@ class GLM(Analysis):
         used, _ = site.rows(columns, self.where)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
-        if not (takes := self.kind.takes(y)).all():
-            raise BadData(
-                f"{site.name}: {f.response} is {y[~takes][0]:g} in a row, and the outcomes of family={self.family!r} "
-                f"are {self.kind.outcome}"
-            )
+        if not self.kind.takes(y).all():  # which ones is not said: that would be a patient's
+            said = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
+            raise BadData(f"{site.name}: {said}, and {f.response} has others")
+        if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
+            for v in values:
+                site.cell(y == v, f.response)
         w, exposure = site.column(used, self.weights, 1.0), site.column(used, self.exposure, 1.0)
         if not (w > 0).all() or not (exposure > 0).all():
-            raise BadData(f"{site.name}: {self.weights if self.exposure == '' else self.exposure} must be above 0")
+            raise BadData(f"{site.name}: {self.exposure if (w > 0).all() else self.weights} must be above 0")
         site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), everywhere)
         event = y > 0 if self._counts else None
         robust = self.cov not in ("model", "cluster") or not self.canonical
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
         offset = site.column(used, self.offset, 0.0)
         beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
+        beside |= within(f, site.frame[used], levels, site.name)
+        self._check_combinations(site, X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         return Rows(X, y, w, offset + np.log(exposure))
+
+    def _check_combinations(self, site: Site, X: np.ndarray) -> None:
+        """Raise Withheld for a combination of categories with few rows, where combinations are few.
+
+        Rows of one combination have one weight. If weights differ, the information is t equations for their numbers.
+        """
+        kinds, which = np.unique(X, axis=0, return_inverse=True)
+        p, most = X.shape[1], max(len(np.unique(x)) for x in X.T)
+        if (self.family != "gaussian" or self.uses != "identity") and len(kinds) <= p * (p + 1) / 2 + 1 and most <= 7:
+            for k in range(len(kinds)):
+                site.cell(which.ravel() == k, f"combination {k + 1} of the columns")
 
 
 def design_names(text: str, levels: dict[str, list[str]]) -> list[str]:

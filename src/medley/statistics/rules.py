@@ -85,10 +85,12 @@ class Register:
     Attributes:
         rows: the number of the site's rows
         file: keeps them as lines of JSON, for other processes and the next study on the same rows; None: memory does
+        of: which rows of the frame those are, the first line of the file
     """
 
     rows: int
     file: Path | None = None
+    of: str = ""
     sets: dict[str, dict[bytes, np.ndarray]] = field(default_factory=dict)
     _read: int = 0
 
@@ -99,10 +101,11 @@ class Register:
             for line in text[self._read :].splitlines():
                 column, raw = json.loads(line)
                 packed = bytes.fromhex(raw)
-                if len(packed) != -(-self.rows // 8):
+                if len(packed) != -(-self.rows // 8) if column != "rows of" else raw != self.of:
                     raise BadData(f"{self.file} is a register of other rows than these {self.rows}; give each its own")
-                bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows)
-                self.sets.setdefault(column, {})[packed] = bits.astype(bool)
+                if column != "rows of":
+                    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows)
+                    self.sets.setdefault(column, {})[packed] = bits.astype(bool)
             self._read = len(text)
         return self.sets.setdefault(key, {})
 
@@ -119,4 +122,5 @@ class Register:
                 if self.file is not None:
                     self.file.parent.mkdir(parents=True, exist_ok=True)
                     with self.file.open("a", encoding="utf-8") as f:
-                        self._read += f.write(json.dumps([key, packed.hex()]) + "\n")
+                        lines = [] if f.tell() else [["rows of", self.of]]
+                        self._read += sum(f.write(json.dumps(v) + "\n") for v in (*lines, [key, packed.hex()]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,9 @@ from .rules import Register, Rules, Withheld
 
 DOMINANT = 0.9
 """The share of a column's squared deviations that one row may have."""
+
+FEW_DOMINANT = 0.995
+"""The same of all but one of the least number of rows."""
 
 
 @dataclass
@@ -46,7 +50,8 @@ class Site:
         frame = frame[there].reset_index(drop=True)
         if not own:
             frame = frame.assign(site=name)
-        return cls(name, frame, rules, Register(len(frame), register), dropped, len(frame), own=own)
+        told = Register(len(frame), register, f"{len(there):08x}{np.packbits(there).tobytes().hex()}")
+        return cls(name, frame, rules, told, dropped, len(frame), own=own)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
         """The rows [n] of a condition in which no column is missing, and the number of those with a missing one.
@@ -54,8 +59,13 @@ class Site:
         Raises Withheld for fewer rows than the site's least number, and for a condition that leaves a few rows out.
         """
         check_columns(self.frame, columns, self.name)
-        picked = chosen(self.frame, where, self.name) if where else np.ones(self.n, bool)
-        self.admit("", [np.ones(self.n, bool), picked], f"where={where!r}" if where else "its rows")
+        whole = np.ones(self.n, bool)
+        picked, parts = chosen(self.frame, where, self.name) if where else (whole, [whole])
+        # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
+        _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
+        cells = [kinds.ravel() == k for k in np.unique(kinds)]
+        told = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
+        self.admit("", [whole, *cells, told], f"where={where!r}" if where else "its rows")
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         return used, int(picked.sum() - used.sum())
@@ -101,7 +111,7 @@ class Site:
             )
 
     def admit_fit(
-        self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Iterable[str], event: np.ndarray | None,
+        self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Sequence[str], event: np.ndarray | None,
         squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
@@ -117,11 +127,15 @@ class Site:
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells, two = list[np.ndarray](), list[tuple[str, np.ndarray]]()
         many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
+        functions = _functions([*many], keys, [*(beside or {})])
+        known = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
         for name, x in columns.items():
             self._dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
+            if name in functions:  # those of earlier fits are known, too
+                few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in known))
             if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
                 for cell in mine:
@@ -132,7 +146,7 @@ class Site:
         told: dict[frozenset[bytes], str] = {frozenset(self.register.told(key)): key for key in keys}
         for key in told.values():
             self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
-        for key in keys:
+        for key in (*keys, *functions.values()):
             self.register.add(key, [used, *cells, *pairs])
         if event is None:
             return
@@ -150,12 +164,13 @@ class Site:
             )
 
     def _dominated(self, x: np.ndarray, name: str) -> None:
-        squares = (x - np.median(x)) ** 2
-        if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares.max() > DOMINANT * squares.sum():
-            raise Withheld(
-                f"{self.name} withholds: one row has more than {DOMINANT:.0%} of the spread of {name}; take its "
-                "logarithm, or leave that row out"
-            )
+        squares = np.sort((x - np.median(x)) ** 2)[::-1]
+        for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):
+            if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares[:few].sum() > share * squares.sum():
+                raise Withheld(
+                    f"{self.name} withholds: {'one row has' if few == 1 else f'{few} rows have'} more than {share:.3g} "
+                    f"of the spread of {name}; take its logarithm, or leave out such rows"
+                )
 
     def _alone(self, X: np.ndarray) -> None:
         """Raise Withheld where a combination of columns is 0 in all rows but one."""
@@ -167,13 +182,17 @@ class Site:
                 f"{self.name!r})"
             )
 
-    def effective(self, weights: np.ndarray) -> None:
+    def effective(self, weights: np.ndarray, X: np.ndarray) -> None:
         """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number."""
-        total = float(weights.sum())
-        if self.rules.rows > 1 and total > 0 and total**2 / float((weights**2).sum()) < self.rules.rows - 1e-9:
+        if self.rules.rows <= 1 or not weights.any():
+            return
+        shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
+        few, whole = np.cumsum(shares[: self.rules.rows - 1], axis=0), shares.sum(0)
+        alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
+        if weights.sum() ** 2 < (self.rules.rows - 1e-9) * (weights @ weights) or alone.any():
             raise Withheld(
-                f"{self.name} withholds: at these coefficients fewer than {self.rules.rows} rows have a say; a column "
-                "separates the outcomes nearly, or the server asks for coefficients of its own"
+                f"{self.name} withholds: at these coefficients and weights fewer than {self.rules.rows} rows have a "
+                "say; a column separates the outcomes nearly, or the server asks for coefficients of its own"
             )
 
 
@@ -182,6 +201,12 @@ def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
     out = np.zeros(len(used), bool)
     out[np.flatnonzero(used)] = rows
     return out
+
+
+def _functions(names: Sequence[str], keys: Sequence[str], beside: Sequence[str]) -> dict[str, str]:
+    """The register's keys of those of these columns that are functions of one column of the frame."""
+    of = {name: [k for k in keys if re.search(rf"(?<!\w){re.escape(k)}(?!\w)", name)] for name in names}
+    return {name: f"function of {k[0]}: {name} {sorted(beside)}" for name, k in of.items() if len(k) == 1}
 
 
 def _follows(x: np.ndarray, other: np.ndarray) -> bool:

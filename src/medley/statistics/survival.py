@@ -19,7 +19,7 @@ from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpack
 from .describe import Asked, curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost, Test
-from .formulas import design, needed, parsed, texts
+from .formulas import design, needed, parsed, texts, within
 from .glm import design_names
 from .rules import Withheld
 from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point
@@ -70,6 +70,8 @@ class Cox(Analysis):
         if key not in site.kept:
             site.kept = {key: self._prepared(site, unpacked(got.terms), got.rows)}
         X, time, event = site.kept[key]
+        risk = X @ got.b.numpy()
+        site.effective(np.exp(risk - risk.max()), X)
         (value, g, H), (null, *_) = (partial(X, time, event, k * got.b.numpy(), self.ties) for k in (1, 0))
         sums, nothing = np.zeros(11), tensor([])
         sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1], sums[BAD + 1] = len(X), -2 * value, value, null, event.sum()
@@ -82,7 +84,8 @@ class Cox(Analysis):
         time, event = site.column(used, f.response, 0.0), site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
-        site.admit_fit(used, X, names, columns, event > 0)
+        beside = within(f, site.frame[used], levels, site.name)
+        site.admit_fit(used, X, names, columns, event > 0, beside=beside)
         return X[:, [name != "Intercept" for name in names]], time, event > 0
 
 
@@ -171,7 +174,10 @@ class KaplanMeier(Analysis):
         for group in unpacked(got.said):
             mine = texts(site.frame[used], self.by) == group if self.by else np.ones(len(time), bool)
             rows = np.isin(np.arange(site.n), at[mine])
-            curve_may(site, self.time, rows, self.unit, f"the group {group!r}")
+            for c in (self.time, self.event):
+                site.admit(c, [rows], f"the group {group!r}")
+            grid = f"{self.unit} until {self.until} of {self.event}"  # others have other steps and totals
+            curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=steps + 1) for e in (event, ~event)]
             counts = merged(np.array(both), (site.rules.events, site.rules.rows))
             if counts is None:

@@ -1,0 +1,341 @@
+"""What a stranger tries: formulas and conditions as code or as selectors, refusals and messages that tell a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import medley as md
+
+pytest.importorskip("formulaic")
+
+from medley.statistics import Describe, Rules, Study, Withheld
+from medley.statistics.analysis import packed, tensor
+from medley.statistics.describe import Asked
+from medley.statistics.scoring import Point
+from medley.statistics.study import Sites
+
+OPEN = Rules(rows=1, events=1, parameters=1.0)
+
+
+def frame() -> Any:
+    """80 patients, of whom number 7 is the one that is asked for."""
+    import pandas as pd
+
+    g, n = np.random.default_rng(3), 80
+    id = np.arange(n)
+    out = pd.DataFrame(
+        {
+            "id": id,
+            "age": g.integers(30, 80, n).astype(float),
+            "sex": np.array(["F", "M"])[id % 2],
+            "pay": g.normal(500, 50, n).round(2),
+            "hiv": (id % 3 == 0).astype(int),
+            "flag": 1.0 * (id == 7),
+            "six": np.where(np.isin(id, [3, 4, 5, 6, 7, 8]), "y", "x"),
+            "five": np.where(np.isin(id, [3, 4, 5, 6, 8]), "y", "x"),
+            "stage": np.where(id == 7, 4.0, id % 4),
+            "top": np.where(np.isin(id, [6, 7]), 30.0, g.normal(0, 1, n)),
+            "months": np.where(id == 7, 10.5, id % 20 + 1.0),
+            "died": id % 2,
+            "relapsed": np.where(id == 7, 0, id % 2),
+            "few": 1.0 * np.where(id % 2 == 0, id < 4, id < 40),
+            "ward": id // 10,
+            "spikes": np.where(id % 10 == 7, 1.0, 1e-6) * g.uniform(1, 1.1, n),
+            "lab": np.where(id == 7, np.nan, 1.0),
+        }
+    )
+    out.loc[7, "pay"] = 777.25
+    return out
+
+
+def study(rules: Rules) -> Study:
+    return Study({"Bern": frame()}, rules=rules)
+
+
+def numbers_within_categories(s: Study) -> None:
+    """Sums of pay over six patients, and over five of them."""
+    s.glm("age ~ 0 + pay:C(six)")
+    s.glm("age ~ 0 + pay:C(five)")
+
+
+def functions_of_a_column(s: Study) -> None:
+    """Five sums of pay times a function of the stage, one from each fit, have the pay at each of its five values."""
+    for f in ("stage", "I(stage**2)", "I(stage**3)", "sqrt(stage)", "stage:I(stage**3)"):
+        s.glm(f"pay ~ {f}")
+
+
+def weights_as_functions(s: Study) -> None:
+    """The same by weights."""
+    for f in ("age", "age + stage", "age + I(stage**2)", "age + sqrt(stage)"):
+        s.glm(f"pay ~ {f}", weights="months")
+        s.glm(f"pay ~ {f}")
+
+
+def curves(s: Study, until: float = 11.0, event: str = "died") -> None:
+    """Two curves of the same patients: the difference of the two has one patient's time, or event."""
+    s.kaplan_meier("months", "died", 1.0, 10.0)
+    s.kaplan_meier("months", event, 1.0, until)
+
+
+def table(s: Study, where: str = "", by: str = "", column: str = "pay", group: str = "") -> float:
+    cell = s.describe([column], by=by, where=where).cells[column][group]
+    if cell.n is None:
+        raise Withheld("withheld")
+    return float(cell.n)
+
+
+ATTACKS: dict[str, Callable[[Study], Any]] = {
+    "numbers within categories": numbers_within_categories,
+    "functions of a column": functions_of_a_column,
+    "weights": weights_as_functions,
+    "a weight for one of each ward": lambda s: s.glm("pay ~ 0 + C(ward)", weights="spikes"),
+    "an exponential that two patients have": lambda s: s.glm("pay ~ 0 + exp(top)"),
+    "curves until two times": curves,
+    "curves of two events": lambda s: curves(s, 10.0, "relapsed"),
+    "the mean of an indicator of one": lambda s: table(s, column="flag"),
+    "a fit of an indicator of one": lambda s: s.glm("flag ~ 1"),
+    "the mean of an indicator by group": lambda s: table(s, by="sex", column="few", group="F"),
+    "all less the other group": lambda s: table(s, by="sex", column="few", group="M"),
+    "groups of six, then of five": lambda s: table(s, by="six", group="y") - table(s, by="five", group="y"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_works_without_rules_and_not_with_them(name: str) -> None:
+    ATTACKS[name](study(OPEN))
+    with pytest.raises(Withheld, match="withh"):
+        ATTACKS[name](study(Rules()))
+
+
+@pytest.mark.parametrize("hiv", [0, 1])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id != 7 or hiv == 1",
+        "id == 7 and hiv == 1",
+        "not (id == 7 and hiv == 0)",
+        "age != 93 or sex != 'M' or hiv == 1",
+        "(age == 93 and sex == 'M') or hiv == 1",
+    ],
+)
+def test_a_refusal_does_not_tell_what_a_known_patient_has(where: str, hiv: int) -> None:
+    rows = frame()
+    rows.loc[7, ["age", "hiv"]] = 93.0, hiv
+    with pytest.raises(Withheld) as e:
+        Study({"Bern": rows}).describe(["pay"], where=where)
+    assert str(e.value).startswith(f"Bern withholds: {where=}, with what has left before, would tell of fewer than 5")
+
+
+def test_a_refusal_over_two_conditions_does_not_tell_either() -> None:
+    for hiv in (0, 1):
+        rows = frame()
+        rows["a"], rows["b"] = (rows["id"] < 40).astype(int), ((rows["id"] < 40) & (rows["id"] != 7)).astype(int)
+        rows.loc[7, "hiv"] = hiv
+        s = Study({"Bern": rows})
+        assert table(s, "a == 1 or hiv == 1") > 40
+        with pytest.raises(Withheld):
+            table(s, "b == 1 or hiv == 1")
+
+
+def test_messages_quote_no_value() -> None:
+    for call in (lambda s: s.glm("pay ~ age", "binomial"), lambda s: s.glm("hiv ~ age", "gamma")):
+        with pytest.raises(md.BadData, match=r"Bern: the outcomes of family=.* are .*, and (pay|hiv) has others$") as e:
+            call(study(Rules()))
+        assert "777" not in str(e.value)
+
+
+def test_a_study_without_a_patient_is_refused_by_the_register_of_the_one_with_her(tmp_path: Path) -> None:
+    assert table(Study({"Bern": frame()}, registers=tmp_path)) == 80
+    with pytest.raises(md.BadData, match="a register of other rows than these 79"):
+        table(Study({"Bern": frame()}, complete=["lab"], registers=tmp_path))
+    assert table(Study({"Bern": frame()}, registers=tmp_path)) == 80
+
+
+def test_a_server_gets_no_column_that_is_not_asked_for() -> None:
+    me, asked = Sites(study(Rules()).sites)(0, 1), Describe(("age",), "sex")
+    said: dict[str, Any] = {"levels": {"sex": ["F", "M"]}, "numeric": ["age"], "categorical": []}
+    assert asked.count(me, Asked(packed(said))).sums.shape == (18,)
+    for call, wrong in (
+        (asked.count, {**said, "numeric": ["pay"]}),
+        (asked.count, {**said, "categorical": ["hiv"]}),
+        (asked.name_them, ["hiv"]),
+        (asked.spread, {**said, "means": [["pay", "", 0.0]], "grids": {"pay": [0, 0, 9]}}),
+    ):
+        with pytest.raises(md.WireError, match=r"'(pay|hiv)', a column that is not of this description"):
+            call(me, Asked(packed(wrong)))
+
+
+def test_a_second_grid_over_the_same_rows_is_withheld() -> None:
+    me, asked = Sites(study(Rules()).sites)(0, 1), Describe(("age",))
+    said: dict[str, Any] = {"levels": {}, "numeric": ["age"], "categorical": [], "means": [["age", "", 0.0]]}
+    first, second = (
+        asked.spread(me, Asked(packed({**said, "grids": {"age": [0, at, 200]}}))).bins.sum() for at in (0, 40)
+    )
+    assert (first, second) == (160, 0)
+
+
+def test_risks_of_few_rows_are_refused() -> None:
+    """At a steep hazard each risk set is its oldest patient alone."""
+    me = Sites(study(Rules()).sites)(0, 1)
+    cox = md.statistics.Cox("months ~ age", "died")
+    point = {"terms": packed({}), "bread": tensor([]), "mean": 0.0, "alpha": 1.0, "rows": 80}
+    assert cox.score(me, Point(b=tensor([0.05]), **point)).g.shape == (1,)
+    with pytest.raises(Withheld, match=r"fewer than 5 rows have a say"):
+        cox.score(me, Point(b=tensor([9.0]), **point))
+
+
+def test_leverages_that_leave_the_say_to_one_row_are_refused() -> None:
+    me = Sites(study(Rules()).sites)(0, 1)
+    fit = md.statistics.GLM("hiv ~ age", "binomial", cov="HC3")
+    point = {"terms": packed({}), "b": tensor([0.0, 0.0]), "mean": 0.5, "alpha": 1.0, "rows": 80}
+    assert fit.score(me, Point(bread=tensor([1e-3, 0.0, 1e-6]), **point)).meat.shape == (3,)
+    oldest = float(frame()["age"].max())
+    with pytest.raises(Withheld, match="fewer than 5 rows have a say"):
+        fit.score(me, Point(bread=tensor([0.0, 0.0, 4 / oldest**2]), **point))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "[x for x in (1, 2)]",
+        "eval('1')",
+        "np.where(age > 90, 1, 0)",
+        "I(age == 93)",
+        "I(age > 90)",
+        "I(age ** 9)",
+        "C(id, contr.treatment(__import__('os')))",
+        "{age}",
+        "Q('age')",
+        "bs(age, df=20)",
+        "age | pay",
+        "age ~ pay",
+        ".",
+    ],
+)
+def test_formulas_are_read_and_not_run(text: str) -> None:
+    with pytest.raises(md.RecipeError, match=r"is not understood|cannot be read"):
+        study(OPEN).glm(f"hiv ~ {text}")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "@frame",
+        "__import__('os').system('true')",
+        "age.__class__ == 1",
+        "[x for x in (1, 2)]",
+        "(lambda: 1)()",
+        "sex == f'{age}'",
+        "age > 10**9",
+        "age[0] > 3",
+        "(age := 3)",
+        "`age` > 3",
+        "age if age else 1",
+        "age is None",
+        "sex in 'F'",
+        "age == {}",
+        "sex < stage",
+        "1 in [1]",
+    ],
+)
+def test_conditions_are_read_and_not_run(where: str) -> None:
+    with pytest.raises(md.RecipeError, match="write comparisons of a column with a value"):
+        study(OPEN).describe(["pay"], where=where)
+
+
+def test_conditions_say_what_they_mean() -> None:
+    import pandas as pd
+
+    rows = frame()
+    rows["adult"], rows["n"] = (rows["age"] > 40).astype("boolean"), rows["age"].astype("Int64")
+    rows["ward"], rows["day"] = (
+        pd.Categorical(rows["sex"]),
+        pd.Timestamp("2020-01-01") + pd.to_timedelta(rows["id"], "D"),
+    )
+    rows.loc[0, ["n", "adult"]] = pd.NA
+    there = rows["id"] > 0
+    for where, expected in {
+        "adult": (rows["age"] > 40) & there,
+        "not adult": (rows["age"] <= 40) & there,
+        "40 <= n < 60": rows["age"].between(40, 59) & there,
+        "n != 50": (rows["age"] != 50) & there,
+        "not (ward == 'F' and age > 50)": ~((rows["sex"] == "F") & (rows["age"] > 50)),
+        "'F' == ward": rows["sex"] == "F",
+        "sex not in ('F', 'X')": rows["sex"] == "M",
+        "day >= '2020-02-01'": rows["id"] >= 31,
+        "age > -1 # \u2028@x": rows["id"] >= 0,
+        "True": rows["id"] >= 0,
+    }.items():
+        assert table(Study({"Bern": rows}, rules=OPEN), where) == expected.sum(), where
+    for where, said in {
+        "sex != 1": "sex has texts, and where= has 1",
+        "age in [30, '40']": "age has numbers, and where= has '40'",
+    }.items():
+        with pytest.raises(md.BadData, match=f"Bern: {said}"):
+            table(Study({"Bern": rows}, rules=OPEN), where)
+
+
+@pytest.mark.parametrize(
+    ("formula", "error", "match"),
+    [
+        ("hiv ~ C + C(sex)", md.RecipeError, "C has a meaning of its own in formulas; rename"),
+        ("hiv ~ Intercept", md.RecipeError, "Intercept has a meaning of its own"),
+        ("hiv ~ 0", md.RecipeError, "has no columns on its right"),
+        ("hiv ~ C(sex, contr.treatment('X'))", md.RecipeError, "no site has the base"),
+        ("hiv ~ log(stage)", md.BadData, r"Bern: log\(stage\) is not finite in a row"),
+        ("hiv ~ age.__class__", md.BadData, "Bern has no column 'age.__class__'"),
+        ("hiv ~ lambda", md.BadData, "Bern has no column 'lambda'"),
+        ("hiv ~ wave", md.BadData, "Bern: wave is text, or another thing that is no number"),
+    ],
+)
+def test_awkward_formulas_have_a_sentence(formula: str, error: type[Exception], match: str) -> None:
+    rows = frame().assign(C=1.0, Intercept=2.0, wave=1j)
+    with pytest.raises(error, match=match):
+        Study({"Bern": rows}).glm(formula)
+
+
+def test_the_column_that_is_not_above_0_is_named() -> None:
+    rows = frame()
+    rows["zero"] = rows["id"] * 1.0
+    with pytest.raises(md.BadData, match="Bern: zero must be above 0"):
+        Study({"Bern": rows}, rules=OPEN).glm("hiv ~ age", "poisson", weights="zero", exposure="months")
+
+
+def test_events_are_counted_for_outcomes_with_events_alone() -> None:
+    """The number of incomes above 0 is a patient's, if one has debts."""
+    me, levels = Sites(study(Rules()).sites)(0, 1), packed({})
+    point = Point(terms=levels, b=tensor([]), bread=tensor([]), mean=0.0, alpha=1.0, rows=80)
+    assert md.statistics.GLM("pay ~ age").begin(me, point).x[3].tolist() == [0, 0]
+    assert float(md.statistics.GLM("hiv ~ age", "binomial").begin(me, point).x[3, 0]) == frame()["hiv"].sum()
+
+
+def combined(n: int = 200) -> Any:
+    """Three things that patients have; one patient has all of them."""
+    import pandas as pd
+
+    g = np.random.default_rng(1)
+    X = g.integers(0, 2, (n, 3))
+    X[np.flatnonzero(X.all(1))[1:], 2] = 0
+    y = g.random(n) < 1 / (1 + np.exp(1 - X @ [1.2, -0.5, 1.0]))
+    return pd.DataFrame({**dict(zip("abc", X.T, strict=True)), "y": y.astype(int)})
+
+
+def test_a_fit_does_not_tell_of_the_one_patient_with_three_things() -> None:
+    """The information matrix at the fit, and the number of rows, are 8 equations for the rows of 8 combinations."""
+    rows = combined()
+    fit = Study({"Bern": rows}, rules=OPEN).glm("y ~ C(a) + C(b) + C(c)", "binomial")
+    kinds = np.array([[1, *k] for k in np.ndindex(2, 2, 2)])
+    mean = 1 / (1 + np.exp(-kinds @ fit.params.to_numpy()))
+    H, at = np.linalg.inv(fit.cov_params().to_numpy()), np.triu_indices(4)
+    A = np.array([*(mean * (1 - mean) * kinds[:, i] * kinds[:, j] for i, j in zip(*at, strict=True)), np.ones(8)])
+    found = np.linalg.lstsq(A, np.append(H[at], 200), rcond=1e-14)[0]
+    assert found[-1] == pytest.approx(1, abs=0.01)
+    with pytest.raises(Withheld, match="Bern withholds: a value of combination 8 of the columns has fewer than 5 rows"):
+        Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)", "binomial")
+    assert Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)").nobs == 200  # weights are alike
