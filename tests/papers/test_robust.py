@@ -15,7 +15,12 @@ from support.scripts import loaded
 def paper(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command with few runs."""
     module = loaded("robust/run.py")
-    for name, value in {"SEEDS": (0,), "FOLDS": ("mean", "Krum"), "SHARES": (0.4,), "ROUNDS": 5}.items():
+    for name, value in {
+        "SEEDS": dict.fromkeys(("mean", "Krum"), (0,)),
+        "FOLDS": ("mean", "Krum"),
+        "SHARES": (0.4,),
+        "ROUNDS": 5,
+    }.items():
         monkeypatch.setattr(module, name, value)
     return module
 
