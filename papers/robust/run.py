@@ -100,7 +100,8 @@ def main() -> int:
     found = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     known = {(r["fold"], r["attack"], r["share"], r["seed"]) for r in found}
     at = [("none", 0.0), *itertools.product(kinds, SHARES)]
-    wanted = [(fold, kind, share, seed) for fold in FOLDS for seed in SEEDS[fold] for kind, share in at]
+    cases = itertools.product(sorted({*itertools.chain(*SEEDS.values())}), at, FOLDS)
+    wanted = [(fold, kind, share, seed) for seed, (kind, share), fold in cases if seed in SEEDS[fold]]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("a") as file:
         for case in wanted:
