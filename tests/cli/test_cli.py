@@ -15,6 +15,7 @@ import medley as md
 from medley import cli, recipe
 from medley.cli.arguments import complete
 from medley.cli.cards import STATUSES, bibtex, card, status
+from medley.cli.train import PLACES
 from medley.contract.errors import MedleyError
 from medley.experiments import compare as comparison
 from medley.storage.environment import environment
@@ -379,6 +380,10 @@ def test_methods_complete_by_name_before_anything_is_imported():
     assert sorted(complete("")) == sorted(every)
     assert complete("fedavg,fedpro") == ["fedavg,FedProto", "fedavg,FedProx"]
     assert complete("CFLAG.") == ["CFLAG.joint"]
+
+
+def test_the_help_of_run_names_every_transport():
+    assert sorted(recipe.transport_kinds()) == PLACES.split(", ")
 
 
 def test_version_and_help():

@@ -19,7 +19,7 @@ FORMS = "CFLAG.joint", "SHED.fast"
 
 
 def complete(begun: str) -> list[str]:
-    """Lists of methods that go on from the text so far; the names are read, for to import them takes seconds."""
+    """Lists of methods that begin with this text. The names are read from a file, because importing takes seconds."""
     before, comma, last = begun.rpartition(",")
     tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
     found = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
