@@ -41,7 +41,9 @@ def frames(count: int = 2) -> dict[str, Any]:
     return dict([*sites(patients()).items()][:count])
 
 
-def deployed(folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, **run: str) -> list[Any]:
+def deployed(
+    folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, names: Any = NAMES, **run: str
+) -> list[Any]:
     path, own = folder / "recipe.toml", folder / "own.toml"
     path.write_text(text, encoding="utf-8")
     own.write_text(theirs or text, encoding="utf-8")
@@ -50,7 +52,7 @@ def deployed(folder: Path, text: str = RECIPE, count: int = 2, theirs: str | Non
     config = {"clients": count, "save": str(folder / "study"), "timeout": 5, **run}
     apps = [study_client_app(own, data) for _ in range(count)]
     grid = Bench(apps, config, memory=str(folder / "memory"), name="Bern")
-    named = {100 + k: name for k, name in enumerate(NAMES)}
+    named = {100 + k: name for k, name in enumerate(names)}
     push = grid.push_messages
 
     def by_name(messages: Any) -> list[str]:
@@ -118,3 +120,12 @@ def test_a_recipe_of_a_study() -> None:
     with pytest.raises(md.RecipeError, match=r"there is no \[\[study\]\]"):
         recipe.loads("[rules]\nrows = 3").analyses()
     assert json.dumps(r.tables)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("Bern", "Bern"), "clients 0 and 1 are both called 'Bern'"), (("Bern", "a\x1b[2J"), "client 1")],
+)
+def test_sites_have_names_of_their_own_that_can_be_printed(tmp_path: Path, names: Any, said: str) -> None:
+    with pytest.raises(md.MedleyError, match=said):
+        deployed(tmp_path, names=names)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clients.host import ClientHost
-from ..contract import RecipeError, WireError
+from ..contract import BadData, RecipeError, WireError
 from ..recipe import Recipe
 from ..statistics.site import Site
 from ..statistics.study import Shape, Sites, Study
-from ..storage.atomic import replacing
+from ..storage.atomic import write
 from . import flwr_api, node
 from .agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
 from .checked_json import Words
@@ -84,15 +84,18 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         analyses = r.analyses()
         terms, messenger = Terms.of(r, analyses[0]), Messenger(grid, float(context.run_config.get("timeout", 600)))
         accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
-        names = [str(_agreed(i, account, terms, False).get("name")) for i, account in accounts.items()]
+        names = dict[str, int]()
+        for i, account in accounts.items():
+            name = Words(f"client {i}'s account", _agreed(i, account, terms, False)).text("name")
+            if (other := names.setdefault(name, i)) != i:
+                raise BadData(f"clients {other} and {i} are both called {name!r}: give each node a name of its own")
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
         study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
         found = [study.run(analysis) for analysis in analyses]
         folder = Path(str(context.run_config.get("save") or f"medley-runs/{context.run_id}")).resolve()
         private(folder)
         for k, result in enumerate(found, 1):
-            with replacing(folder / f"{k}.txt") as tmp:
-                tmp.write_text(result.summary() + "\n", encoding="utf-8")
+            write(folder / f"{k}.txt", result.summary() + "\n", own=True)
         done(found)
 
     return flwr_api.server_app(main)
