@@ -1,4 +1,4 @@
-"""The server's share of a round: FedAvg's, SCAFFOLD's, FedDyn's and FedNorton's rounds in parts.
+"""The server's share of a round: FedAvg's, SCAFFOLD's, FedDyn's, FedECADO's and FedNorton's rounds in parts.
 
     python benchmarks/server.py [--jobs mlp:10 cnn:10] [--repeats 7]
 
@@ -30,6 +30,7 @@ METHODS = {
     "FedAvg": md.FedAvg(),
     "SCAFFOLD": md.SCAFFOLD(),
     "FedDyn": md.FedDyn(),
+    "FedECADO": md.FedECADO(),
     "FedNorton, flows at server": md.FedNorton(flows="server"),
     "FedNorton, flows at clients": md.FedNorton(flows="client"),
 }

@@ -20,7 +20,7 @@ of a past task, and each task's outputs are distilled apart. Clients get the tea
 have the old model, and run it on rows that are cropped and mirrored anew each time. Means are weighed by p̃_i; there
 they are plain.
 
-**Checkedagainst**: the authors' code, which makes rows otherwise in these points. Its generator is trained by a
+**Checked against**: the authors' code, which makes rows otherwise in these points. Its generator is trained by a
 meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5, here by plain Adam with β₁ = 0.9
 from its first weights at every task. Its student is trained by SGD at lr 0.2, momentum 0.9, weight decay 1e-4 and a
 cosine schedule, for 400 steps on each batch of rows, here by Adam at 1e-3 for ``steps``. It begins after 20 batches,
