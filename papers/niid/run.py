@@ -3,10 +3,10 @@
     python papers/niid/run.py fashion-2 mnist-1 --jobs 2
     python papers/niid/run.py --table
 
-The network has two convolutions of 6 and 16 channels; that of fashion-2-mlp is ours, a layer of 64. NIID-Bench (Li, Diao, Chen & He, ICDE 2022) runs 50 rounds of 10
-clients that all take part, or 500 of 100 clients, of whom a tenth does. The accuracy on all test rows is a line of
-results/ at once. A run that was stopped or killed goes on from its checkpoint, to the same bits. Data sets are looked
-for in $MEDLEY_DATA.
+The network has two convolutions of 6 and 16 channels; that of fashion-2-mlp is ours. NIID-Bench (Li, Diao, Chen & He,
+ICDE 2022) runs 50 rounds of 10 clients that all take part, or 500 of 100 clients, of whom a tenth does. The accuracy on
+all test rows is a line of results/ at once. A run that was stopped or killed goes on from its checkpoint, to the same
+bits. Data sets are looked for in $MEDLEY_DATA.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ def digits(participation: float | None = None) -> md.Federation:
 def test_the_network_has_the_published_size(niid: Any) -> None:
     assert sum(p.numel() for p in niid.network().parameters()) == 44_426
     assert sum(p.numel() for p in niid.network(32, 3).parameters()) == 62_006
+    assert sum(p.numel() for p in niid.CELLS["fashion-2-mlp"].network().parameters()) == 50_890
 
 
 def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
