@@ -106,6 +106,7 @@ def test_help_shows_the_card_and_a_line_a_setting(method: type[Algorithm[Any, An
     doc = inspect.getdoc(method) or ""
     for section in ("Reference", "Needs", "One round sends", "Departures", "Missing replies", "Example"):
         assert doc.count(f"**{section}**") == 1, section
+    assert doc.count("**Checked") == doc.count("**Checked against**") <= 1
     own = inspect.getdoc(inspect.getmodule(method)) or ""
     assert all(paragraph in doc for paragraph in own.split("\n\n"))
     if len(describe(method)) >= 3:
