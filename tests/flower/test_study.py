@@ -80,6 +80,14 @@ def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == here.summary() + "\n"
 
 
+def test_own_fits_of_nodes_are_those_here_to_the_bit(tmp_path: Path) -> None:
+    (found,) = deployed(tmp_path, '[[study]]\nkind = "meta"\nformula = "months ~ age + C(sex)"\nevent = "event"\n')
+    here = Study(frames()).meta("months ~ age + C(sex)", event="event")
+    assert found.own.equals(here.own)
+    assert found.pools == here.pools
+    assert (tmp_path / "study" / "1.txt").read_text(encoding="utf-8") == here.summary() + "\n"
+
+
 def test_secure_sums_on_nodes(tmp_path: Path) -> None:
     secure = "\n[secure]\nbits = 64\nbound = 1.1e12\n"
     fit = deployed(tmp_path, RECIPE + secure)[1]

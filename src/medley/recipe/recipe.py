@@ -149,7 +149,10 @@ class Recipe:
         ]
         if not there:
             raise RecipeError(f"{self.source}: there is no [[study]]", "study")
-        return [self._build.kind(f"study.{k}", table, ANALYSES, inner={}) for k, table in enumerate(there)]
+        made = [self._build.kind(f"study.{k}", table, ANALYSES, inner={}) for k, table in enumerate(there)]
+        if "secure" in self.tables and (said := next((a.alone for a in made if a.alone), "")):
+            raise RecipeError(f"{self.source}: {said}", "secure")
+        return made
 
     def complete(self) -> tuple[str, ...]:
         """Columns without which a row is left out of a study: ``complete`` of the first of [[study]]."""

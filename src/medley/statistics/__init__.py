@@ -3,6 +3,8 @@
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
+from .meta import Meta as Meta
+from .meta import MetaFit as MetaFit
 from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
@@ -10,4 +12,16 @@ from .survival import Cox as Cox
 from .survival import KaplanMeier as KaplanMeier
 from .tables import Description as Description
 
-__all__ = ["GLM", "Cox", "Describe", "Description", "GLMFit", "KaplanMeier", "Rules", "Study", "Withheld"]
+__all__ = [
+    "GLM",
+    "Cox",
+    "Describe",
+    "Description",
+    "GLMFit",
+    "KaplanMeier",
+    "Meta",
+    "MetaFit",
+    "Rules",
+    "Study",
+    "Withheld",
+]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -43,6 +44,10 @@ Json = UInt8[Tensor, " b"]
 """Plain values as bytes of JSON."""
 
 
+Ask = Callable[[Any, Message], Any]
+"""A client's method and a message -> the sum of the replies: of all sites, or of one by itself."""
+
+
 def packed(values: Any) -> Tensor:
     """Plain values as bytes."""
     return torch.frombuffer(bytearray(json.dumps(values, sort_keys=True).encode()), dtype=torch.uint8)
@@ -73,6 +78,9 @@ class Report:
 
 class Analysis(Algorithm[Report]):
     """Base of the analyses: one round on typed messages, whose server reads sums only."""
+
+    alone: ClassVar[str] = ""
+    """Why it cannot be under secure sums; empty for one that can."""
 
     def start(self, x: Vec) -> Report:
         """Nothing is found yet."""

@@ -15,6 +15,7 @@ the negative binomial, whose α is fitted along, from the observed one, as in st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,19 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
-from .analysis import (
-    Analysis,
-    Report,
-    lower,
-    packed,
-    site_of,
-    tensor,
-    unpacked,
-    upper,
-)  # fmt: skip  # isort: skip
+from .analysis import Analysis, Ask, Report, lower, packed, site_of, tensor, unpacked, upper
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
 from .formulas import design, needed, parsed, within
-from .scoring import Curve, Descent, Point, dependent, separation
+from .scoring import Curve, Descent, Fitted, Point, Unfit, dependent, separation
 from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
@@ -136,29 +128,32 @@ class GLM(Analysis):
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
-        n, names = int(rows[:, 0].sum()), design_names(self.text, levels)
+        s.found = self.fitted(partial(self.summed, clients), levels, int(rows[:, 0].sum()), len(rows)), rows
+
+    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories."""
+        names = design_names(self.text, levels)
         if not names:
             raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
-            raise BadData(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
+            raise Unfit(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n}
         nothing = tensor([])
-        first = Point(b=nothing, bread=nothing, mean=0.0, alpha=self.alpha or 1e-6, **point)
-        begun = self.summed(clients, self.begin, first)
+        begun = ask(self.begin, Point(b=nothing, bread=nothing, mean=0.0, alpha=self.alpha or 1e-6, **point))
         x, H, (weight, total) = begun.x.numpy(), lower(begun.H), begun.sums.tolist()
         self._refuse(names, x, H)
-        if abs(total) < 1e-9 or (self.family == "binomial" and abs(weight - total) < 1e-9):
-            raise BadData(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
-        ask = lambda at: self.summed(clients, self.score, at)
-        size = np.sqrt(x[1] / n)
-        descent = Descent(self, ask, len(clients.ids), names, {**point, "mean": total / weight}, size)
-        s.found = descent.fit(np.linalg.solve(H, x[4])), rows
+        if (abs(total) < 1e-9 and self.family != "gaussian") or (
+            self.family == "binomial" and abs(weight - total) < 1e-9
+        ):
+            raise Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
+        size, point["mean"] = np.sqrt(x[1] / n), total / weight
+        return Descent(self, partial(ask, self.score), sites, names, point, size).fit(np.linalg.solve(H, x[4]))
 
     def _refuse(self, names: list[str], x: np.ndarray, H: np.ndarray) -> None:
-        """Raise BadData, naming the column, for one that the others make up, and Stalled for one with one outcome."""
+        """Raise Unfit, naming the column, for one that the others make up, and Stalled for one with one outcome."""
         if found := dependent(H):
             what = f"a combination of {', '.join(names[k] for k in found[1])}" if found[1] else "0 in each row"
-            raise BadData(f"collinear: {names[found[0]]} is {what} over all sites; leave one of them out")
+            raise Unfit(f"collinear: {names[found[0]]} is {what} over all sites; leave one of them out")
         for name, (total, _, rest, events, _) in zip(names, x.T, strict=True):
             indicator = self._counts and abs(rest) < 1e-6 and total > 0.5 and name != "Intercept"
             said = "none" if abs(events) < 1e-6 else "each" if abs(events - total) < 1e-6 else ""

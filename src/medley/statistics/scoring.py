@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Diverged, Message, Stalled, TooFewReplies
+from ..contract import BadData, Diverged, Message, Stalled, TooFewReplies
 from .analysis import Json, lower, tensor, upper
 from .families import LINKS, llf
 
@@ -20,6 +20,10 @@ STEPS = {"negative_binomial": 50}
 
 ALIKE = 1e-9
 """1 − R² of a column in the columns before it, below which it is one of their combinations."""
+
+
+class Unfit(BadData):
+    """Rows to which a model cannot be fitted, as their columns make up one another."""
 
 
 class Point(Message):

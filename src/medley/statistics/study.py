@@ -26,12 +26,15 @@ from .analysis import Analysis
 from .describe import Describe
 from .fit import Cost, GLMFit
 from .glm import GLM
+from .meta import Meta, MetaFit
 from .rules import Rules
 from .site import Site
 from .survival import Cox, CoxFit, Curves, KaplanMeier
 from .tables import Description
 
-RESULTS: dict[type[Analysis], Any] = {GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves}
+RESULTS: dict[type[Analysis], Any] = {
+    GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
+}  # fmt: skip
 """The result of each analysis."""
 
 
@@ -113,6 +116,8 @@ class Study:
 
     def run(self, analysis: Analysis) -> Any:
         """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on."""
+        if self.secure is not None and analysis.alone:
+            raise RecipeError(analysis.alone, "secure")
         host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with contextlib.closing((self.transport or Local()).open(host)) as connection:
@@ -167,3 +172,8 @@ class Study:
         """Kaplan-Meier's curves on a grid of times, by group, with the log-rank test; see `KaplanMeier`."""
         curves: Curves = self.run(KaplanMeier(time, event, unit, until, **how))
         return curves
+
+    def meta(self, formula: str, family: str = "gaussian", **how: Any) -> MetaFit:
+        """Fit one formula at each site by itself, and combine coefficients by fixed and random effects; see `Meta`."""
+        fit: MetaFit = self.run(Meta(formula, cast(Any, family), **how))
+        return fit

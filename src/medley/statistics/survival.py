@@ -9,13 +9,14 @@ site. Curves are on a grid of times; a site rounds times up until each step has 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from ..contract import BadData, Client, Cohort, on_client, positive
-from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked, upper
+from .analysis import Analysis, Ask, Moments, Report, packed, site_of, tensor, unpacked, upper
 from .describe import Asked, curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost, Test
@@ -58,10 +59,15 @@ class Cox(Analysis):
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and step from β = 0 until the score is 0."""
         levels, rows = self.agreed(clients)
-        names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
-        point = {"terms": packed(levels), "rows": int(rows[:, 0].sum()), "mean": 0.0}
-        ask = lambda at: self.summed(clients, self.score, at)
-        s.found = Descent(self, ask, len(rows), names, point, np.ones(len(names))).fit(np.zeros(len(names))), rows
+        s.found = self.fitted(functools.partial(self.summed, clients), levels, int(rows[:, 0].sum()), len(rows)), rows
+
+    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories."""
+        names, point = design_names(self.formula, levels), {"terms": packed(levels), "rows": n, "mean": 0.0}
+        names = [name for name in names if name != "Intercept"]
+        return Descent(self, functools.partial(ask, self.score), sites, names, point, np.ones(p := len(names))).fit(
+            np.zeros(p)
+        )
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:

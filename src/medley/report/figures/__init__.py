@@ -5,6 +5,7 @@ A figure stands alone, and takes a page's colours where it stands in one. The co
 """
 
 from .axes import Axis
+from .forest import forest
 from .heatmaps import heat
 from .histograms import histogram
 from .intervals import interval
@@ -15,6 +16,6 @@ from .strips import Dots, strip
 from .svg import Markup
 
 __all__ = [
-    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "heat", "histogram", "interval", "lines", "mark", "partition",
-    "strip", "swatch",
+    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "forest", "heat", "histogram", "interval", "lines", "mark",
+    "partition", "strip", "swatch",
 ]  # fmt: skip

@@ -1,0 +1,46 @@
+"""A forest plot: the estimates of a meta-analysis with their intervals."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from .axes import Axis, frame, span
+from .palette import colour
+from .svg import CHAR, Box, Markup, figure, rule, short, text
+
+WIDTH, ROW = 560, 22
+"""Width of a figure, and height of a line of it, in px."""
+
+
+def forest(table: Any, *, title: str, null: float = 0.0, xlabel: str = "") -> Markup:
+    """A forest plot: a square for each site, as large as its weight, and a diamond for each combined estimate.
+
+    Args:
+        table: a frame with a line for each, by name: ``estimate``, ``lower``, ``upper``, and ``weight``, the share of a
+            site, NaN for combined ones; `medley.statistics.MetaFit.table` makes it
+        null: the value of no effect, at which a rule stands; default 0; give 1 for odds and hazard ratios
+    """
+    names, values = [str(v) for v in table.index], table[["estimate", "lower", "upper"]].to_numpy(dtype=float)
+    shares = table["weight"].to_numpy(dtype=float)
+    left, height = 30 + CHAR * max(len(short(n)) for n in names), ROW * len(names)
+    box = Box(left, 8, WIDTH - 150, 8 + height)
+    ends = values[np.isfinite(values)]
+    X = Axis(*span(np.append(ends, null), "number"), box.left, box.right)
+    parts = [frame(X, None, box, xlabel, ""), rule(float(X(null)), box.top, float(X(null)), box.bottom, 0.6)]
+    for k, (name, (mid, low, high), share) in enumerate(zip(names, values, shares, strict=True)):
+        y, whole = box.top + ROW * (k + 0.5), math.isnan(share)
+        a, x, b = (float(np.clip(X(v), box.left, box.right)) for v in (low, mid, high))
+        said = f"{mid:.2f} [{low:.2f}, {high:.2f}]" + ("" if whole else f"  {share:.0%}")
+        r = 6.0 if whole else 2 + 8 * math.sqrt(share)
+        shape = f"M{a:.1f},{y:.1f}L{x:.1f},{y - r:.1f}L{b:.1f},{y:.1f}L{x:.1f},{y + r:.1f}Z"
+        if not whole:
+            parts.append(rule(a, y, b, y, 0.8))
+            shape = f"M{x - r:.1f},{y - r:.1f}h{2 * r:.1f}v{2 * r:.1f}h{-2 * r:.1f}Z"
+        parts.append(f'<path d="{shape}" style="fill:{colour(1 if whole else 0)}"><title>{escape(name)}</title></path>')
+        parts.append(text(box.left - 8, y + 4, short(name), "end", strong=whole))
+        parts.append(text(box.right + 10, y + 4, said.replace("-", "−"), strong=whole))
+    return figure(WIDTH, box.bottom + 40, title, f"A forest plot of {len(names)} estimates.", "".join(parts))

@@ -1,0 +1,236 @@
+"""Meta: a meta-analysis, of each site's own fit of one formula, by fixed and by random effects.
+
+**Reference**: Viechtbauer, "Bias and Efficiency of Meta-Analytic Variance Estimators in the Random-Effects Model",
+J. Educ. Behav. Stat. 30, 2005, for REML; Higgins & Thompson, Statistics in Medicine 21, 2002, for I²; Hartung & Knapp,
+Statistics in Medicine 20, 2001.
+
+**One round sends** (floats per site, p parameters): the categories, as `GLM`; then (2p + 2) · sites.
+
+**Departures**: none; coefficients are combined one by one. A site in which a category does not occur has no coefficient
+for it, and one without a base category has no fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
+from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
+from .fit import Coefficients, Cost
+from .formulas import in_sequence, needed, texts
+from .glm import GLM, FamilyName, design_names
+from .rules import Withheld
+from .scoring import Unfit
+from .survival import Cox
+
+LEFT_OUT = ("", "its rules withhold a fit of its own", "no fit of its own: separated, collinear, or without a base")
+"""Why a site is not in a meta-analysis, by the state that it tells."""
+
+
+class Shared(Message):
+    """Down: the number of sites, and all sites' categories as bytes of JSON."""
+
+    sites: int
+    terms: Tensor
+
+
+class Own(Message):
+    """Up, by site: coefficients and standard errors, 0 where there are none [s, p, 2]; rows, and a state [s, 2]."""
+
+    told: Float[Tensor, "s p 2"]
+    rows: Float[Tensor, "s 2"]
+
+
+@dataclass(frozen=True)
+class Meta(Analysis):
+    """A meta-analysis.
+
+    Attributes:
+        formula: "died ~ age + C(sex)"; with ``event``, the time and what explains it
+        family, link, offset, exposure, weights, where, alpha: see `GLM`
+        cov: the covariance of a site's coefficients: of the model, or a sandwich
+        event: the column of events, for Cox's model; empty for a generalised linear one
+        ties: "efron" or "breslow", of Cox's model
+    """
+
+    formula: str
+    family: FamilyName = "gaussian"
+    link: Literal["", "identity", "log", "logit", "inverse"] = ""
+    offset: str = ""
+    exposure: str = ""
+    weights: str = ""
+    where: str = ""
+    cov: Literal["model", "HC0", "HC1", "HC3"] = "model"
+    alpha: Annotated[float, positive] | None = None
+    event: str = ""
+    ties: Literal["efron", "breslow"] = "efron"
+
+    alone: ClassVar[str] = "a meta-analysis shows each site's own fit, and secure sums hide it: leave one of both out"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.own
+
+    @property
+    def own(self) -> GLM | Cox:
+        """The analysis that a site does by itself."""
+        if self.event:
+            return Cox(self.formula, self.event, self.where, self.ties)
+        how = {k: getattr(self, k) for k in ("link", "offset", "exposure", "weights", "where", "cov", "alpha")}
+        return GLM(self.formula, self.family, **how)
+
+    @property
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Analysis.reads`."""
+        return self.own.reads
+
+    def round(self, s: Report, clients: Cohort) -> None:
+        """Agree on categories, and read each site's own fit."""
+        levels, _ = self.agreed(clients)
+        up = self.summed(clients, self.fit_alone, Shared(len(clients.ids), packed(levels)))
+        s.found = self._names(levels), up.told.numpy(), np.rint(up.rows.numpy()).astype(int)
+
+    def _names(self, levels: dict[str, list[str]]) -> list[str]:
+        names = design_names(self.formula, levels)
+        return [name for name in names if not self.event or name != "Intercept"]
+
+    @on_client
+    def fit_alone(self, me: Client[Any], got: Shared) -> Own:
+        """The site's own fit, as the model of one site."""
+        site, levels, model = site_of(me), unpacked(got.terms), self.own
+        names = self._names(levels)
+        told, rows = np.zeros((got.sites, len(names), 2)), np.zeros((got.sites, 2))
+        try:
+            used, _ = site.rows(self.reads[0], self.where)
+            there = {c: {*texts(site.frame[used], c)} for c in levels}
+            mine = {c: in_sequence([v for v in levels[c] if v in there[c]]) for c in levels}
+            if any(mine[c][0] != levels[c][0] for c in levels):
+                raise Unfit("no base")
+            fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
+            at, p = [names.index(name) for name in fitted.names], len(fitted.names)
+            told[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
+            rows[me.id] = used.sum(), 0
+        except Withheld:
+            rows[me.id] = 0, 1
+        except (Unfit, Stalled, Diverged, RecipeError, np.linalg.LinAlgError):
+            rows[me.id] = 0, 2
+        return Own(tensor(told), tensor(rows))
+
+
+class Pool(NamedTuple):
+    """Estimates of one quantity, combined: by fixed effects, and by random ones of variance τ²."""
+
+    k: int
+    fixed: float
+    fixed_se: float
+    random: float
+    random_se: float
+    knapp_se: float
+    tau2: float
+    Q: float
+
+
+def pool(y: np.ndarray, se: np.ndarray) -> Pool:
+    """Combine estimates y [k] with standard errors [k]; τ² by REML, and Hartung and Knapp's error, too."""
+    from scipy.optimize import brentq
+
+    v, tau2 = se**2, 0.0
+
+    def at(t: float) -> tuple[np.ndarray, float, float]:
+        """Weights, mean and twice the slope of the restricted likelihood at τ² = t."""
+        w = 1 / (v + t)
+        mean = float(w @ y / w.sum())
+        return w, mean, float(w**2 @ (y - mean) ** 2 - w.sum() + w @ w / w.sum())
+
+    if at(0.0)[2] > 0:
+        high = float(np.var(y))
+        while at(high)[2] > 0:
+            high *= 2
+        tau2 = float(brentq(lambda t: at(t)[2], 0.0, high, xtol=1e-15 * high, rtol=1e-14))
+    (w, fixed, _), (u, random, _) = at(0.0), at(tau2)
+    k, knapp = len(y), float("nan")
+    if k > 1:
+        knapp = float(np.sqrt(u @ (y - random) ** 2 / ((k - 1) * u.sum())))
+    return Pool(k, fixed, w.sum() ** -0.5, random, u.sum() ** -0.5, knapp, tau2, float(w @ (y - fixed) ** 2))
+
+
+class MetaFit:
+    """A meta-analysis' results.
+
+    Attributes:
+        meta, sites, cost: the analysis, the sites' names, and its exchanges and bytes
+        own: each site's coefficients, a frame of sites by names; NaN where it has none
+        own_se: their standard errors
+        rows: the rows of each site's fit
+        left_out: the sites that are not in it, with the reason
+        fixed, random: combined coefficients, with ``params``, ``bse``, ``conf_int()`` and ``frame(exp=True)``
+    """
+
+    def __init__(self, meta: Meta, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
+        pandas, (names, told, rows) = needed("pandas"), found
+        self.meta, self.sites, self.cost = meta, sites, cost
+        self.rows = pandas.Series(rows[:, 0], index=[*sites], name="rows")
+        self.left_out = {name: LEFT_OUT[state] for name, state in zip(sites, rows[:, 1], strict=True) if state}
+        told = np.where((told[:, :, 1:] > 0) & (rows[:, None, 1:] == 0), told, np.nan)
+        self.own, self.own_se = (pandas.DataFrame(told[:, :, k], [*sites], names) for k in (0, 1))
+        there = [~np.isnan(told[:, j, 1]) for j in range(len(names))]
+        if not any(t.any() for t in there):
+            said = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
+            raise Unfit(f"meta: no site has a fit of its own ({said})")
+        kept = [j for j, t in enumerate(there) if t.any()]
+        self.pools = {names[j]: pool(*told[there[j], j].T) for j in kept}
+        self.fixed, self.random = (
+            Coefficients([*self.pools], self._each(kind), np.diag(self._each(f"{kind}_se") ** 2))
+            for kind in ("fixed", "random")
+        )
+
+    def _each(self, key: str) -> np.ndarray:
+        return np.array([getattr(p, key) for p in self.pools.values()], dtype=float)
+
+    @property
+    def heterogeneity(self) -> Any:
+        """Cochran's Q with its p-value, I² from 0 to 1, and τ², by coefficient."""
+        from scipy.stats import chi2
+
+        Q, df = self._each("Q"), self._each("k") - 1
+        share = np.where(df < Q, 1 - df / np.maximum(Q, 1e-300), 0.0)
+        columns = {"sites": df + 1, "Q": Q, "df": df, "p": chi2.sf(Q, df), "I2": share, "tau2": self._each("tau2")}
+        return needed("pandas").DataFrame(columns, [*self.pools]).astype({"sites": int, "df": int})
+
+    def table(self, name: str, pooled: Coefficients | None = None, exp: bool = False, alpha: float = 0.05) -> Any:
+        """One coefficient as a forest plot has it: by site, by fixed and random effects, and of the ``pooled`` fit.
+
+        Columns are estimate, lower and upper end of its interval, and a site's weight in the random effects. Hartung
+        and Knapp's interval is by Student's t with k − 1 degrees of freedom. ``exp`` gives e to the power of all.
+        Raises RecipeError for a name that no coefficient has.
+        """
+        from scipy.stats import norm, t
+
+        if name not in self.pools:
+            raise RecipeError.unknown(name, self.pools, "meta.table()")
+        p, y, se = self.pools[name], self.own[name].dropna(), self.own_se[name].dropna()
+        share, z = 1 / (se**2 + p.tau2), norm.isf(alpha / 2)
+        lines = {s: (y[s], z * se[s], share[s] / share.sum()) for s in y.index}
+        lines["fixed effects"] = p.fixed, z * p.fixed_se, np.nan
+        lines["random effects"] = p.random, z * p.random_se, np.nan
+        if p.k > 1:
+            lines["Hartung-Knapp"] = p.random, t.isf(alpha / 2, p.k - 1) * p.knapp_se, np.nan
+        if pooled is not None:
+            lines["all rows together"] = pooled.params[name], z * pooled.bse[name], np.nan
+        made: Sequence[Any] = [
+            (f(b), f(b - half), f(b + half), w) for b, half, w in lines.values() for f in [np.exp if exp else float]
+        ]
+        return needed("pandas").DataFrame(made, [*lines], columns=["estimate", "lower", "upper", "weight"])
+
+    def summary(self) -> str:
+        """Combined coefficients by random effects, and how far the sites differ, as text."""
+        figures = self.random.frame().join(self.heterogeneity)
+        said = [f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by REML"]
+        said += [figures.to_string(float_format=lambda v: f"{v:.4f}")]
+        return "\n".join(said + [f"left out: {name}: {why}" for name, why in self.left_out.items()])
