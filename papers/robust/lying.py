@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 import medley as md
-from medley.report.document import Block, Code, Document, Figure, Figures, Heading, Legend, Table, Text
+from medley.report import document
 from medley.report.figures import DARK, LIGHT, Line, Markup, lines
 from medley.report.numbers import final, usable
 from medley.report.sections.comparison import plural
@@ -231,20 +231,29 @@ def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str |
     """
     slots = {m: k for k, m in enumerate(methods(of))}
     at = [f"{100 * s:.0f} %" for s in shares(of)]
-    sections: list[tuple[str, Sequence[Block]]] = [
-        ("Where each breaks", [Legend(slots), Table(["", "no liars", *attacks(of)], _summary(of), explained(of))])
+    sections: list[tuple[str, Sequence[Markup]]] = [
+        (
+            "Where each breaks",
+            [document.legend(slots), document.table(["", "no liars", *attacks(of)], _summary(of), explained(of))],
+        )
     ]
     for kind in attacks(of):
         both = ("accuracy", "success") if _measured(of, kind) else ("accuracy",)
-        blocks: list[Block] = [Figures([Figure(figure(of, kind, what, legend=False)) for what in both], "two")]
+        drawn = [document.figure(figure(of, kind, what, legend=False)) for what in both]
+        blocks = [document.figures(drawn, "two")]
         for what in both:
             label = "accuracy" if what == "accuracy" else "attack success"
             note = f"Mean {label} over seeds, in per cent."
-            blocks += [Heading(label.capitalize()), Table(["liars", *at], _rows(of, kind, what), note)]
+            blocks += [
+                document.heading(label.capitalize()),
+                document.table(["liars", *at], _rows(of, kind, what), note),
+            ]
         sections.append((kind.capitalize() if kind not in ("alie", "ipm") else kind.upper(), blocks))
-    sections.append(("Made with", [Code(command)] if command else []))
-    lede = Text(f"{len(of)} runs: {len(slots)} methods, {len(attacks(of))} attacks, shares of liars {', '.join(at)}.")
-    return Document(title, [lede], sections, tuple(slots.values())).html()
+    sections.append(("Made with", [document.code(command)] if command else []))
+    lede = document.text(
+        f"{len(of)} runs: {len(slots)} methods, {len(attacks(of))} attacks, shares of liars {', '.join(at)}."
+    )
+    return document.page(title, [lede], sections, tuple(slots.values()))
 
 
 def picture(of: Sequence[Point]) -> str:

@@ -18,26 +18,28 @@ from medley.runtime import memory
 from medley.server.options import RunOptions
 
 
-def images(n: int = 600, rule: float | None = 0.5, batch: int = 16, epochs: int = 3) -> md.Federation:
+def images(
+    n: int = 600, rule: float | None = 0.5, batch: int = 16, epochs: int = 3, pace: md.scenarios.Pace | None = None
+) -> md.Federation:
     g = torch.Generator().manual_seed(0)
     y = torch.arange(n) % 10
     data = md.datasets.Dataset(torch.randn(n, 1, 14, 14, generator=g), y, torch.randn(50, 1, 14, 14), y[:50], 10)
     network = md.problems.Network(cnn((1, 14, 14), 10, channels=[8, 16], hidden=32))
-    pace = md.scenarios.Pace(lr=0.01, epochs=epochs, batch=batch)
+    pace = pace or md.scenarios.Pace(lr=0.01, epochs=epochs, batch=batch)
     return md.Federation(network, data=data, partition=md.scenarios.IID(6), pace=pace, participation=rule)
 
 
 @pytest.mark.parametrize(
     ("pace", "rows"),
     [
-        ({"epochs": 3, "batch": 32}, (12, 300)),
-        ({"epochs": 3, "batch": 32, "drop_last": True}, (9, 288)),
-        ({"steps": 7, "batch": 32}, (7, 224)),
-        ({"steps": 7, "batch": 256}, (7, 700)),
-        ({"epochs": 2, "batch": None}, (2, 200)),
+        ({"epochs": 3, "batch": 32}, 300),
+        ({"epochs": 3, "batch": 32, "drop_last": True}, 288),
+        ({"steps": 7, "batch": 32}, 224),
+        ({"steps": 7, "batch": 256}, 700),
+        ({"epochs": 2, "batch": None}, 200),
     ],
 )
-def test_steps_and_rows_of_a_client_with_100(pace: dict[str, int], rows: tuple[int, int]) -> None:
+def test_rows_in_the_local_steps_of_a_client_with_100(pace: dict[str, int], rows: int) -> None:
     assert local(md.scenarios.Pace(**pace).of(0, 0, 1), 100) == rows
 
 
@@ -89,13 +91,14 @@ def test_a_recurrent_layers_operations_are_counted() -> None:
 
 
 def test_a_trial_asks_whole_cohorts_of_few_rows() -> None:
-    fed = images()
-    draw = fed.draw(0)
-    trial = tried(md.FedAvg(), fed, RunOptions(), Small(draw))
-    assert len(trial.rounds) == ROUNDS
-    assert [sorted(r.sizes.values()) for r in trial.rounds] == [[2, 32, 32], [2, 32, 32], [2, 2, 2]]
-    assert all(tuple(r.sizes) == draw.cohort(1) for r in trial.rounds)
-    assert len(trial.result.history) == 1 + ROUNDS
+    for pace, passes in (({"epochs": 3}, 3), ({"steps": 500}, 1)):
+        fed = images(pace=md.scenarios.Pace(lr=0.01, batch=16, **pace))
+        small = Small(fed.draw(0))
+        trial = tried(md.FedAvg(), fed, RunOptions(), small)
+        assert [sorted(small.sizes(t).values()) for t in (1, 2, 3)] == [[2, 32, 32], [2, 32, 32], [2, 2, 2]]
+        assert [small.cohort(t) for t in (1, 2, 3)] == [small.draw.cohort(1)] * 3
+        assert [(r.clients, r.rows) for r in trial.rounds] == [(3, 66 * passes), (3, 66 * passes), (3, 6 * passes)]
+        assert len(trial.result.history) == 1 + ROUNDS == 1 + len(trial.rounds)
 
 
 def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,24 +118,20 @@ def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < e.seconds < 10
 
 
-def rounds_of(a: float, c: float, other: float) -> list[TrialRound]:
-    out = []
-    for sizes, steps in (({0: 64, 1: 64, 2: 4}, 5), ({0: 4, 1: 4, 2: 4}, 3)):
-        spent = steps * a + c * sum(sizes.values())
-        out.append(TrialRound({"local steps": spent, "evaluation": 5.0}, spent + other + 5.0, sizes, steps, 0, 0))
-    return out
+def rounds_of(client: float, row: float) -> list[TrialRound]:
+    return [TrialRound(3 * client + rows * row, 3, rows, 0, 0) for rows in (132, 132, 12)]
 
 
-def test_seconds_are_fitted_by_step_and_row() -> None:
-    seconds = module._seconds(rounds_of(a=0.01, c=0.002, other=0.3))
-    assert seconds(10, 160, 5000, 1000) == pytest.approx(160 * 0.01 + 5000 * 0.002 + 10 * 0.1)
+def test_seconds_are_fitted_by_client_and_row() -> None:
+    assert module._fit(rounds_of(client=0.1, row=0.002)) == pytest.approx((0.1, 0.002))
 
 
 def test_a_noisy_fit_has_no_negative_part() -> None:
-    large, small = rounds_of(a=0.0, c=0.002, other=0.0)
-    for noise in (0.0, 1.0):  # below the line of both, and more time for fewer rows
-        small.parts["local steps"] = noise
-        assert module._fit("local steps", (large, 5), (small, 3)) == (0.0, pytest.approx(0.002))
+    *_, large, small = rounds_of(client=0.0, row=0.002)
+    slower = small._replace(wall=large.wall + 1)  # more time for fewer rows
+    assert module._fit([large, slower]) == (pytest.approx(slower.wall / 3), 0.0)
+    faster = small._replace(wall=0.0)
+    assert module._fit([large, faster]) == (0.0, pytest.approx(0.002))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from medley.report import Dots, Line, heat, histogram, lines, partition, strip
+from medley.report import Dots, Line, lines, partition, strip
 from medley.report.figures import DARK, LIGHT, Axis, mark
 from medley.report.text import with_units
 
@@ -139,10 +139,6 @@ def test_broken_runs_end_in_a_cross_and_do_not_set_the_scale() -> None:
         lines([Line("<&>", 9, np.array([1.0]), np.array([2.0]))], title="<&>"),
         strip([Dots("<&>", 0, [0.5, 0.7], [0.1]), Dots("none", 1, [])], title="<&>"),
         strip([], title="<&>"),
-        histogram(np.array([3, 3, 3]), title="<&>"),
-        histogram(np.array([], dtype=np.int64), title="<&>"),
-        histogram(np.array([0.1, 0.5]), title="<&>", x="number"),
-        heat(np.full((2, 2), np.nan), title="<&>", rows=["<", "&"]),
         partition(np.array([0, 0]), None, title="<&>"),
         partition(np.array([3, 2]), np.array([[3, 0], [0, 2]]), ["<", "&"], title="<&>"),
     ],
@@ -166,28 +162,6 @@ def test_partition_draws_areas_and_says_what_it_leaves_out() -> None:
     assert "100 of 1000 clients, 40 of 50 labels drawn, evenly sampled" in many
     assert many.count("<circle") == 4000
     assert "drawn" not in partition(np.full(100, 5), np.ones((100, 5), dtype=np.int64))
-
-
-def test_histogram_counts_every_value() -> None:
-    values = np.random.default_rng(0).binomial(8, 0.5, 500)
-    root = ET.fromstring(histogram(values, title="t"))
-    bars = next(g for g in root.iter(f"{SVG}g")).findall(f"{SVG}path")
-    tall = []
-    for bar in bars:
-        bottom, top = re.match(r"M[\d.-]+,([\d.]+)V([\d.]+)", bar.get("d", "")).groups()  # type: ignore[union-attr]
-        tall.append(float(bottom) - float(top))
-    edges = np.arange(values.min() - 0.5, values.max() + 1)
-    counts = np.histogram(values, edges)[0]
-    assert len(bars) == np.count_nonzero(counts)
-    np.testing.assert_allclose(np.array(tall) / max(tall), counts[counts > 0] / counts.max(), atol=0.005)
-
-
-@pytest.mark.shapes
-def test_heat_shades_by_value_and_leaves_blanks() -> None:
-    root = ET.fromstring(heat(np.array([[0.5, np.nan], [0.25, 1.0]]), title="t"))
-    shades = [float(r.get("style", "").split("fill-opacity:")[1]) for r in root.iter(f"{SVG}rect")]
-    assert shades == pytest.approx([0.27, 0.155, 0.5])
-    assert [t.text for t in root.iter(f"{SVG}text")].count("25.0") == 1
 
 
 def test_a_method_that_sends_a_thousand_times_as_much_does_not_squeeze_the_others() -> None:

@@ -194,7 +194,10 @@ def test_streams_show_their_matrices() -> None:
     summary = {"acc": 0.8, "fgt": 0.1, "learn": 0.88, "matrix": [[0.9], [0.7, 0.9]]}
     text = page([run("A", s, summary=summary) for s in range(2)])
     assert table_rows(section(text, "Results"))[0][1:4] == ["80.0 %", "88.0 %", "10.0 %"]
-    assert section(text, "Tasks").count("<rect") == 3
+    tasks = section(text, "Tasks")
+    assert table_rows(tasks) == [["after task 1", "90.0", "–"], ["after task 2", "70.0", "90.0"]]
+    shades = [float(s) for s in re.findall(r"color-mix\(in srgb,var\(--c0\) ([\d.]+)%", tasks)]
+    assert shades == pytest.approx([45.4, 36.2, 45.4], abs=0.1)
     assert "mean accuracy on the tasks so far" in section(text, "Tasks")
 
 

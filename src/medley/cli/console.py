@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -57,6 +58,27 @@ def show(thing: Any) -> None:
     Shown(width=None if sys.stdout.isatty() else 200, soft_wrap=isinstance(thing, str)).print(
         thing, highlight=False, markup=False
     )
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), title: str | None = None
+) -> Any:
+    """A `rich.table.Table`. Cells are plain texts, or `rich.text.Text`; columns named in ``right`` are set right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for k, name in enumerate(head):
+        out.add_column(name, justify="right" if name in right else "left", no_wrap=k == 0)
+    for row in rows:
+        out.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return out
+
+
+def pairs(title: str, values: Mapping[str, Any]) -> Any:
+    """A table with a row for each key; values that are no text are written as JSON."""
+    return table((title, ""), [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in values.items()])
 
 
 def say(text: str) -> None:

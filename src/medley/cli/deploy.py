@@ -7,12 +7,10 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
 from .arguments import Debug, Set
-from .console import DIVERGED, INTERRUPTED, REFUSED, say, show
+from .console import DIVERGED, INTERRUPTED, REFUSED, say, show, table
 
 
 def deploy_init(
@@ -111,8 +109,9 @@ def deploy_evaluate(
     result = Result.load(folder, model=False)
     there = {k for row in result.clients for k in row}
     heads = [k for k in ("rows", "loss", "test_rows", "test_loss", "accuracy") if k in there]
-    table = rich.table.Table("client", *heads, box=rich.box.SIMPLE_HEAD, pad_edge=False)
     rows = [(f"{row['client']:g}", row) for row in result.clients]
-    for name, row in (*rows, ("all", result.history[-1])):
-        table.add_row(name, *(f"{row[k]:.4g}" if k in row else "" for k in heads))
-    show(table)
+    figures = [
+        (name, *(f"{row[k]:.4g}" if k in row else "" for k in heads))
+        for name, row in (*rows, ("all", result.history[-1]))
+    ]
+    show(table(("client", *heads), figures))

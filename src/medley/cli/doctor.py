@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-import rich.box
-import rich.table
 import typer
-from rich.text import Text
 
 from . import installation
 from .arguments import Debug
-from .console import REFUSED, say, show
+from .console import REFUSED, pairs, say, show
 
 
 def doctor(debug: Debug = False) -> None:
@@ -22,10 +18,10 @@ def doctor(debug: Debug = False) -> None:
     from ..runtime.versions import OWN, is_installed
 
     wanted = (metadata.requires(OWN) if is_installed() else None) or []
-    show(_table("here", _here()))
-    show(_table("extras", installation.extras(wanted)))
+    show(pairs("here", _here()))
+    show(pairs("extras", installation.extras(wanted)))
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
-    show(_table("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
+    show(pairs("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
     lost = "Medley is not installed, it only lies on PYTHONPATH: what it needs is not known here; pip install it"
     if problems := [*([] if is_installed() else [lost]), *installation.problems(wanted)]:
         for problem in problems:
@@ -51,12 +47,3 @@ def _here() -> dict[str, Any]:
         rows["shared memory"] = f"{free:,.0f} MiB free in {installation.SHARED}"
     rows["tricks"] = "on" if tricks.ON else "off (MEDLEY_TRICKS=0)"
     return rows
-
-
-def _table(title: str, rows: Mapping[str, Any]) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    table.add_column("")
-    for key, value in rows.items():
-        table.add_row(key, Text(str(value)))
-    return table

@@ -6,18 +6,16 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 from rich.text import Text
 
 from .arguments import Base, Debug
 from .cards import STATUSES, bibtex, card, spelled, status
-from .console import show
+from .console import show, table
 
 if TYPE_CHECKING:
     from ..storage.result import Result
@@ -106,23 +104,9 @@ def list_all(
         return _one(*one[what.lower()])
     for kind, things in there.items():
         if what in (None, kind):
-            table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column(kind, no_wrap=True)
-            table.add_column("")
-            if kind == "datasets":
-                table.add_column("expected at")
-                table.add_column("here")
-            if kind == "methods":
-                table.add_column("status")
-                table.add_column("the server reads")
-            for name, thing in things.items():
-                more: tuple[str, ...] = ()
-                if kind == "datasets":
-                    more = _place(name)
-                elif kind == "methods":
-                    more = status(thing), _reads(thing)
-                table.add_row(name, Text(_sentence(thing, name)), *more)
-            show(table)
+            more = _MORE.get(kind, {})
+            rows = [(n, _sentence(t, n), *(said(n, t) for said in more.values())) for n, t in things.items()]
+            show(table((kind, "", *more), rows))
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
 
@@ -144,12 +128,10 @@ def _one(name: str, thing: Any) -> None:
     show(Text(f"{name}: {_sentence(thing, name)}"))
     if said := status(thing):
         show(Text(f"{name} is {said}: {STATUSES[said]}."))
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("setting", "value", "default", ""):
-        table.add_column(head)
-    for a in recipe.arguments(Attack if isinstance(thing, str) else thing):
-        table.add_row(a.name, Text(a.values), Text(a.default), Text(a.text))
-    show(table if table.row_count else "It has no settings.")
+    rows = [
+        (a.name, a.values, a.default, a.text) for a in recipe.arguments(Attack if isinstance(thing, str) else thing)
+    ]
+    show(table(("setting", "value", "default", ""), rows) if rows else "It has no settings.")
 
 
 def _reads(make: Any) -> str:
@@ -166,13 +148,25 @@ def _reads(make: Any) -> str:
     return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
 
 
-def _place(name: str) -> tuple[str, str]:
-    """The first file that a reader expects, and whether it is there; empty for readers without one of their own."""
+def _expected(name: str) -> str:
+    """The first file that a reader expects; empty for readers without one of their own."""
     from ..datasets import files
 
-    if name not in files.EXPECTED:
-        return "", ""
-    return files.EXPECTED[name], "yes" if files.there(name) else "no"
+    return files.EXPECTED.get(name, "")
+
+
+def _there(name: str) -> str:
+    """Whether that file is there."""
+    from ..datasets import files
+
+    return ("yes" if files.there(name) else "no") if name in files.EXPECTED else ""
+
+
+_MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
+    "datasets": {"expected at": lambda name, _: _expected(name), "here": lambda name, _: _there(name)},
+    "methods": {"status": lambda _, make: status(make), "the server reads": lambda _, make: _reads(make)},
+}
+"""Further columns of a list, by kind."""
 
 
 def cite(

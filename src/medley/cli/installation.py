@@ -7,8 +7,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from importlib import metadata
 from pathlib import Path
+
+from ..runtime.versions import found as version
 
 SHARED = Path("/dev/shm")
 """Where processes share their vectors on Linux."""
@@ -20,17 +21,9 @@ BACKSTAGE = ("dev", "docs", "hooks", "fuzz")
 """Extras of those who work on Medley."""
 
 
-def version(name: str) -> str:
-    """The version of a package that is installed, or ""."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[str, str]:
+def extras(wanted: Iterable[str], here: Callable[[str], str | None] = version) -> dict[str, str]:
     """The packages of each extra of these requirements with their versions here, or the command that installs them."""
-    rows: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, str | None]] = {}
     for line in wanted:
         name, _, extra = parts(line)
         if extra and extra not in BACKSTAGE and name != "medley-fl":
@@ -42,7 +35,7 @@ def extras(wanted: Iterable[str], here: Callable[[str], str] = version) -> dict[
     }
 
 
-def conflicts(wanted: Iterable[str], here: Callable[[str], str] = version) -> list[str]:
+def conflicts(wanted: Iterable[str], here: Callable[[str], str | None] = version) -> list[str]:
     """Requirements that what is installed does not meet, each with its remedy; the arguments are those of `extras`.
 
     A package of an extra may be missing.

@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 from rich.text import Text
 
 from .arguments import Base, Debug, Jobs, Methods, RecipeFile, Rounds, Seeds, Set, complete, names_in, seeds_in
-from .console import DIVERGED, INTERRUPTED, say, show
+from .console import DIVERGED, INTERRUPTED, say, show, table
 
 PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
 """Names that `--on` takes."""
@@ -221,14 +219,12 @@ def tune(
         show(f"saved in {chosen.save(save)}")
 
 
-def _grid_table(name: str, grid: Mapping[str, Any], record: Iterable[Mapping[str, Any]]) -> rich.table.Table:
+def _grid_table(name: str, grid: Mapping[str, Any], record: Iterable[Mapping[str, Any]]) -> Any:
     """A row for each point of the grid, with its score, its status and its note; the chosen one is bold."""
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, title=name, title_justify="left")
-    for key in (*grid, "score"):
-        table.add_column(key, justify="right")
-    table.add_column("")
+    rows = []
     for row in record:
         said = [row["status"] if row["status"] != "finished" else "", row.get("note", "")]
         words = "; ".join([*(["chosen"] if row["chosen"] else []), *(s for s in said if s)])
-        table.add_row(*(str(row[k]) for k in grid), f"{row['score']:.4g}", words, style="bold" if row["chosen"] else "")
-    return table
+        cells = (*(str(row[k]) for k in grid), f"{row['score']:.4g}", words)
+        rows.append([Text(cell, style="bold" if row["chosen"] else "") for cell in cells])
+    return table((*grid, "score", ""), rows, right=(*grid, "score"), title=name)

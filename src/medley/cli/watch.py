@@ -7,13 +7,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import rich.box
-import rich.table
 import typer
-from rich.text import Text
 
 from .arguments import Debug
-from .console import say, show
+from .console import say, show, table
 
 RunDir = Annotated[Path, typer.Argument(help="The folder of a run, going or ended.", metavar="RUN")]
 
@@ -68,14 +65,13 @@ def status(
     if figures:
         show(f"round {int(last['round'])}: {'  '.join(figures)}")
     show("clients: " + ", ".join(f"{n} {k}" for k, n in v.standings.most_common()))
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("client", "", "last answer", "round", "bytes down", "bytes up", ""):
-        table.add_column(name, justify="left" if name in ("", "last answer") else "right")
+    rows = []
     for c in v.clients[:100]:
         ago = "" if c.answered is None else f"{max(0.0, time.time() - c.answered):.0f} s ago"
-        numbers = ("", "", "") if c.round is None else (str(c.round), str(c.down), str(c.up))
-        table.add_row(Text(c.name or str(c.client)), c.standing, ago, *numbers, Text(c.why))
-    show(table)
+        numbers = ("", "", "") if c.round is None else (c.round, c.down, c.up)
+        rows.append((c.name or c.client, c.standing, ago, *numbers, c.why))
+    right = ("client", "round", "bytes down", "bytes up")
+    show(table(("client", "", "last answer", *right[1:], ""), rows, right))
     if len(v.clients) > 100:
         show(f"and {len(v.clients) - 100} clients more")
     for line in v.log[-10:]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Algorithm, MedleyError, RecipeError, Tuned, Wrapper
+from ..federation.federation import Federation
 from ..storage import atomic
 from ..storage.as_json import plain
 from .board import Board, kind_of
-from .plan import Method, Runner, seeds_of, split
+from .plan import Method, seeds_of, split
 from .sweep import Sweep, check_options
 
 PER_METHOD = ("reply_policy", "codec", "device")
@@ -20,7 +21,7 @@ PER_METHOD = ("reply_policy", "codec", "device")
 
 def compare(
     methods: Sequence[Method] | Mapping[str, Method],
-    fed: Runner,
+    fed: Federation,
     rounds: int = 100,
     seeds: int | Sequence[int] = 5,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -115,25 +115,26 @@ def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared
 def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) -> Estimate:
     """Estimate the cost of a run of ``method`` by a trial of a few rounds with few rows.
 
-    Local steps take a·steps + c·rows seconds, clients' other work a·clients + c·rows, by a fit of the trial's rounds.
-    Where a round is cheap, whole rounds are run and their median is taken. Raises what `medley.run` raises before its
-    first round.
+    A round takes a·clients + c·rows seconds, by a fit of the trial's rounds, with the rows in local steps; other work
+    on a client's rows is taken to grow with them. Where a round is cheap, whole rounds are run and their median is
+    taken. Raises what `medley.run` raises before its first round.
     """
     draw, o = shared.draw, shared.options
     memory.restart()
     trial = tried(method, fed, o, Small(draw))
     tasks, length = draw.task_count, draw.rounds_per_task or o.rounds
     mean = [_mean(draw, s, length) for s in range(tasks)]
-    fits = [_seconds(trial.rounds[s * ROUNDS : (s + 1) * ROUNDS]) for s in range(len(trial.rounds) // ROUNDS)]
-    by_task = [fits[min(s, len(fits) - 1)](*mean[s]) for s in range(tasks)]
-    seconds, whole = statistics.fmean(by_task), False
+    fits = [_fit(trial.rounds[s * ROUNDS : (s + 1) * ROUNDS]) for s in range(len(trial.rounds) // ROUNDS)]
+    by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
+    seconds = statistics.fmean(a * k + b * n for (a, b), (k, n) in zip(by_task, mean, strict=True))
+    whole = False
     if draw.rounds_per_task is None and seconds < CHEAP:
         trial, whole = tried(method, fed, o, Small(draw, cut=False)), True
         seconds = statistics.median(r.wall for r in trial.rounds[1:])
     last = trial.rounds[-1]
     clients = statistics.fmean(m[0] for m in mean)
-    scale = clients / len(last.sizes)
-    rows, total = statistics.fmean(m[2] for m in mean), tasks * length
+    scale = clients / last.clients
+    rows, total = statistics.fmean(m[1] for m in mean), tasks * length
     return Estimate(
         split(method)[0].name,
         str(trial.result.settings["engine"]),
@@ -153,53 +154,33 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     )
 
 
-def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float, float, float]:
-    """Means over rounds of task s: clients, their local steps, the rows in these, and the clients' own rows."""
+def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
+    """Means over rounds of task s: clients, and the rows in their local steps."""
     rounds = range(s * length + 1, s * length + 1 + max(1, min(length, LOOKED_AT)))
-    sums = [0, 0, 0, 0]
+    clients = rows = 0
     for t in rounds:
-        sizes = draw.task(t).sizes
-        for i in draw.cohort(t):
-            n = int(sizes[i])
-            more = (1, *local(draw.scenario.pace.of(draw.seed, i, t), n), n)
-            sums = [a + b for a, b in zip(sums, more, strict=True)]
-    clients, steps, rows, own = (x / len(rounds) for x in sums)
-    return clients, steps, rows, own
+        cohort, sizes = draw.cohort(t), draw.task(t).sizes
+        clients += len(cohort)
+        rows += sum(local(draw.scenario.pace.of(draw.seed, i, t), int(sizes[i])) for i in cohort)
+    return clients / len(rounds), rows / len(rounds)
 
 
-def _seconds(rounds: list[TrialRound]) -> Callable[[float, float, float, float], float]:
-    """(clients, local steps, rows in them, own rows) -> seconds of a round, from a trial's last two rounds."""
-    large, small = rounds[-2:]
-    each = len(small.sizes)
-    a, c = _fit("local steps", (large, large.steps), (small, small.steps))
-    b, e = _fit("clients beside their steps", (large, each), (small, each))
-    mine = ("local steps", "clients beside their steps", "evaluation")
-    rest = max(0.0, small.wall - sum(small.parts.get(part, 0.0) for part in mine)) / max(1, each)
-    return lambda clients, steps, rows, own: clients * (b + rest) + steps * a + rows * c + own * e
+def _fit(rounds: list[TrialRound]) -> tuple[float, float]:
+    """Seconds of a client and of a row of its local steps, from a trial's last two rounds: many rows and few.
 
-
-def _fit(part: str, large: tuple[TrialRound, int], small: tuple[TrialRound, int]) -> tuple[float, float]:
-    """a and c with a·count + c·rows seconds in both rounds; where one were negative, a = 0 and c of the larger round.
-
-    Args:
-        part: the part of the rounds' seconds
-        large: the round of many rows, and its count of steps or clients
-        small: the same of the round of few rows
+    Neither is negative: a noisy second round leaves all seconds to the clients, a noisy first one to the rows.
     """
-    (m, n), (p, q) = ((k, sum(r.sizes.values())) for r, k in (large, small))
-    long, short = (r.parts.get(part, 0.0) for r, _ in (large, small))
-    if determinant := m * q - p * n:
-        a, c = (long * q - short * n) / determinant, (m * short - p * long) / determinant
-        if a >= 0 and c >= 0:
-            return a, c
-    return 0.0, long / max(1, n)
+    large, small = rounds[-2:]
+    row = max(0.0, large.wall - small.wall) / max(1, large.rows - small.rows)
+    client = (small.wall - row * small.rows) / max(1, small.clients)
+    return (client, row) if client >= 0 else (0.0, large.wall / max(1, large.rows))
 
 
 def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
     """The peak, and clients' memories that the trial has not held: the acknowledged one and the one before it."""
     visits = Counter(i for t in range(1, min(rounds, VISITED) + 1) for i in shared.draw.cohort(t))
     held = trial.memory * sum(min(n, 2) for n in visits.values())
-    more = min(held, BUDGET) - min(trial.memory * 2 * len(trial.rounds[-1].sizes), BUDGET)
+    more = min(held, BUDGET) - min(trial.memory * 2 * trial.rounds[-1].clients, BUDGET)
     return max(shared.peak, memory.peak() + int(max(0.0, more)))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 from urllib.parse import quote
 
 from ..contract import Algorithm, RecipeError, Tuned, WireError, integer
@@ -29,31 +29,6 @@ LONGEST = 120
 
 RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]", re.IGNORECASE)
 """Names that Windows keeps for devices."""
-
-
-@runtime_checkable
-class Runner(Protocol):
-    """An object that runs methods: a federation."""
-
-    def run(self, method: Method, rounds: int = 100, **options: Any) -> Result:
-        """One run of ``method``; ``options`` are those of `medley.run`."""
-
-    def settings(self) -> dict[str, Any]:
-        """All settings, as plain values."""
-
-    def identity(self) -> dict[str, str]:
-        """Fingerprints of its parts, see `medley.storage.identity`. Raises RecipeError for a part without one."""
-
-    def describe(self, seed: int = 0) -> Any:
-        """The partition under a seed, see `Federation.describe`."""
-
-
-@runtime_checkable
-class Checker(Protocol):
-    """A `Runner` that knows before a run whether it will be refused."""
-
-    def check(self, methods: Mapping[str, Method], options: Mapping[str, Any]) -> None:
-        """Raise the error with which a run of one of ``methods`` would be refused, given its ``options`` by name."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import MedleyError, RecipeError, check_flag, integer, refuse_unknown, take
+from ..federation.federation import Federation
 from ..runtime.cores import cores
 from ..server.options import RunOptions
 from ..storage import atomic
@@ -22,7 +23,7 @@ from ..storage.result import Result, Row, Status
 from ..storage.run_folder import holds_run
 from ..storage.weights import weights_of
 from .bar import Bar
-from .plan import Checker, Method, PlannedRun, Runner, as_json, settings_of, slot, split
+from .plan import Method, PlannedRun, as_json, settings_of, slot, split
 from .workers import forked, in_turn
 
 log = logging.getLogger("medley")
@@ -55,7 +56,7 @@ class Sweep:
     """
 
     methods: Mapping[str, Method]
-    fed: Runner
+    fed: Federation
     rounds: int
     seeds: Sequence[int]
     call: str
@@ -80,7 +81,7 @@ class Sweep:
             raise RecipeError(f"{self.call}(jobs={self.jobs!r}): must be a whole number, at least 1", "jobs")
         if self.progress is not None:
             check_flag(self.progress, self.call, "progress")
-        if not isinstance(self.fed, Runner) or isinstance(self.fed, type):
+        if not isinstance(self.fed, Federation):
             raise RecipeError(f"{self.call}(fed={self.fed!r}): give a Federation", "fed")
 
     def run(self) -> tuple[list[Result], Status]:
@@ -177,7 +178,7 @@ class Sweep:
     def _check(self, runs: Iterable[PlannedRun]) -> None:
         """Raise the error with which a run will be refused, before any is made."""
         first = {run.name: run for run in reversed(list(runs))}
-        if first and isinstance(self.fed, Checker):
+        if first:
             given = {name: {"rounds": self.rounds, **self.options_of(name)} for name in first}
             seed = self.seeds[0]
             try:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..contract import Client, Engine, MedleyError, Pace, TaskView, pytree
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed
-from ..runtime.stopwatch import Stopwatch
 from ..server.options import RunOptions
 from ..storage.result import Result
 from ..transports import Local
@@ -38,13 +34,12 @@ SHARE = 8
 """The other clients have a batch's rows divided by this number."""
 
 
-def local(pace: Pace, n: int) -> tuple[int, int]:
-    """Local steps of a client in one round, and the rows in them, of n rows in all."""
+def local(pace: Pace, n: int) -> int:
+    """Rows in a client's local steps of one round, of n rows in all."""
     batch = n if pace.batch is None else min(pace.batch, n)
     if pace.steps is not None:
-        return pace.steps, pace.steps * batch
-    a_pass = n - n % batch if pace.drop_last else n
-    return pace.epochs * -(-a_pass // batch), pace.epochs * a_pass
+        return pace.steps * batch
+    return pace.epochs * (n - n % batch if pace.drop_last else n)
 
 
 UNMEASURED = SimpleNamespace(
@@ -109,18 +104,18 @@ class Small:
         large = sorted(ids, key=lambda i: (-whole[i], i))[:LARGE]
         return small | {i: min(whole[i], BATCHES * self._batch(i, t, whole[i])) for i in large}
 
-    def steps(self, i: int, round: int, n: int) -> int:
-        """Local steps of client i with n rows in this round of the trial."""
-        pace = self.draw.scenario.pace.of(self.draw.seed, i, self.real(round))
-        return local(replace(pace, epochs=1, steps=None) if self.cut else pace, n)[0]
-
     def _batch(self, i: int, round: int, n: int) -> int:
         """Rows of a mini-batch of client i. A client whose batch is all of its rows counts as having two."""
         batch = self.draw.scenario.pace.of(self.draw.seed, i, round).batch
         return min(batch, n) if batch is not None else max(1, n // BATCHES)
 
+    def pace(self, i: int, round: int) -> Pace:
+        """The pace of client i in this round of the trial."""
+        pace = self.draw.scenario.pace.of(self.draw.seed, i, self.real(round))
+        return pace if pace.steps is None or not self.cut else replace(pace, epochs=1, steps=None)
+
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
-        """Client i with the rows of `sizes` and one pass over them."""
+        """Client i with the rows of `sizes`; a pace of many steps makes one pass over them."""
         t = self.real(round)
         me = self.draw.client(i, t, engine, lr)
         if not self.cut:
@@ -130,7 +125,7 @@ class Small:
         objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
         if hasattr(me.problem, "rng"):
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
-        return replace(me, problem=objective, pace=replace(me.pace, epochs=1, steps=None))
+        return replace(me, problem=objective, pace=self.pace(i, round))
 
     def evaluator(self, *_: object) -> Any:
         """An evaluator that measures nothing."""
@@ -138,12 +133,11 @@ class Small:
 
 
 class TrialRound(NamedTuple):
-    """One round of a trial: seconds by `profile.PARTS` and in all, the cohort's rows, steps, bytes."""
+    """One round of a trial: seconds, the cohort's number, the rows in its local steps, bytes down and up."""
 
-    parts: dict[str, float]
     wall: float
-    sizes: dict[int, int]
-    steps: int
+    clients: int
+    rows: int
     down: int
     up: int
 
@@ -169,38 +163,30 @@ class Kept:
 
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
-    transport, rows = Kept(), list[tuple[float, dict[str, float]]]()
-    with Stopwatch() as watch:
-        mine = replace(
-            options,
-            rounds=ROUNDS if small.cut or small.rounds_per_task is not None else ROUNDS + 1,
-            transport=transport,
-            eval_every=1,
-            clients_every=None,
-            client_models=False,
-            target=None,
-            target_over=1,
-            metrics=None,
-            throw=False,
-            progress=False,
-            on_round=lambda _: rows.append((time.perf_counter(), dict(watch.seconds))),
-        )
-        result = PreparedRun.of(method, fed, mine, small).run()
-    if len(rows) < 1 + ROUNDS:
+    transport = Kept()
+    mine = replace(
+        options,
+        rounds=ROUNDS if small.cut or small.rounds_per_task is not None else ROUNDS + 1,
+        transport=transport,
+        eval_every=1,
+        clients_every=None,
+        client_models=False,
+        target=None,
+        target_over=1,
+        metrics=None,
+        throw=False,
+        progress=False,
+        on_round=None,
+    )
+    result = PreparedRun.of(method, fed, mine, small).run()
+    if len(result.history) < 1 + ROUNDS:
         raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
-    traffic = np.zeros((len(rows), 2), dtype=np.int64)
-    for entry in result.ledger:
-        traffic[entry.round] += entry.down, entry.up
-    out = [
-        TrialRound(
-            {k: v - before[1].get(k, 0.0) for k, v in after[1].items()},
-            after[0] - before[0],
-            sizes := small.sizes(t),
-            sum(small.steps(i, t, n) for i, n in sizes.items()),
-            *traffic[t].tolist(),
-        )
-        for t, (before, after) in enumerate(pairwise(rows), 1)
-    ]
+    out = []
+    for t, (before, after) in enumerate(pairwise(result.history), 1):
+        wall, down, up = (after[k] - before[k] for k in ("wall", "bytes_down", "bytes_up"))
+        sizes = small.sizes(t)
+        rows = sum(local(small.pace(i, t), n) for i, n in sizes.items())
+        out.append(TrialRound(wall, len(sizes), rows, int(down), int(up)))
     kept = [memory for versions in transport.host.memories.versions.values() for _, memory in versions[-1:]]
     held = sum(t.numel() * t.element_size() for _, t in pytree.tensors(kept))
     return Trial(out, result, held / max(1, len(kept)))

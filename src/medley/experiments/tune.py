@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
+from ..federation.federation import Federation
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
 from ..storage.directions import directions_of, higher_is_better
 from ..storage.result import Result, Row
-from .plan import Method, Runner, seeds_of, split
+from .plan import Method, seeds_of, split
 from .sweep import Sweep, check_options
 
 log = logging.getLogger("medley")
@@ -37,7 +38,7 @@ Point = dict[str, Any]
 
 def tune(
     method: Method,
-    fed: Runner,
+    fed: Federation,
     grid: Grid,
     rounds: int = 100,
     seeds: int | Sequence[int] = 1,

@@ -1,7 +1,7 @@
 """Results as figures, tables and one HTML page."""
 
 from .bands import Band, band
-from .figures import Dots, Line, Markup, forest, heat, histogram, lines, partition, strip
+from .figures import Dots, Line, Markup, forest, lines, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
 from .page import page, save
 from .table import html, markdown, rows, table
@@ -9,6 +9,6 @@ from .targets import Goal, told
 
 __all__ = [
     "Band", "Dots", "Goal", "Line", "Markup", "MethodSummary", "Paired", "Stat", "aggregate", "band", "by_method",
-    "forest", "heat", "histogram", "html", "lines", "markdown", "page", "paired", "partition", "primary", "rows",
+    "forest", "html", "lines", "markdown", "page", "paired", "partition", "primary", "rows",
     "save", "strip", "table", "told", "usable",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The parts of a page, and their HTML.
 
-A section is a list of blocks. Blocks hold plain text, which the templates escape, and figures, which are `Markup`.
+A section is a list of blocks, each of them `Markup` that is made here. Plain text is escaped, `Markup` is not.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
-from typing import ClassVar
+from typing import Any
 
 from .figures import DARK, LIGHT, Markup, swatch
 
@@ -23,6 +24,7 @@ class Cell:
         text: The text, or a figure.
         slot: A method's number, whose key stands before the text; None, the default, for no key.
         mood: CSS class of the text, ``ok`` or ``bad``; default none.
+        shade: Opacity in [0, 1] of the colour of ``slot`` behind the text, in the place of the key; default none.
     """
 
     text: str
@@ -30,47 +32,68 @@ class Cell:
     strong: bool = False
     mood: str = ""
     after: str = ""
+    shade: float | None = None
 
 
-@dataclass(frozen=True)
-class Text:
+Cells = Sequence[str | Cell]
+
+
+def text(words: str, style: str = "") -> Markup:
     """A paragraph; ``style`` is its CSS class: ``facts``, ``lede``, ``note`` or none."""
-
-    block: ClassVar[str] = "text"
-    text: str
-    style: str = ""
+    return _made("text", words, style)
 
 
-@dataclass(frozen=True)
-class Heading:
+def heading(words: str) -> Markup:
     """A heading inside a section."""
-
-    block: ClassVar[str] = "heading"
-    text: str
+    return _made("heading", words)
 
 
-@dataclass(frozen=True)
-class Table:
+def code(words: str) -> Markup:
+    """Preformatted text."""
+    return _made("code", words)
+
+
+def table(head: Sequence[str], rows: Sequence[Cells], note: str = "", style: str = "figures") -> Markup:
     """A table whose first column heads its rows.
 
-    Attributes:
+    Args:
         head: Headings of the columns; an empty one makes an empty cell.
         rows: Cells of each row, as many as ``head``.
         style: CSS class: ``figures`` (default), ``said`` (its last column is a sentence) or ``settings``.
     """
+    return _made("table", head, rows, note, style)
 
-    block: ClassVar[str] = "table"
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-    note: str = ""
-    style: str = "figures"
+
+def figure(svg: Markup, caption: str = "", style: str = "") -> Markup:
+    """A figure with a caption above it; ``style`` is its CSS class: ``scroll`` or none."""
+    return _made("figure", svg, caption, style)
+
+
+def figures(of: Sequence[Markup], style: str = "") -> Markup:
+    """Figures side by side; ``style`` is the row's CSS class beside ``row``: ``two``, ``wide``, ``own`` or none."""
+    return _made("figures", of, style)
+
+
+def legend(slots: dict[str, int]) -> Markup:
+    """Keys of the methods, each a switch that hides the method in all figures; ``slots`` are their numbers by name."""
+    return _made("legend", slots)
+
+
+def details(summary: str, block: Markup) -> Markup:
+    """A block that unfolds below its ``summary``."""
+    return _made("details", summary, block)
+
+
+def definitions(used: Collection[str], base: str, metric: str, dealt: str) -> Markup:
+    """Terms as ``notes.html`` defines them: those of every page, and those in ``used``."""
+    return _made("definitions", used, base, metric, dealt, template="notes.html")
 
 
 WIDE = 1152
 """Width in px of a table that a window of 1200 px shows whole."""
 
 
-def fitted(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], keep: int, note: str = "") -> list[Table]:
+def fitted(head: Sequence[str], rows: Sequence[Cells], keep: int, note: str = "") -> list[Markup]:
     """Tables of the same rows that a window of 1200 px shows whole.
 
     Args:
@@ -88,7 +111,7 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str | Cell]], keep: int,
     for part in parts:
         style = "said" if head[part[-1]] == "ended" else "figures"
         below = note if part is parts[-1] else ""
-        out.append(Table([head[k] for k in part], [[r[k] for k in part] for r in rows], below, style))
+        out.append(table([head[k] for k in part], [[r[k] for k in part] for r in rows], below, style))
     return out
 
 
@@ -96,115 +119,62 @@ def _width(cell: str | Cell, column: int) -> float:
     """The width of a cell in px, estimated on the wide side; the first column is bold, with a key."""
     if isinstance(cell, Markup):
         return 142.0
-    text = cell.text if isinstance(cell, Cell) else cell
+    words = cell.text if isinstance(cell, Cell) else cell
     strong = column == 0 or (isinstance(cell, Cell) and cell.strong)
-    return (8.2 if strong else 7.2) * len(text) + (34.0 if column == 0 else 22.0)
+    return (8.2 if strong else 7.2) * len(words) + (34.0 if column == 0 else 22.0)
 
 
-def _longest(text: str) -> str:
-    return max(text.split(), key=len, default="")
+def _longest(words: str) -> str:
+    return max(words.split(), key=len, default="")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure with a caption above it; ``style`` is its CSS class: ``scroll`` or none."""
+def page(
+    title: str,
+    lede: Sequence[Markup],
+    sections: Sequence[tuple[str, Sequence[Markup]]],
+    slots: Sequence[int] = (),
+) -> str:
+    """A page as one HTML text that loads nothing: style sheet, script and figures are in it.
 
-    svg: Markup
-    caption: str = ""
-    style: str = ""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Figures side by side; ``style`` is the row's CSS class beside ``row``: ``two``, ``wide``, ``own`` or none."""
-
-    block: ClassVar[str] = "figures"
-    figures: Sequence[Figure]
-    style: str = ""
-
-
-@dataclass(frozen=True)
-class Legend:
-    """Keys of the methods, each a switch that hides the method in all figures; ``slots`` are their numbers by name."""
-
-    block: ClassVar[str] = "legend"
-    slots: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Details:
-    """A table that unfolds below its ``summary``."""
-
-    block: ClassVar[str] = "details"
-    summary: str
-    table: Table
-
-
-@dataclass(frozen=True)
-class Definitions:
-    """Terms as ``notes.html`` defines them: those of every page, and those in ``used``."""
-
-    block: ClassVar[str] = "definitions"
-    used: Collection[str]
-    base: str
-    metric: str
-    dealt: str
-
-
-@dataclass(frozen=True)
-class Code:
-    """Preformatted text."""
-
-    block: ClassVar[str] = "code"
-    text: str
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Markup that goes in as it is."""
-
-    block: ClassVar[str] = "raw"
-    markup: Markup
-
-
-Block = Text | Heading | Table | Figures | Legend | Details | Definitions | Code | Raw
-
-
-@dataclass(frozen=True)
-class Document:
-    """A page.
-
-    Attributes:
+    Args:
         sections: Heading and blocks of each section; sections without blocks are left out.
         slots: Numbers of the methods that the legend can hide.
     """
-
-    title: str
-    lede: Sequence[Block]
-    sections: Sequence[tuple[str, Sequence[Block]]]
-    slots: Sequence[int] = field(default=())
-
-    def html(self) -> str:
-        """The page as one HTML text that loads nothing: style sheet, script and figures are in it."""
-        from jinja2 import Environment, PackageLoader, StrictUndefined  # here for its import time
-
-        templates = Environment(
-            loader=PackageLoader("medley.report"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        templates.globals["swatch"] = swatch
-        script = _asset("page.js")
-        return templates.get_template("page.html").render(
-            page=self,
-            sections=[(heading, blocks) for heading, blocks in self.sections if blocks],
+    script = _asset("page.js")
+    return str(
+        _templates()
+        .get_template("page.html")
+        .render(
+            title=title,
+            lede=lede,
+            slots=slots,
+            sections=[(heading, blocks) for heading, blocks in sections if blocks],
             policy=_policy(script),
             palettes=[";".join(f"--c{k}:{c}" for k, c in enumerate(p)) for p in (LIGHT, DARK)],
             css=_asset("page.css"),
             script=script,
         )
+    )
+
+
+@cache
+def _templates() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # here for its import time
+
+    templates = Environment(
+        loader=PackageLoader("medley.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals["swatch"] = swatch
+    return templates
+
+
+def _made(macro: str, *values: Any, template: str = "blocks.html") -> Markup:
+    """The HTML of a template's macro."""
+    return Markup(getattr(_templates().get_template(template).module, macro)(*values))
 
 
 def _asset(name: str) -> Markup:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..storage import atomic
 from ..storage.result import Result
-from .document import Block, Document, Raw, Text
+from .document import page as made_of
+from .document import text
 from .figures import Markup
 from .sections.compared import compared
 from .sections.compared import title as heading_of
@@ -58,7 +59,7 @@ def page(
     Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
     """
     c = Comparison.of(list(results), base, Goal.of(results, target))
-    sections: list[tuple[str, Sequence[Block]]] = [
+    sections: list[tuple[str, Sequence[Markup]]] = [
         ("Results", outcome(c)),
         ("Learning curves", curves(c)),
         ("Spread", spread(c)),
@@ -68,13 +69,13 @@ def page(
         ("Cost", cost(c)),
         ("Every run", runs(c)),
         ("Settings", all_settings(c, settings)),
-        *((heading, [Raw(body) if isinstance(body, Markup) else Text(body)]) for heading, body in extra),
+        *((heading, [body if isinstance(body, Markup) else text(body)]) for heading, body in extra),
         ("How to read this", notes(c)),
         ("Made with", made(command)),
     ]
-    return Document(
+    return made_of(
         heading_of(c) if title is None else title, [*compared(c), *lede(c)], sections, tuple(c.slots.values())
-    ).html()
+    )
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:

@@ -6,8 +6,6 @@ A figure stands alone, and takes a page's colours where it stands in one. The co
 
 from .axes import Axis
 from .forest import forest
-from .heatmaps import heat
-from .histograms import histogram
 from .intervals import interval
 from .lines import Line, lines
 from .palette import DARK, LIGHT, mark, swatch
@@ -16,6 +14,6 @@ from .strips import Dots, strip
 from .svg import Markup
 
 __all__ = [
-    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "forest", "heat", "histogram", "interval", "lines", "mark",
+    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "forest", "interval", "lines", "mark",
     "partition", "strip", "swatch",
 ]  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from ...storage.result import Result
-from ..document import Block, Text
+from ..document import text
+from ..figures import Markup
 from ..numbers import last_round
 from .comparison import Comparison, plural
 
@@ -17,23 +18,23 @@ def title(c: Comparison) -> str:
         return "Comparison"
     if len(names) > 4:
         names = [*names[:3], f"{len(names) - 3} others"]
-    text = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    said = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     data = _shared(c, "data").split(" ")[0]
-    return f"{text} on {data}" if data and not data[0].isdigit() else text
+    return f"{said} on {data}" if data and not data[0].isdigit() else said
 
 
-def compared(c: Comparison) -> list[Block]:
+def compared(c: Comparison) -> list[Markup]:
     """Numbers of methods, seeds and rounds; the conditions that all runs share; the tuning of each method."""
     seeds = {r.seed for r in c.results}
     rounds = max((last_round(r) for r in c.results), default=0)
     facts = [plural(len(c.groups), "method"), plural(len(seeds), "seed"), f"up to {plural(rounds, 'round')}"]
-    out: list[Block] = [Text(" · ".join(facts), "facts")]
+    out: list[Markup] = [text(" · ".join(facts), "facts")]
     where = [_data(_shared(c, "data")), _model(c), *(_short(_shared(c, k)) for k in ("partition", "stream"))]
     where += [_part(_shared(c, "participation")), _short(_shared(c, "pace"))]
     if any(where):
-        out.append(Text(" · ".join(w for w in where if w), "facts"))
+        out.append(text(" · ".join(w for w in where if w), "facts"))
     if tuning := _tuning(c):
-        out.append(Text(tuning, "facts"))
+        out.append(text(tuning, "facts"))
     return out
 
 
@@ -43,9 +44,9 @@ def _shared(c: Comparison, key: str) -> str:
     return values.pop() if len(values) == 1 else ""
 
 
-def _data(text: str) -> str:
+def _data(words: str) -> str:
     """The data's name and shape, without its digest."""
-    return re.sub(r" #[0-9a-f]+$", "", text)
+    return re.sub(r" #[0-9a-f]+$", "", words)
 
 
 def _model(c: Comparison) -> str:
@@ -56,16 +57,16 @@ def _model(c: Comparison) -> str:
     return f"{name}, {plural(sizes.pop(), 'parameter')}" if name and len(sizes) == 1 else name
 
 
-def _part(text: str) -> str:
-    share = re.search(r"fraction=([0-9.]+)", text)
-    return f"{100 * float(share[1]):g} % of the clients a round" if share else _short(text)
+def _part(words: str) -> str:
+    share = re.search(r"fraction=([0-9.]+)", words)
+    return f"{100 * float(share[1]):g} % of the clients a round" if share else _short(words)
 
 
-def _short(text: str) -> str:
+def _short(words: str) -> str:
     """The text of an object without the settings that are off."""
     off = r"\w+=(?:None|False|0\.0|'sgd'|'fresh')|pairs=1|minimum=1"
-    text = re.sub(rf", (?:{off})(?=[,)])", "", text)
-    return text if len(text) <= 160 else text[:159] + "…"
+    words = re.sub(rf", (?:{off})(?=[,)])", "", words)
+    return words if len(words) <= 160 else words[:159] + "…"
 
 
 def _tuning(c: Comparison) -> str:
@@ -83,8 +84,8 @@ def _tuning(c: Comparison) -> str:
 
 
 def _searched(r: Result) -> str:
-    if text := r.settings.get("tuning"):
-        return str(text)
+    if said := r.settings.get("tuning"):
+        return str(said)
     factor = r.settings.get("lr multiplier", 1.0)
     alone = isinstance(factor, int | float) and factor == 1
     return "untuned" if alone else f"with clients' lr times {factor:g}, untuned"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..document import Block, Cell, Heading, Table
+from ..document import Cell, heading, table
+from ..figures import Markup
 from ..numbers import aggregate, directions
 from ..table import NAMES, costs, said, streamed
 from ..targets import COLUMNS, Goal
@@ -11,7 +12,7 @@ from ..units import DASH, count, nbytes
 from .comparison import Comparison
 
 
-def cost(c: Comparison) -> list[Block]:
+def cost(c: Comparison) -> list[Markup]:
     """Costs of whole runs; and those of reaching the base's final mean, where there is no other target."""
     head = ["method", "rounds", "exchanges", "up", "down", "a round", "virtual time", "wall"]
     rows: list[list[str | Cell]] = []
@@ -21,7 +22,7 @@ def cost(c: Comparison) -> list[Block]:
         up, down, virtual, wall = costs(s)
         rows.append([c.name(s.method), count(rounds), count(s["exchanges"].mean), up, down, each, virtual, wall])
     note = "Means over the seeds that ran to their end. Bytes are payloads; evaluation is left out."
-    whole: list[Block] = [Table(head, rows, note)]
+    whole: list[Markup] = [table(head, rows, note)]
     goal = None if c.goal is not None else _goal(c)
     return whole if goal is None else [*whole, *_reached(c, goal, f", where {c.base} ended on average")]
 
@@ -37,7 +38,7 @@ def _goal(c: Comparison) -> Goal | None:
     return Goal({c.metric: goal.mean}, metrics=directions(c.results))
 
 
-def _reached(c: Comparison, goal: Goal, where: str) -> list[Block]:
+def _reached(c: Comparison, goal: Goal, where: str) -> list[Markup]:
     names = [m for m in COLUMNS if m != "seconds_to_target" or any(s["seconds"].mean > 0 for s in c.summaries)]
     head = ["method", "reached on", *(NAMES[m].removesuffix(" to target") for m in names)]
     rows: list[list[str | Cell]] = []
@@ -46,4 +47,4 @@ def _reached(c: Comparison, goal: Goal, where: str) -> list[Block]:
     for s, *cells in zip(sums, *columns, strict=True):
         rows.append([c.name(s.method), f"{s['rounds_to_target'].n} of {s.n} seeds", *cells])
     note = "Means over the seeds that got there; compare them only between methods that got there on as many."
-    return [Heading(f"What it took to reach {said(goal)}{where}"), Table(head, rows, note)]
+    return [heading(f"What it took to reach {said(goal)}{where}"), table(head, rows, note)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...storage.result import Result
 from ..bands import band, curve
-from ..document import Block, Figure, Figures, Legend, Text
+from ..document import figure, figures, legend, text
 from ..figures import Line, Markup, lines
 from ..numbers import directions, in_use, is_share, usable
 from ..table import NAMES, named
@@ -34,7 +34,7 @@ _LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
 OWN = "personal_accuracy"
 
 
-def curves(c: Comparison) -> list[Block]:
+def curves(c: Comparison) -> list[Markup]:
     """A row of figures a metric, a figure an axis; none where no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
     wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
@@ -45,10 +45,10 @@ def curves(c: Comparison) -> list[Block]:
     axes = [axis for axis in _AXES if any(_moves(r, axis[0], metrics) for r in c.results)]
     if not metrics or not axes:
         return []
-    rows = [Figures([Figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
+    rows = [figures([figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
     if "epsilon" in there:
         drawn = [_figure(c, "epsilon", *_AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
-        rows.append(Figures([Figure(svg) for svg in drawn]))
+        rows.append(figures([figure(svg) for svg in drawn]))
     note = ""
     if any(len(r) > 1 for r in c.groups.values()):
         note = (
@@ -61,7 +61,7 @@ def curves(c: Comparison) -> list[Block]:
         note += " Clients' own models were measured at the end only; run(clients_every=5) draws their curve."
     if not all(usable(r) for r in c.results):
         note += " Thin dotted lines that end in a cross are runs that broke off."
-    return [Legend(c.slots), *rows, Text(note, "note")]
+    return [legend(c.slots), *rows, text(note, "note")]
 
 
 def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Markup:

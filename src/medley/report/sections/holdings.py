@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int
 
-from ..document import Block, Figure, Figures, Text
-from ..figures import histogram, partition
+from ..document import figure, figures, text
+from ..figures import Markup, partition
 from ..units import count
 
 
@@ -32,7 +32,7 @@ class Described(Protocol):
         """Mean total-variation distance of a client's labels from all clients' labels, in [0, 1]."""
 
 
-def holdings(p: Described | None) -> list[Block]:
+def holdings(p: Described | None) -> list[Markup]:
     """Facts about a partition, its picture and the sizes of clients; nothing for None."""
     if p is None:
         return []
@@ -53,8 +53,5 @@ def holdings(p: Described | None) -> list[Block]:
             "everybody's: 0 is alike, near 1 is disjoint."
         )
     names = [str(v) for v in np.asarray(getattr(p, "labels", ()))]
-    figures = [
-        Figure(partition(sizes, counts, names or None, tuple(getattr(p, "clients", ()))), style="scroll"),
-        Figure(histogram(sizes, title="Sizes of clients", xlabel="rows held")),
-    ]
-    return [Text(" · ".join(facts), "facts"), Figures(figures, "wide"), Text(note, "note")]
+    drawn = figure(partition(sizes, counts, names or None, tuple(getattr(p, "clients", ()))), style="scroll")
+    return [text(" · ".join(facts), "facts"), figures([drawn], "wide"), text(note, "note")]

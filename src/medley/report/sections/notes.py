@@ -9,14 +9,15 @@ import numpy as np
 import torch
 
 from ...runtime.versions import version
-from ..document import Block, Code, Definitions, Text
+from ..document import code, definitions, text
+from ..figures import Markup
 from ..numbers import usable
 from ..table import estimated, named, streamed
 from .comparison import Comparison
 from .sites import same_clients
 
 
-def notes(c: Comparison) -> list[Block]:
+def notes(c: Comparison) -> list[Markup]:
     """Definitions of the terms that this page uses."""
     there = {m for s in c.summaries for m in s.metrics}
     dealt = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
@@ -30,10 +31,10 @@ def notes(c: Comparison) -> list[Block]:
         "broken": not all(usable(r) for r in c.results),
     }
     used |= {term for term, here in also.items() if here}
-    return [Definitions(used, c.base, named(c.metric, c.results), dealt)]
+    return [definitions(used, c.base, named(c.metric, c.results), dealt)]
 
 
-def made(command: str | None) -> list[Block]:
+def made(command: str | None) -> list[Markup]:
     """The ``command`` that made the page, where there is one, versions of software, and the date."""
     facts = [
         f"Medley {version()}",
@@ -43,5 +44,4 @@ def made(command: str | None) -> list[Block]:
         platform.platform(terse=True),
         datetime.now().astimezone().isoformat(" ", "minutes"),
     ]
-    text = Text(" · ".join(facts), "facts")
-    return [Code(command), text] if command else [text]
+    return [*([code(command)] if command else []), text(" · ".join(facts), "facts")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ...storage.directions import higher_is_better
-from ..document import Block, Cell, Text, fitted
-from ..figures import interval
+from ..document import Cell, fitted, text
+from ..figures import Markup, interval
 from ..numbers import MethodSummary, Paired, Stat, directions, is_share, reached_by_most, status_of
 from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
@@ -15,7 +15,7 @@ from ..units import DASH, nbytes
 from .comparison import Comparison
 
 
-def lede(c: Comparison) -> list[Block]:
+def lede(c: Comparison) -> list[Markup]:
     """The best method, its difference to the base, and runs that did not end well."""
     seeds = {r.seed for r in c.results}
     told = _best(c)
@@ -27,7 +27,7 @@ def lede(c: Comparison) -> list[Block]:
             told.append(f"{method} waited for every reply, and is {waits} then: give it a ReplyPolicy.")
     if len(seeds) == 1:
         told.append("With one seed there are no intervals, and no telling how much is luck.")
-    return [Text(" ".join(told), "lede")]
+    return [text(" ".join(told), "lede")]
 
 
 def _best(c: Comparison) -> list[str]:
@@ -66,8 +66,8 @@ def _list(names: list[str], of: int) -> str:
 def _highest(c: Comparison, best: MethodSummary, which: str) -> str:
     name = named(c.metric, c.results)
     on = "" if len(best.used) == best.n else f", over the {len(best.used)} of {best.n} seeds that it finished"
-    text = f"has the {which} mean {name}:" if len(c.summaries) > 1 else f"ends at {name}"
-    return f"{best.method} {text} {_worth(c, best, c.metric)}{on}."
+    words = f"has the {which} mean {name}:" if len(c.summaries) > 1 else f"ends at {name}"
+    return f"{best.method} {words} {_worth(c, best, c.metric)}{on}."
 
 
 def _soonest(c: Comparison, best: MethodSummary) -> str:
@@ -101,10 +101,10 @@ def _worth(c: Comparison, s: MethodSummary, metric: str) -> str:
 def _against(p: Paired) -> str:
     if not any(p.diff.values):
         return f"On every seed that is the figure of {p.base}."
-    text = f"Seed by seed that is {difference(p)} against {p.base}, better on {p.wins} of {p.n}"
+    words = f"Seed by seed that is {difference(p)} against {p.base}, better on {p.wins} of {p.n}"
     if p.n > 1 and p.diff.low <= 0 <= p.diff.high:
-        return f"{text}; the interval holds zero, so the two are not told apart."
-    return f"{text}."
+        return f"{words}; the interval holds zero, so the two are not told apart."
+    return f"{words}."
 
 
 _COSTS = {
@@ -115,7 +115,7 @@ _COSTS = {
 }
 
 
-def results(c: Comparison) -> list[Block]:
+def results(c: Comparison) -> list[Markup]:
     """Final figures, differences to the base, costs and status, a row a method."""
     names = headline(c.results)
     low, high = _span(c)
@@ -150,8 +150,8 @@ def results(c: Comparison) -> list[Block]:
     ]
     # Costs have a table of their own: they stand here too where there is room.
     if not target and len(both := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
-        return list(both)
-    return list(fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note))
+        return both
+    return fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note)
 
 
 def _guess(c: Comparison) -> str:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...storage.result import Result, Row
-from ..document import Block, Cell, Figure, Figures, Table
-from ..figures import Dots, strip
+from ..document import Cell, figure, figures, table
+from ..figures import Dots, Markup, strip
 from ..numbers import usable
 from .comparison import Comparison
 
@@ -34,7 +34,7 @@ class Gains(NamedTuple):
     new: frozenset[Key]
 
 
-def personal(c: Comparison) -> list[Block]:
+def personal(c: Comparison) -> list[Markup]:
     """A table and dot plots of the clients; none where no method leaves clients models of their own."""
     if not c.personal:
         return []
@@ -55,7 +55,7 @@ def _last(runs: Sequence[Result]) -> dict[Key, Row]:
     return out
 
 
-def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, kind: str, sign: float) -> list[Block]:
+def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, kind: str, sign: float) -> list[Markup]:
     others = len(tables) > 1
     base = {key: row[name] for key, row in tables.get(c.base, {}).items() if name in row} if others else {}
     found = {m: _gains(rows, name, base, sign) for m, rows in tables.items()}
@@ -65,9 +65,9 @@ def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, ki
     gaining = [m for m, g in found.items() if g.gain and not (base and m == c.base)]
     drawn = [Dots(m, c.slots[m], list(found[m].gain.values())) for m in gaining]
     titles = f"Clients' own test rows: {label} of the model in use", f"Gain {over} of each client"
-    figures = [
-        Figure(strip(own, title=titles[0], xlabel=label, x=kind), titles[0]),
-        Figure(strip(drawn, title=titles[1], xlabel=f"gain in {label}", x=kind), titles[1]),
+    drawn_at = [
+        figure(strip(own, title=titles[0], xlabel=label, x=kind), titles[0]),
+        figure(strip(drawn, title=titles[1], xlabel=f"gain in {label}", x=kind), titles[1]),
     ]
     worst = "lowest" if sign > 0 else "highest"
     head = ["", label, f"{worst} tenth", f"mean gain {over}", "clients that gain", "new clients"]
@@ -80,7 +80,7 @@ def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, ki
         "One dot a client and seed; upright strokes are means, each client counting alike. The last column is the mean "
         "of clients that never took part."
     )
-    return [Table(head, rows, note), Figures(figures, "two")]
+    return [table(head, rows, note), figures(drawn_at, "two")]
 
 
 def _gains(rows: Mapping[Key, Row], name: str, base: Mapping[Key, float], sign: float) -> Gains:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...storage.as_json import plain, shown_seed
 from ...storage.result import Result
-from ..document import Block, Cell, Details, Table, Text, fitted
+from ..document import Cell, details, fitted, table, text
+from ..figures import Markup
 from ..numbers import final, last_round
 from ..table import headline, named
 from ..text import kind_of
@@ -24,7 +25,7 @@ _LONG = ("scaling.mean", "scaling.deviation")
 """Settings that are for programs: a number for each feature."""
 
 
-def runs(c: Comparison) -> list[Block]:
+def runs(c: Comparison) -> list[Markup]:
     """A row a run, folded up; runs that did not end well stand above."""
     names = headline(c.results)
     head = ["method", "seed", *(named(m, c.results) for m in names), *_COSTS, "ended"]
@@ -34,9 +35,9 @@ def runs(c: Comparison) -> list[Block]:
     cut = len(head) if bad else len(head) - 1
     every = fitted(head[:cut], [row[:cut] for row in rows], 2)
     said = f"{plural(len(rows), 'run')}, seed by seed"
-    folded = [Details(said if k == 0 else f"{said}, further columns", t) for k, t in enumerate(every)]
+    folded = [details(said if k == 0 else f"{said}, further columns", t) for k, t in enumerate(every)]
     if not bad:
-        return [Text("Every run did what it was asked to.", "note"), *folded]
+        return [text("Every run did what it was asked to.", "note"), *folded]
     said = f"{len(bad)} of {plural(len(rows), 'run')} ended otherwise; figures are of the last evaluation before."
     return [*fitted(head, bad, 2, said), *folded]
 
@@ -59,7 +60,7 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
     ]
 
 
-def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
+def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
     """Settings that differ between methods, and those that all share; ``given`` are further ones that all share."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
@@ -80,20 +81,20 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Block]:
             common[key] = cells[0]
         else:
             differing[key] = cells
-    out: list[Block] = []
+    out: list[Markup] = []
     if differing:
-        table = Table(["setting", *c.groups], [[k, *v] for k, v in differing.items()], style="settings")
+        rows = table(["setting", *c.groups], [[k, *v] for k, v in differing.items()], style="settings")
         if len(c.groups) > MANY:
             lists = [
                 "; ".join(f"{k} = {v[at]}" for k, v in differing.items() if v[at] != DASH) for at in c.slots.values()
             ]
-            table = Table(
+            rows = table(
                 ["method", "settings"], [list(row) for row in zip(c.groups, lists, strict=True)], style="settings"
             )
-        out.append(Details(f"{plural(len(differing), 'setting')} that differ between methods", table))
+        out.append(details(f"{plural(len(differing), 'setting')} that differ between methods", rows))
     if common:
-        table = Table(["setting", "value"], [[k, v] for k, v in common.items()], style="settings")
-        out.append(Details(f"{plural(len(common), 'setting')} that all share", table))
+        rows = table(["setting", "value"], [[k, v] for k, v in common.items()], style="settings")
+        out.append(details(f"{plural(len(common), 'setting')} that all share", rows))
     return out
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...storage.result import Result, Row
-from ..document import Block, Cell, Table, fitted
+from ..document import Cell, fitted
+from ..figures import Markup
 from ..numbers import usable
 from ..text import kind_of
 from ..units import DASH, FORMATS
@@ -18,7 +19,7 @@ MOST = 60
 """More clients than this have no table."""
 
 
-def sites(c: Comparison) -> list[Block]:
+def sites(c: Comparison) -> list[Markup]:
     """The table; none where clients are drawn anew for every seed, have no test rows of their own, or are too many."""
     runs = [r for r in c.results if usable(r) and r.clients]
     if not runs or not all(same_clients(r) for r in runs):
@@ -42,8 +43,7 @@ def sites(c: Comparison) -> list[Block]:
         rows.append([name, *sizes, *(form(v) if math.isfinite(v) else DASH for v in cells)])
     told = "accuracy" if figure == "accuracy" else figure.replace("_", " ")
     note = f"Each method's {told} on the client's own test rows after the last round, mean over seeds."
-    tables: Sequence[Table] = fitted(["client", "rows", "test rows", *groups], rows, 3, note)
-    return [*tables]
+    return fitted(["client", "rows", "test rows", *groups], rows, 3, note)
 
 
 def same_clients(r: Result) -> bool:

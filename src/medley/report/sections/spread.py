@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ...storage.result import Result
-from ..document import Block, Figure, Figures, Text
-from ..figures import Dots, strip
+from ..document import figure, figures, text
+from ..figures import Dots, Markup, strip
 from ..numbers import final, usable
 from ..table import named, streamed
 from ..text import kind_of
@@ -22,18 +22,18 @@ _KINDS = (
 """Figures over clients: name, label and kind of axis."""
 
 
-def spread(c: Comparison) -> list[Block]:
+def spread(c: Comparison) -> list[Markup]:
     """Dot plots over clients, where their accuracy was measured, and over seeds, where there are several."""
     # Where clients have models of their own, figures of the server's model at clients would say little.
     kinds = _KINDS[:1] if c.personal and _there(c, _KINDS[0][0]) else _KINDS[1:]
-    figures = [_over_clients(c, *kind) for kind in kinds if _there(c, kind[0])]
+    drawn = [_over_clients(c, *kind) for kind in kinds if _there(c, kind[0])]
     if len({r.seed for r in c.results}) > 1:
         rows = [Dots(m, c.slots[m], _ends(c, c.metric, runs)) for m, runs in c.groups.items()]
         kind = kind_of(c.metric)
         label = named(c.metric, c.results)
         name = f"Over seeds: {label}"
-        figures.append(Figure(strip(rows, title=name, xlabel=label, x=kind), name))
-    return [Figures(figures, "two"), Text("One dot a seed; upright strokes are means.", "note")] if figures else []
+        drawn.append(figure(strip(rows, title=name, xlabel=label, x=kind), name))
+    return [figures(drawn, "two"), text("One dot a seed; upright strokes are means.", "note")] if drawn else []
 
 
 def _there(c: Comparison, stem: str) -> bool:
@@ -41,12 +41,12 @@ def _there(c: Comparison, stem: str) -> bool:
     return any(_ends(c, worst, runs) for runs in c.groups.values())
 
 
-def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Figure:
+def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Markup:
     mean, worst = stem.format("mean"), stem.format("worst")
     rows = [Dots(m, c.slots[m], _ends(c, mean, runs), _ends(c, worst, runs)) for m, runs in c.groups.items()]
     name = f"Over clients: the mean (filled) and the worst tenth (hollow){', estimates' if 'estimate' in stem else ''}"
     label += ", last task" if streamed(c.results) else ""
-    return Figure(strip(rows, title=name, xlabel=label, x=kind), name)
+    return figure(strip(rows, title=name, xlabel=label, x=kind), name)
 
 
 def _ends(c: Comparison, metric: str, runs: Sequence[Result]) -> list[float]:

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ..document import Block, Figure, Figures, Legend, Text
-from ..figures import Line, heat, lines
+from ..document import Cell, figure, figures, heading, legend, table, text
+from ..figures import Line, Markup, lines
 from ..numbers import usable
+from ..units import DASH
 from .comparison import Comparison
 
 
-def tasks(c: Comparison) -> list[Block]:
+def tasks(c: Comparison) -> list[Markup]:
     """The mean over the tasks so far, and each method's accuracy on every task after every task."""
-    figures, over = [], []
+    tables, over = list[Markup](), []
     for method, runs in c.groups.items():
         matrices = [_matrix(r.summary["matrix"]) for r in runs if usable(r) and r.summary.get("matrix") is not None]
         matrices = [a for a in matrices if a.shape == matrices[0].shape]
@@ -25,13 +26,18 @@ def tasks(c: Comparison) -> list[Block]:
             mean, slot = np.mean(matrices, axis=0), c.slots[method]
             so_far = np.array([np.nanmean(row[: s + 1]) for s, row in enumerate(mean)])
             over.append(Line(method, slot, np.arange(1.0, len(so_far) + 1), so_far))
-            svg = heat(mean, title=method, xlabel="accuracy on task [%]", ylabel="after task", slot=slot)
-            figures.append(Figure(svg))
-    if not figures:
+            rows = [[f"after task {k}", *(_shaded(v, slot) for v in row)] for k, row in enumerate(mean.tolist(), 1)]
+            tables += [heading(method), table(["", *(f"on {k} [%]" for k in range(1, mean.shape[1] + 1))], rows)]
+    if not tables:
         return []
     name = "mean accuracy on the tasks so far"
     svg = lines(over, title=name, xlabel="tasks learnt", ylabel=name, y="percent", legend=False)
-    return [Legend(c.slots), Figures([Figure(svg)]), Figures(figures, "own"), Text("Means over seeds.", "note")]
+    return [legend(c.slots), figures([figure(svg)]), *tables, text("Means over seeds.", "note")]
+
+
+def _shaded(share: float, slot: int) -> Cell:
+    """A cell whose ground is the darker the higher the accuracy is; at half opacity text keeps its contrast."""
+    return Cell(DASH) if math.isnan(share) else Cell(f"{100 * share:.1f}", slot, shade=0.04 + 0.46 * share)
 
 
 def _matrix(value: Any) -> Float64[np.ndarray, "r c"]:
