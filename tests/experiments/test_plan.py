@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import medley as md
 from medley.contract.errors import RecipeError, WireError
 from medley.experiments.board import Board
-from medley.experiments.plan import PlannedRun, Runner, as_json, seeds_of, settings_of, slot, split
+from medley.experiments.plan import PlannedRun, as_json, seeds_of, settings_of, slot, split
 from medley.storage.result import Result
 from support.toys import Toy, federation
 
@@ -116,6 +116,7 @@ def test_a_result_of_other_settings_is_refused_with_both_values(tmp_path: Path) 
         run.kept()
 
 
-def test_a_federation_runs_methods() -> None:
-    assert isinstance(federation(3), Runner)
-    assert not isinstance(Toy(), Runner)
+@pytest.mark.parametrize("fed", [md.Federation, Toy(), None])
+def test_only_a_federation_runs_methods(fed: Any) -> None:
+    with pytest.raises(RecipeError, match=r"^compare\(fed=.*give a Federation"):
+        md.compare([Toy()], fed, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -71,12 +73,13 @@ def test_watch_waits_for_a_run_that_has_not_begun(tmp_path: Path, run: Path) -> 
             p.terminate()
 
 
-def test_a_long_history_is_thinned_to_its_ends_and_a_thousand_rows() -> None:
-    rows = [{"round": k} for k in range(54_321)]
-    few = watching.thinned(rows)
+def test_a_long_history_is_thinned_to_its_ends_and_a_thousand_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"round": k, "loss": math.nan if k == 0 else 1.0} for k in range(54_321)]
+    monkeypatch.setattr(watching.run_view, "view", lambda _: SimpleNamespace(plain=lambda: {"history": rows}))
+    few = json.loads(watching._view(Path())[2])["history"]
     assert len(few) == 1000
-    assert (few[0], few[-1]) == (rows[0], rows[-1])
-    assert watching.thinned(rows[:7]) == rows[:7]
+    assert (few[0], few[-1]) == ({"round": 0}, rows[-1])
+    assert len({row["round"] for row in few}) == 1000
 
 
 def test_status_prints_what_the_page_shows(run: Path) -> None:

@@ -200,7 +200,6 @@ class ClientHost:
             buffered = sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
             fold.receipts.append(Receipt(i, size + buffered, 0, rows))
             fold.add(exchange, i, packed, buffers)
-            stopwatch.count(summed=0 if exchange.weights is None else size)
             if self._keeps:
                 memory = {"memory": memory}
             if self.codec.remembers:

@@ -1,4 +1,4 @@
-"""Time of a run by part, beside the limits of this machine."""
+"""Time of a run by part, beside the limit of this machine."""
 
 from __future__ import annotations
 
@@ -33,25 +33,20 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Speeds of torch's own kernels on this machine.
+    """The speed of torch's own kernels on this machine.
 
     Attributes:
         gemm: matrix products, in GFLOP/s
-        copy: a copy, in GB/s, where every byte counts twice: read and written
     """
 
     gemm: float
-    copy: float
 
     @classmethod
     def measure(cls, dtype: torch.dtype) -> Limits:
         """Measure with torch's present number of threads: the best of a few, in about a quarter of a second."""
         a, b = (torch.randn(1024, 1024, dtype=dtype) for _ in "ab")
-        v = torch.randn(1 << 24, dtype=dtype)
-        w = torch.empty_like(v)
-        copied = 2 * v.numel() * v.element_size()
         product = min(_best(lambda: a @ b), _best(lambda: linear(a, b)))
-        return cls(2e-9 * 1024**3 / product, 1e-9 * copied / _best(lambda: w.copy_(v)))
+        return cls(2e-9 * 1024**3 / product)
 
 
 @dataclass(frozen=True)
@@ -61,18 +56,16 @@ class Profile:
     Attributes:
         seconds: seconds by part, see `PARTS`
         flops: floating-point operations of local steps
-        summed: bytes of replies that were summed
-        limits: the limits of this machine
+        limits: the limit of this machine
     """
 
     seconds: dict[str, float]
     rounds: int
     flops: float
-    summed: int
     limits: Limits
 
     def text(self) -> str:
-        """A table, and the speeds of local steps and aggregation beside the two limits."""
+        """A table, and the speed of local steps beside its limit."""
         total = sum(self.seconds.values())
         lines = [f"{'where the time went':28}{'s':>9}{'share':>8}{'ms a round':>12}"]
         for part, why in PARTS.items():
@@ -84,13 +77,6 @@ class Profile:
             lines.append(
                 f"local steps: {1e-9 * self.flops:.3g} GFLOP, as plain steps take them, at {speed:.3g} GFLOP/s, "
                 f"{speed / best:.0%} of the {best:.0f} GFLOP/s of a matrix product of 1024×1024 here"
-            )
-        if self.summed:
-            # A sum reads the reply, and reads and writes the total.
-            speed, best = 3e-9 * self.summed / self.seconds["aggregation"], self.limits.copy
-            lines.append(
-                f"aggregation: {1e-9 * self.summed:.3g} GB of replies at {speed:.3g} GB/s, {speed / best:.0%} of the "
-                f"{best:.0f} GB/s of a copy of 64 MiB here; more is a cache's"
             )
         return "\n".join(lines)
 
@@ -112,9 +98,7 @@ def profiled(
         X = fed.data.X[:1]
         forward = operations(result.model.to("cpu"), X.to(result.x.dtype) if X.is_floating_point() else X)
     flops = 3 * watch.rows * forward  # a gradient is a forward pass and two products of its size on the way back
-    return result, Profile(
-        seconds, int(result.history[-1]["round"]), flops, watch.summed, Limits.measure(result.x.dtype)
-    )
+    return result, Profile(seconds, int(result.history[-1]["round"]), flops, Limits.measure(result.x.dtype))
 
 
 def operations(module: nn.Module, rows: Data) -> float:

@@ -16,7 +16,7 @@ import scipy
 
 from ..contract.errors import RecipeError
 from ..storage.directions import higher_is_better
-from ..storage.result import Result
+from ..storage.result import Result, Row
 from .targets import COLUMNS, cost_of_target
 from .units import Real
 
@@ -165,6 +165,12 @@ def final(result: Result, metric: str) -> float:
     sources: list[Mapping[str, Any]] = [result.evaluation, result.summary]
     metric = in_use(result, metric)
     return next((float(s[metric]) for s in sources if _is_number(s.get(metric))), math.nan)
+
+
+def last_clients(result: Result) -> list[Row]:
+    """The rows of a run's clients after the last round in which they were measured."""
+    end = max((row["round"] for row in result.clients), default=0)
+    return [row for row in result.clients if row["round"] == end]
 
 
 def last_round(result: Result) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..contract.errors import MedleyError
 from ..storage import run_view
+from .bands import thin
 from .figures import DARK, LIGHT
 
 POLICY = (
@@ -22,6 +23,10 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 """Names in the address of a browser that is on this machine. Others are refused: a page elsewhere could rebind its own
 name to 127.0.0.1 and read along.
 """
+
+
+MOST = 1000
+"""Rows of a history that the page draws, evenly chosen."""
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
@@ -68,19 +73,12 @@ def _view(folder: Path) -> tuple[int, str, str]:
         said = run_view.view(folder).plain()
     except MedleyError as e:
         return 503, "application/json", json.dumps({"error": str(e)})
+    rows = said["history"]
     said["history"] = [
-        {k: v for k, v in row.items() if not isinstance(v, float) or math.isfinite(v)}
-        for row in thinned(said["history"])
+        {k: v for k, v in rows[at].items() if not isinstance(v, float) or math.isfinite(v)}
+        for at in thin(len(rows), MOST).tolist()
     ]
     return 200, "application/json", json.dumps(said)
-
-
-def thinned(rows: list[Any], most: int = 1000) -> list[Any]:
-    """At most about ``most`` rows, evenly chosen, the first and the last among them."""
-    if len(rows) <= most:
-        return rows
-    step = (len(rows) - 1) / (most - 1)
-    return [rows[round(k * step)] for k in range(most)]
 
 
 def page() -> str:

@@ -16,13 +16,12 @@ class Stopwatch:
     """Seconds by part. It runs within ``with Stopwatch() as watch``.
 
     The time of a part that runs within another part counts for the inner one alone. ``seconds`` holds seconds by part,
-    ``rows`` the row gradients of local steps, ``summed`` the bytes of replies that were summed.
+    ``rows`` the row gradients of local steps.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.rows = 0.0
-        self.summed = 0
         self._doing: list[str] = []
         self._since = 0.0
 
@@ -62,8 +61,7 @@ def doing(part: str) -> AbstractContextManager[None]:
     return _running[-1].doing(part) if _running else _NOTHING
 
 
-def count(rows: float = 0.0, summed: int = 0) -> None:
-    """Add row gradients of local steps, and bytes of replies that were summed."""
+def count(rows: float) -> None:
+    """Add row gradients of local steps."""
     if _running:
         _running[-1].rows += rows
-        _running[-1].summed += summed

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from ...storage.result import Result, Row
+from ...storage.result import Row
 from ..document import Cell, figure, figures, table
 from ..figures import Dots, Markup, strip
-from ..numbers import usable
+from ..numbers import last_clients, usable
 from .comparison import Comparison
 
 Key = tuple[int, int]
@@ -38,21 +38,14 @@ def personal(c: Comparison) -> list[Markup]:
     """A table and dot plots of the clients; none where no method leaves clients models of their own."""
     if not c.personal:
         return []
-    tables = {m: _last(runs) for m, runs in c.groups.items()}
+    tables = {
+        m: {(r.seed, int(row["client"])): row for r in runs if usable(r) for row in last_clients(r)}
+        for m, runs in c.groups.items()
+    }
     for name, kind, sign in FIGURES:
         if any(name in row for rows in tables.values() for row in rows.values()):
             return _drawn(c, tables, name, kind, sign)
     return []
-
-
-def _last(runs: Sequence[Result]) -> dict[Key, Row]:
-    """The clients' rows after the last round, by seed and client."""
-    out: dict[Key, Row] = {}
-    for r in runs:
-        if usable(r):
-            end = max((row["round"] for row in r.clients), default=0)
-            out |= {(r.seed, int(row["client"])): row for row in r.clients if row["round"] == end}
-    return out
 
 
 def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, kind: str, sign: float) -> list[Markup]:

@@ -10,7 +10,7 @@ import numpy as np
 from ...storage.result import Result, Row
 from ..document import Cell, fitted
 from ..figures import Markup
-from ..numbers import usable
+from ..numbers import last_clients, usable
 from ..text import kind_of
 from ..units import DASH, FORMATS
 from .comparison import Comparison
@@ -24,7 +24,7 @@ def sites(c: Comparison) -> list[Markup]:
     runs = [r for r in c.results if usable(r) and r.clients]
     if not runs or not all(same_clients(r) for r in runs):
         return []
-    last = {id(r): _last(r) for r in runs}
+    last = {id(r): {int(row["client"]): row for row in last_clients(r)} for r in runs}
     ids = sorted({i for rows in last.values() for i in rows})
     there = {name for rows in last.values() for row in rows.values() for name in row}
     figure = next((name for name in (c.metric, "accuracy", "test_loss") if name in there), None)
@@ -49,12 +49,6 @@ def sites(c: Comparison) -> list[Markup]:
 def same_clients(r: Result) -> bool:
     """Whether client i is the same with every seed."""
     return bool(r.client_names) or str(r.settings.get("partition", "")).endswith("clients' own data")
-
-
-def _last(r: Result) -> dict[int, Row]:
-    """The clients' rows after the last round, by client."""
-    end = max(row["round"] for row in r.clients)
-    return {int(row["client"]): row for row in r.clients if row["round"] == end}
 
 
 def _mean(seeds: Sequence[dict[int, Row]], i: int, figure: str) -> float:

@@ -26,7 +26,9 @@ def tasks(c: Comparison) -> list[Markup]:
             mean, slot = np.mean(matrices, axis=0), c.slots[method]
             so_far = np.array([np.nanmean(row[: s + 1]) for s, row in enumerate(mean)])
             over.append(Line(method, slot, np.arange(1.0, len(so_far) + 1), so_far))
-            rows = [[f"after task {k}", *(_shaded(v, slot) for v in row)] for k, row in enumerate(mean.tolist(), 1)]
+            rows: list[list[str | Cell]] = [
+                [f"after task {k}", *(_shaded(v, slot) for v in row)] for k, row in enumerate(mean.tolist(), 1)
+            ]
             tables += [heading(method), table(["", *(f"on {k} [%]" for k in range(1, mean.shape[1] + 1))], rows)]
     if not tables:
         return []
