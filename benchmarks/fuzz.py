@@ -37,9 +37,8 @@ from medley.contract.message import Message
 from medley.contract.messages import Model
 from medley.contract.types import Num, Vec
 from medley.flower.agreement import Terms
-from medley.flower.checked_json import Words
+from medley.flower.checked_json import Words, opened, sealed_error
 from medley.flower.client_reports import Census, ClientReport, Known, RowKind, TaskReport
-from medley.flower.envelope import opened, sealed_error
 from medley.flower.messenger import Messenger
 from medley.flower.node import CallRequest
 from medley.flower.remote import Figures
@@ -155,14 +154,15 @@ class Evaluations(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        full, few = {"tests": [[0.3, 0.5], None], "loss": 1.5}, {"tests": [[12.0, None], None], "loss": -0.1}
+        full = {"tests": [{"test_loss": 0.3, "accuracy": 0.5}, None], "loss": 1.5}
+        few = {"tests": [{"test_loss": 12.0}, None], "loss": -0.1}
         self.seeds = [json.dumps(said).encode() for said in (full, few)]
 
     def read(self, raw: bytes) -> None:
         got = Figures.read(0, raw, [True, False], loss=True)
         assert got.loss is not None
         assert math.isfinite(got.loss)
-        assert all(v is None or math.isfinite(v) for pair in got.tests for v in pair)
+        assert all(math.isfinite(v) for figures in got.tests for v in figures.values())
 
 
 class Errors(Target):

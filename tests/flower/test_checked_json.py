@@ -22,10 +22,8 @@ from medley.clients.host import ClientHost
 from medley.contract import message, pytree
 from medley.contract.errors import BadData, RecipeError, WireError
 from medley.flower.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
-from medley.flower.checked_json import Words
+from medley.flower.checked_json import Words, opened, outliers, sealed, sealed_error
 from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
-from medley.flower.envelope import opened, sealed, sealed_error
-from medley.flower.outliers import outliers
 from medley.flower.remote import Figures
 from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
@@ -114,12 +112,12 @@ AGREED = named(["age", "sex"], ["'dead'", "'home'"])
             "client 1 has as column 0 sex, client 0 age: give all clients the same",
         ),
         (named(["age"], AGREED["labels"]), "client 1 has as column 1 nothing, client 0 sex"),
-        (named([], AGREED["labels"]), "client 1 has columns without names, client 0 the columns age, sex"),
+        (named([], AGREED["labels"]), "client 1 has columns without names, client 0 age, sex"),
         (named(AGREED["features"], ["'dead'", "'went home'"]), "client 1 has as label 1 'went home', client 0 'home'"),
         (named(AGREED["features"], ["'home'"]), "client 1 has as label 0 'home', client 0 'dead'"),
         (named(AGREED["features"], ["0", "1"]), "client 1 has as label 0 0, client 0 'dead'"),
-        (named(AGREED["features"], []), "client 1 has labels without names, client 0 the labels 'dead', 'home'"),
-        (AGREED | {"scaling": "ab"}, "client 1 has rows scaled by the numbers ab, client 0 rows that are not scaled"),
+        (named(AGREED["features"], []), "client 1 has labels without names, client 0 'dead', 'home'"),
+        (AGREED | {"scaling": "ab"}, "client 1 has rows scaled by the numbers ab, client 0 that are not scaled"),
     ],
 )
 def test_clients_whose_columns_or_labels_mean_something_else_are_refused(names: dict[str, Any], text: str) -> None:
@@ -149,11 +147,16 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ('{"tests": [[0.3, 0.5]]}', "fields tests; expected are loss, tests"),
-        ('{"tests": [[0.3, 0.5]], "loss": NaN}', "NaN is no number of JSON"),
-        ('{"tests": [[0.3, 0.5]], "loss": 1e999}', "loss is inf"),
-        ('{"tests": [[0.3, 1.5]], "loss": 1}', "accuracy is 1.5, and has to be a number from 0 to 1"),
-        ('{"tests": [["0.3", 1]], "loss": 1}', "test loss is str '0.3'"),
+        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}]}', "fields tests; expected are loss, tests"),
+        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": NaN}', "NaN is no number of JSON"),
+        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": 1e999}', "loss is inf"),
+        (
+            '{"tests": [{"test_loss": 0.3, "accuracy": 1.5}], "loss": 1}',
+            "accuracy is 1.5, and has to be a number from 0 to 1",
+        ),
+        ('{"tests": [{"test_loss": "0.3"}], "loss": 1}', "test_loss is str '0.3'"),
+        ('{"tests": [{"pwned": 1}], "loss": 1}', "tests is"),
+        ('{"tests": [[0.3, 1]], "loss": 1}', "tests is"),
         ('{"tests": [null], "loss": 1}', "tests is"),
         ('{"tests": [], "loss": 1}', "a list of 1 entries"),
         ("[]", "no table of fields"),
@@ -373,7 +376,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
     ((liar, error),) = outliers(losses, "loss after round 3")
     assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
     assert not [*outliers({i: losses[i] for i in (0, 1)}, "loss")]
-    assert Figures([(None, None), (-1e300, 0.5)], 0.25).largest == 1e300
+    assert Figures([{}, {"test_loss": -1e300, "accuracy": 0.5}], 0.25).largest == 1e300
 
 
 def test_a_reply_has_no_more_bytes_than_came() -> None:

@@ -13,11 +13,9 @@ import pytest
 
 import medley as md
 from medley.flower import daemon, flwr_api
-from medley.flower.daemon import Resident, data_function
-from medley.flower.errors import NotAdmitted, RunOver, Unreachable
-from medley.flower.fleet import FleetNode, Parcel
-from medley.flower.flwr_api import checked_version
-from medley.flower.polling import FASTEST, SLOWEST, Rhythm, pause
+from medley.flower.daemon import Resident, Rhythm, data_function
+from medley.flower.fleet import FleetNode, NotAdmitted, Parcel, RunOver, Unreachable
+from medley.flower.flwr_api import FASTEST, SLOWEST, checked_version, pause
 from medley.storage import atomic
 
 pytest.importorskip("flwr")
@@ -270,7 +268,7 @@ def test_a_node_that_waits_again_and_again_looks_a_few_times_before_the_end() ->
 
 def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked_version().startswith(flwr_api.TESTED)
-    monkeypatch.setattr(flwr_api.metadata, "version", lambda name: "1.99.0")
+    monkeypatch.setattr(flwr_api.versions, "found", lambda name: "1.99.0")
     with pytest.raises(md.MedleyError, match=r"flwr 1\.99\.0 is installed.* tested with flwr 1\.41 and 1\.42"):
         checked_version()
 

@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from medley.flower.daemon import Resident
-from medley.flower.errors import NotAdmitted, Unreachable
-from medley.flower.fleet import FleetNode
+from medley.flower.fleet import FleetNode, NotAdmitted, Unreachable
 
 DAY = datetime.timedelta(days=1)
 

@@ -573,8 +573,8 @@ def liar(path: Path, **lies: Any) -> Any:
 LIES = {
     "a weight of NaN": {"query": lambda *_: json.dumps({"client": 1, "rows": float("nan")}).encode()},
     "no terms": {"query": lambda *_: b'{"client": 1, "classes": 2000000, "tasks": [], "X": 1, "y": 1, "weights": 1}'},
-    "an evaluation without loss": {"evaluate": lambda *_: b'{"tests": [[0.1, 0.2]]}'},
-    "an evaluation of NaN": {"evaluate": lambda *_: b'{"tests": [[0.1, 0.2]], "loss": NaN}'},
+    "an evaluation without loss": {"evaluate": lambda *_: b'{"tests": [{"test_loss": 0.1}]}'},
+    "an evaluation of NaN": {"evaluate": lambda *_: b'{"tests": [{"test_loss": 0.1}], "loss": NaN}'},
     "garbage": {"query.simulate": lambda *_: b"garbage"},
     "a record without an answer": {"query.simulate": None},
 }

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import medley as md
 from medley import cli, recipe
-from medley.flower.running import Deployment
+from medley.flower.deploy import Deployment
 
 pytest.importorskip("flwr")
 

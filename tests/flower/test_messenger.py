@@ -12,7 +12,7 @@ import pytest
 
 import medley as md
 from medley.flower import flwr_api, messenger
-from medley.flower.envelope import opened, sealed
+from medley.flower.checked_json import opened, sealed
 from medley.flower.flwr_api import Reply
 from medley.flower.messenger import Messenger
 

@@ -16,8 +16,8 @@ from medley import recipe
 from medley.cli import app
 from medley.flower import client_app, messenger, roster, server_app
 from medley.flower import deploy as deploy_files
+from medley.flower.deploy import Deployment
 from medley.flower.roster import recorded
-from medley.flower.running import Deployment
 from medley.storage import events
 from medley.storage.result import Status
 
@@ -226,7 +226,7 @@ def test_newcomers_that_do_not_fit_are_refused_and_the_run_goes_on(
     assert {e.client for e in there.ledger if e.round == 7} == {0, 1, 2}
     for said in (
         "node 104 says that it is client 0, which is node 100 in this run: it is refused",
-        "node 105 says that it is client 9: ids end at 3",
+        "node 105 says that it is client 9, and the app's clients= says 4, ids from 0",
         "client 3 cannot join: client 3 has rows of shape and type [[5], 'float32'], client",
     ):
         assert caplog.text.count(said) == 1, caplog.text

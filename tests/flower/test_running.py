@@ -20,8 +20,8 @@ from medley.cli import app
 from medley.contract.errors import MedleyError, RecipeError
 from medley.flower import deploy
 from medley.flower.cleaning import clean, private, seconds
+from medley.flower.deploy import Deployment, _sentence
 from medley.flower.node import Shelf
-from medley.flower.running import Deployment, _sentence
 from medley.storage.result import Status
 
 APP = """

@@ -15,7 +15,7 @@ import torch
 import medley as md
 from medley import recipe
 from medley.contract import pytree
-from medley.flower import client_app, server_app, signatures
+from medley.flower import client_app, server_app, sums
 from medley.flower.agreement import refuse_weaker
 from medley.flower.cleaning import clean
 from medley.flower.client import ClientSide
@@ -309,12 +309,12 @@ def test_a_cohort_beyond_the_keyring_is_refused(keys: Path, tmp_path: Path) -> N
 def test_a_file_that_is_no_keyring_is_refused(text: str, tmp_path: Path, keys: Path) -> None:
     (path := tmp_path / "keyring").write_text(text)
     with pytest.raises(md.RecipeError, match="is no keyring: a line for each client"):
-        signatures.read(path)
+        sums.read_keyring(path)
     path.write_text((keys / "keyring").read_text() * 2)
     with pytest.raises(md.RecipeError, match="client 0 comes twice"):
-        signatures.read(path)
+        sums.read_keyring(path)
     with pytest.raises(md.RecipeError, match="is no private key as ssh-keygen"):
-        signatures.signature(path, "s", 0, b"")
+        sums.signature(path, "s", 0, b"")
 
 
 def test_a_server_changes_no_privacy_that_the_owner_did_not_name(app: Path, tmp_path: Path) -> None:

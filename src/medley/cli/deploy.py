@@ -63,7 +63,7 @@ def deploy_run(
 ) -> None:
     """Run the app on its SuperLink, print its progress, and end with the run: 0 where it finished, else not."""
     from ..contract.errors import RecipeError
-    from ..flower.running import Deployment
+    from ..flower.deploy import Deployment
     from ..storage.run_folder import holds_run
 
     if readmit and resume is None:

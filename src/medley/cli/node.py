@@ -143,7 +143,7 @@ def _check(recipe_file: Path, keyring: Path | None) -> None:
     """Raise RecipeError for files that cannot be used, and MedleyError for another version of flwr."""
     from ..contract.errors import RecipeError
     from ..flower.flwr_api import checked_version
-    from ..flower.signatures import read as read_keyring
+    from ..flower.sums import read_keyring
 
     checked_version()
     if not recipe_file.is_file():

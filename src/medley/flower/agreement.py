@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 from ..contract.errors import RecipeError, WireError
 from ..contract.tuned import split
@@ -62,17 +62,13 @@ class Terms:
 
     def compare(self, theirs: Terms, who: str) -> None:
         """Raise WireError, naming the first difference and the remedy, unless both sides have the same terms."""
-        remedies = {
-            "medley": "install the same version on both sides",
-            "method": "give both sides the same method",
-            "settings": "give both sides the same settings, and the same code, of the method",
-            "recipe": "give both sides the same recipe.toml",
-        }
-        for key, remedy in remedies.items():
-            mine, other = getattr(self, key), getattr(theirs, key)
-            if mine != other:
-                what = {"medley": "runs Medley", "method": "has the method"}.get(key, f"has the {key} of digest")
-                raise WireError(f"{who} {what} {other}, and the server {mine}: {remedy}")
+        remedies = {"medley": "install the same version on both sides"}
+        same = {"method": "method", "settings": "settings, and the same code, of the method", "recipe": "recipe.toml"}
+        for key, mine in self.plain().items():
+            if (other := getattr(theirs, key)) != mine:
+                has = {"medley": "runs Medley", "method": "has the method"}.get(key, f"has the {key} of digest")
+                remedy = remedies.get(key) or f"give both sides the same {same[key]}"
+                raise WireError(f"{who} {has} {other}, and the server {mine}: {remedy}")
 
 
 def _digest(values: Mapping[str, Any]) -> str:
@@ -86,9 +82,9 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
     Args:
         node: the node's config; ``serve`` lists methods, "FedNorton,SCAFFOLD". Without it all are served
     """
-    name, serves = split(method)[0].name, _serves(node)
+    name, serves = split(method)[0].name, _listed(node, "serve")
     if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
-        raise RecipeError(f"client {client} does not serve {name}: its owner serves {', '.join(serves)}", "serve")
+        _unserved(client, name, serves)
 
 
 def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
@@ -97,15 +93,19 @@ def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
     An entry of ``serve`` such as "DP-FedAvg" lets the kind FedAvg pass here.
     """
     tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
-    kind, serves = "".join(str(table.get("kind", "")) for table in tables), _serves(node)
+    kind, serves = "".join(str(table.get("kind", "")) for table in tables), _listed(node, "serve")
     name = (kind.rpartition(":")[2].rpartition(".")[2] if is_own(kind) else kind.partition(".")[0]).lower()
     either = (name, kind.lower())
     if serves and not any(n.lower() == k or n.lower().endswith(f"-{k}") for n in serves for k in either):
-        raise RecipeError(f"client {client} does not serve {kind}: its owner serves {', '.join(serves)}", "serve")
+        _unserved(client, kind, serves)
 
 
-def _serves(node: Mapping[str, Any]) -> list[str]:
-    return [n.strip() for n in str(node.get("serve", "")).split(",") if n.strip()]
+def _unserved(client: int, what: str, serves: list[str]) -> NoReturn:
+    raise RecipeError(f"client {client} does not serve {what}: its owner serves {', '.join(serves)}", "serve")
+
+
+def _listed(node: Mapping[str, Any], key: str) -> list[str]:
+    return str(node.get(key, "")).replace(",", " ").split()
 
 
 def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: int) -> None:
@@ -115,13 +115,12 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
         node: the node's config; ``allow`` lists the keys of the recipe that the server may set, as patterns,
             "run.rounds pace.*". Without it all may be set
     """
-    if "allow" in node:
-        patterns = str(node["allow"]).replace(",", " ").split()
-        for setting in shlex.split(str(config.get("set", ""))):
-            key = setting.partition("=")[0]
-            if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
-                said = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
-                raise RecipeError(f"client {client} does not let the server set {key}: {said}", "allow")
+    patterns = _listed(node, "allow") if "allow" in node else ["*"]
+    for setting in shlex.split(str(config.get("set", ""))):
+        key = setting.partition("=")[0]
+        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
+            said = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
+            raise RecipeError(f"client {client} does not let the server set {key}: {said}", "allow")
 
 
 def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: int) -> None:
@@ -132,15 +131,13 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: 
         mine: the owner's recipe
         asked: the same with the server's settings
     """
-    if "allow" not in node:
-        return
-    patterns = str(node["allow"]).replace(",", " ").split()
+    either = mine, asked
     found: dict[str, list[Any]] = {
-        "secure": [r.tables.get("secure") for r in (mine, asked)],
-        "private": [[m.get("private") for m in r.tables.get("methods", ())] for r in (mine, asked)],
+        "secure": [r.tables.get("secure") for r in either],
+        "private": [[m.get("private") for m in r.tables.get("methods", ())] for r in either],
     }
     for name, (own, theirs) in found.items():
-        if own != theirs and not any(name in pattern for pattern in patterns):
+        if "allow" in node and own != theirs and not any(name in pattern for pattern in _listed(node, "allow")):
             raise RecipeError(
                 f"client {client} does not let the server change {name}: its recipe has {own}, and the server asks for "
                 f"{theirs}; its owner can allow it by a pattern that names it",

@@ -82,24 +82,22 @@ def discreet(handler: Handler) -> Handler:
         except ClientFailed as e:
             log.error("%s", e)
             kind = e.traceback.strip().rpartition("\n")[2].partition(":")[0]
-            raise ClientFailed(
+            left: MedleyError = ClientFailed(
                 client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
-            ) from None
+            )
         except MedleyError as e:
+            i, cause = _id(context), e.__cause__
             if isinstance(e, BadData) and e.row is not None:
-                left: MedleyError = BadData(
-                    f"client {_id(context)}: a row of its data cannot be used; {OWN_LOG}", client=_id(context)
-                )
-            elif e.__cause__ is None or isinstance(e.__cause__, MedleyError | ImportError):
+                left = BadData(f"client {i}: a row of its data cannot be used; {OWN_LOG}", client=i)
+            elif cause is None or isinstance(cause, MedleyError | ImportError):
                 raise
             else:  # the text of another error stands in this one's
-                kinds = f"{type(e).__name__} by {type(e.__cause__).__name__}"
-                left = MedleyError(f"client {_id(context)} failed: {kinds}; {OWN_LOG}")
+                left = MedleyError(f"client {i} failed: {type(e).__name__} by {type(cause).__name__}; {OWN_LOG}")
             log.error("%s", e)
-            raise left from None
         except Exception as e:
             log.exception("a request failed")
-            raise MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}") from None
+            left = MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}")
+        raise left from None
 
     return reply
 
@@ -172,13 +170,11 @@ class ClientSide:
         key = _id(context), json.dumps(context.run_config), repr(known)
         if key not in self._own:
             r, lots = settled(self.recipe, context.run_config), self.lots(context)
-            options = r.options()
-            dtype = options.get("dtype")
-            dtype = None if dtype is None else getattr(torch, dtype)
-            who = _id(context), clients_of(r, context)
+            options, who = r.options(), (_id(context), clients_of(r, context))
+            dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
             scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes)
-            rows = OwnRows(who, scenario, lots, known, r.seed, dtype, options.get("device", "cpu"), r.rounds)
-            _keep(self._own, key, rows)
+            about = r.seed, dtype, options.get("device", "cpu"), r.rounds
+            _keep(self._own, key, OwnRows(who, scenario, lots, known, *about))
         return self._own[key]
 
     def report(self, letter: Letter, context: Context) -> bytes:
@@ -211,16 +207,13 @@ class ClientSide:
                 "no noise: leave it out"
             )
         if asked.get("loss") and self.recipe.options().get("secure") is not None:
-            every = self.recipe.options().get("eval_every", 1)
-            digest = blake2b(letter["common"], digest_size=16).hexdigest()
-            self._account(context).evaluate(digest, self.recipe.rounds // every + 2)
+            most = self.recipe.rounds // self.recipe.options().get("eval_every", 1) + 2
+            self._account(context).evaluate(blake2b(letter["common"], digest_size=16).hexdigest(), most)
         rows = self.own(context, asked.pop("known"))
         words = Words("the server's request of an evaluation", asked)
         words.only("x", "buffers", "round", "tests", "loss")
         words.whole("round", 0, node.MOST)
-        tests = words.entries("tests", 0, len(rows.tests))
-        if not all(type(k) is int and 0 <= k < len(rows.tests) for k in tests):
-            words.refuse("tests", f"whole numbers below {len(rows.tests)}")
+        words.wholes("tests", len(rows.tests), len(rows.tests))
         return json.dumps(rows.evaluate(**asked)).encode()
 
     def serve(self, letter: Letter, context: Context) -> bytes:
@@ -281,9 +274,8 @@ class ClientSide:
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
         algorithm, lr = split(method)
-        rows = self.own(context, request.known)
-        options, problem = r.options(), rows.problem
-        device = options.get("device", "cpu")
+        rows, options = self.own(context, request.known), r.options()
+        device, problem = options.get("device", "cpu"), rows.problem
         engine = engines.choose(options.get("engine", "auto"), problem, device)
 
         def client(i: int, round: int) -> Client[Any]:
@@ -293,10 +285,9 @@ class ClientSide:
                 self._charge(context, method, me)
             return me
 
-        codec = options.get("codec") or Plain()
-        host = ClientHost(algorithm.suited(problem.gives), problem, client, r.seed, codec, device=device)
-        host.keeps_optimizers = rows.clients.scenario.pace.optimizer_state == "kept"
-        return host
+        about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
+        kept = rows.clients.scenario.pace.optimizer_state == "kept"
+        return ClientHost(*about, device=device, keeps_optimizers=kept)
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:

@@ -6,10 +6,9 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,20 +40,15 @@ class RowKind(NamedTuple):
     @classmethod
     def read(cls, words: Words, key: str, limits: ClientLimits) -> RowKind:
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
-        wanted = f"[shape, type], a shape of at most {limits.row} numbers"
         shape, dtype = words.entries(key, 2, 2)
-        if not isinstance(shape, list) or len(shape) > 8 or not all(type(k) is int and k >= 0 for k in shape):
-            words.refuse(key, wanted)
-        if math.prod(shape) > limits.row or not isinstance(dtype, str) or dtype not in DTYPES:
-            words.refuse(key, wanted)
+        sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(k) is int and k >= 0 for k in shape)
+        if not sizes or math.prod(shape) > limits.row or not isinstance(dtype, str) or dtype not in DTYPES:
+            words.refuse(key, f"[shape, type], a shape of at most {limits.row} numbers")
         return cls(shape, dtype)
 
     def example(self) -> Tensor:
         """Two rows of zeros of this kind. They show a model the shape of its input, and belong to no client."""
         return torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
-
-    def __str__(self) -> str:
-        return f"of shape and type {[*self]}"
 
 
 @dataclass(frozen=True)
@@ -85,25 +79,29 @@ class Names:
         features, labels = words.texts("features", limits.row), words.texts("labels", classes or 0)
         return cls(features, labels, words.text("scaling"))
 
+    def facts(self) -> dict[str, str]:
+        """What two clients have to agree on, each thing in words."""
+        out = {"rows": f"scaled by the numbers {self.scaling}" if self.scaling else "that are not scaled"}
+        for what, names in (("column", self.features), ("label", self.labels)):
+            out[f"{what}s"] = ", ".join(names)[:200] or UNNAMED
+            out |= {f"as {what} {k}": name for k, name in enumerate(names)}
+        return out
+
     def differs(self, other: Names) -> tuple[str, str] | None:
         """The first thing in which two clients differ, in the words of each; None where they agree."""
-        for what, mine, theirs in (("column", self.features, other.features), ("label", self.labels, other.labels)):
-            if bool(mine) != bool(theirs):
-                a, b = (
-                    f"the {what}s {', '.join(names)[:200]}" if names else f"{what}s without names"
-                    for names in (mine, theirs)
-                )
-                return a, b
-            for k, (a, b) in enumerate(zip_longest(mine, theirs, fillvalue="nothing")):
-                if a != b:
-                    return f"as {what} {k} {a}", b
-        if self.scaling != other.scaling:
-            a, b = (
-                f"rows scaled by the numbers {s}" if s else "rows that are not scaled"
-                for s in (self.scaling, other.scaling)
-            )
-            return a, b
-        return None
+        return differing(self.facts(), other.facts())
+
+
+UNNAMED = "without names"
+
+
+def differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str] | None:
+    """The first fact that is not the same on both sides, in the words of each."""
+    for what in {**mine, **theirs}:
+        a, b = mine.get(what, "nothing"), theirs.get(what, "nothing")
+        if a != b and (what not in ("columns", "labels") or UNNAMED in (a, b)):  # of two lists one name says more
+            return f"{what} {a}", b
+    return None
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,7 @@ class TaskReport:
             words.refuse("weight", f"{rows}, the number of rows, since rows have no weights")
         if weighted and (weight > 0) != (rows > 0):
             words.refuse("weight", "above 0 where there are rows, else 0")
-        labels = words.entries("labels", 0, classes or 0)
-        if not all(type(k) is int and 0 <= k < (classes or 0) for k in labels) or len(set(labels)) < len(labels):
-            words.refuse("labels", f"different whole numbers below {classes}")
-        return cls(rows, weight, test, labels)
+        return cls(rows, weight, test, words.wholes("labels", classes or 0, classes or 0))
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ class ClientReport:
         """Inverse of `plain`. Raises WireError, naming client and field, for values outside of the limits."""
         limits = limits or ClientLimits()
         words = Words(f"client {account.get('client')}'s account of its data", dict(account))
-        words.only("client", "classes", "tasks", "X", "y", "weights", "names")
+        words.only(*cls.__annotations__)
         client = words.whole("client", 0, 1 << 30)
         classes = None if words.said["classes"] is None else words.whole("classes", 1, limits.classes)
         X, y = (RowKind.read(words, key, limits) for key in "Xy")
@@ -177,27 +172,26 @@ class ClientReport:
         return cls(client, classes, tasks, X, y, weights, names)
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """The properties that all clients have in common, with their names."""
-        return (
-            ("rows", _shown(self.X)),
-            ("targets", _shown(self.y)),
-            ("weights of rows", _shown(self.weights)),
-            ("labels", "in classes" if self.classes is not None else "without classes"),
-            ("tasks", f"{len(self.tasks)} in number"),
-        )
+    def facts(self) -> dict[str, str]:
+        """What all clients have in common, each thing in words."""
+        return {
+            "rows of shape and type": str([*self.X]),
+            "targets of shape and type": str([*self.y]),
+            "weights of rows": "not at all" if self.weights is None else f"of shape and type {[*self.weights]}",
+            "targets": "without classes" if self.classes is None else "in classes",
+            "tasks": f"{len(self.tasks)} in number",
+            **self.names.facts(),
+        }
 
     def differs(self, other: ClientReport) -> str:
         """The sentence on the first thing in which this client differs from another one; empty where they agree."""
-        for (what, mine), (_, theirs) in zip(self.kind, other.kind, strict=True):
-            if mine != theirs:
-                return f"client {self.client} has {what} {mine}, client {other.client} {theirs}"
-        if said := self.names.differs(other.names):
-            return (
-                f"client {self.client} has {said[0]}, client {other.client} {said[1]}: give all clients the same, or "
-                "state them once, for all, in the recipe's [clients] features = [...], labels = [...]"
-            )
-        return ""
+        if (said := differing(self.facts, other.facts)) is None:
+            return ""
+        remedy = (
+            ": give all clients the same, or state them once, for all, in the recipe's [clients] features = [...], "
+        )
+        tail = f"{remedy}labels = [...]" if self.names != other.names else ""
+        return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{tail}"
 
     def emptied(self, client: int) -> ClientReport:
         """The report of a client without rows, of the same kind."""
@@ -246,10 +240,8 @@ class Census:
 
         Raises BadData where rows or tasks differ in kind, or ids have gaps, and WireError for an account that is none.
         """
-        if list(accounts) != list(range(len(accounts))):
-            raise BadData(
-                f"{len(accounts)} clients must have partition-id 0..{len(accounts) - 1}, but have {list(accounts)}"
-            )
+        if list(accounts) != list(range(n := len(accounts))):
+            raise BadData(f"{n} clients must have partition-id 0..{n - 1}, but have {list(accounts)}")
         read, refused = dict[int, ClientReport](), dict[int, str]()
         for i, account in accounts.items():
             try:
@@ -264,23 +256,23 @@ class Census:
                 refused[i] = str(e)
         if not read:
             raise WireError(f"no client can take part: {'; '.join(refused.values())}")
-        first = _usual(read.values()) if tolerant else next(iter(read.values()))
+        kinds = [json.dumps(r.facts) for r in read.values()]
+        usual = kinds.index(Counter(kinds).most_common(1)[0][0]) if tolerant else 0
+        first = [*read.values()][usual]
         for i, r in read.items():
             if said := r.differs(first) or agreed(r, limits or ClientLimits()):
-                refused.setdefault(i, said)
-            if i in refused and not tolerant:
-                raise BadData(refused[i], client=i)
+                refused[i] = said
+                if not tolerant:
+                    raise BadData(said, client=i)
         for why in refused.values():
             log.warning("the run goes on without a client: %s", why)
-        reports = [read[i] if i in read and i not in refused else first.emptied(i) for i in accounts]
-        classes = None if first.classes is None else max(r.classes or 0 for i, r in read.items() if i not in refused)
-        if len(counts := {r.classes for i, r in read.items() if i not in refused}) > 1:
+        there = {i: r for i, r in read.items() if i not in refused}
+        reports = [there.get(i) or first.emptied(i) for i in accounts]
+        classes = None if first.classes is None else max(r.classes or 0 for r in there.values())
+        if len(counts := {r.classes for r in there.values()}) > 1:
             log.warning("clients have labels of %s classes: the model gets %s", sorted(map(str, counts)), classes)
-        labels = [
-            sorted({k for task in tasks for k in task.labels})
-            for tasks in zip(*(r.tasks for r in reports), strict=True)
-        ]
-        return cls(reports, Known(classes, labels), refused)
+        each = zip(*(r.tasks for r in reports), strict=True)
+        return cls(reports, Known(classes, [sorted({k for t in tasks for k in t.labels}) for tasks in each]), refused)
 
     def __len__(self) -> int:
         return len(self.reports)
@@ -312,20 +304,6 @@ class Census:
 
 def agreed(r: ClientReport, limits: ClientLimits) -> str:
     """The sentence on where a client differs from what the recipe states for all; empty where it does not."""
-    wanted = Names(
-        [*limits.features] or r.names.features, [*map(repr, limits.labels)] or r.names.labels, r.names.scaling
-    )
-    said = r.names.differs(wanted)
+    stated = Names([*limits.features] or r.names.features, [*map(repr, limits.labels)] or r.names.labels)
+    said = replace(r.names, scaling="").differs(stated)
     return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}" if said else ""
-
-
-def _usual(reports: Iterable[ClientReport]) -> ClientReport:
-    """The first report of the kind, and with the names, that most clients have."""
-    each = list(reports)
-    kinds = [(r.kind, repr(r.names)) for r in each]
-    kind, _ = Counter(kinds).most_common(1)[0]
-    return each[kinds.index(kind)]
-
-
-def _shown(kind: RowKind | None) -> str:
-    return "not at all" if kind is None else str(kind)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..contract import BadData, Client, Diverged, Engine, Family, Problem, State, Unsupported, Vec, WireError
 from ..datasets import Dataset
 from ..federation.clients import ClientFactory
-from ..federation.evaluation import Held, scores
+from ..federation.evaluation import Held, held_figures
 from ..federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
@@ -193,17 +193,17 @@ class OwnRows:
             tests: the tasks whose test rows are asked for
             loss: whether the loss f_i(x) of the training rows is asked for
 
-        Returns "tests", [test loss, accuracy or None] for each of ``tests`` or None where there are no test rows, and
-        "loss" where it is asked for and the client has rows of the task.
+        Returns "tests", figures by name for each of ``tests`` or None where there are no test rows, and "loss" where it
+        is asked for and the client has rows of the task.
         """
         if buffers is not None:
             self.problem.load_buffers(buffers)
         s = self.plan.step(round)
         problem, held = self.clients.problem_of(s), [self.tests[k] for k in tests]
-        measured = [None if rows is None else scores(problem, x, rows) for rows in held]
-        # JSON has no NaN: a score that is not finite is none.
-        finite = lambda v: v if v is None or math.isfinite(v) else None
-        out: dict[str, Any] = {"tests": [None if pair is None else [*map(finite, pair)] for pair in measured]}
+        measured = [None if rows is None else held_figures(problem, x, rows, {}) for rows in held]
+        # JSON has no NaN: a figure that is not finite is left out.
+        finite = [row and {name: v for name, v in row.items() if math.isfinite(v)} for row in measured]
+        out: dict[str, Any] = {"tests": finite}
         if loss and self.rows.layout.sizes[s, 0]:
             out["loss"] = float(problem.bind(*self.rows.of(s, self.i)).loss(x))
             if not math.isfinite(out["loss"]):

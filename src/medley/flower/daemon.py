@@ -8,18 +8,20 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, RecipeError, WireError
+from ..runtime.signals import handled
 from ..storage.atomic import locked, write
-from .errors import NotAdmitted, RunOver, Unreachable
-from .fleet import HEARTBEAT, FleetNode, Parcel, error_reply
+from .fleet import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
+from .flwr_api import pause
 from .node import LEFT
-from .polling import Rhythm
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context, Message
@@ -29,21 +31,35 @@ log = logging.getLogger("medley.node")
 RUNS = 4
 """Runs whose settings a node keeps in memory."""
 
-GRACE = 10.0
-"""Seconds that a node has for the answer in hand when it is told to end."""
-
-ABSENCE = 2.0
-"""Seconds for which a node leaves the SuperLink whose process was killed; the server looks five times a second."""
+GRACE, ABSENCE, LAST_BEAT = 10.0, 2.0, 5.0
+"""Seconds: for the answer in hand when a node is told to end; for which a node whose process was killed leaves the
+SuperLink, since the server looks five times a second; and for the answer to its last sign of life."""
 
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
 
-LAST_BEAT = 5.0
-"""Seconds for which a node that ends waits for the answer to its last sign of life."""
-
 LINGER = 15.0
 """Seconds that the node of a client that leaves stays after its last answer, since a SuperLink drops answers of nodes
 that are gone before the server has them."""
+
+EARLY, UNSEEN = 0.7, 1.0
+"""The share of the shortest of the last waits after which a node looks for the first time, and the longest time in
+seconds without a look that an earlier wait is a reason for."""
+
+
+@dataclass
+class Rhythm:
+    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end."""
+
+    waits: deque[float] = field(default_factory=lambda: deque(maxlen=4))
+
+    def came(self, waited: float) -> None:
+        """Remember a wait, of so many seconds."""
+        self.waits.append(waited)
+
+    def pause(self, waited: float) -> float:
+        """Seconds until the next look, after so many seconds of waiting."""
+        return max(pause(waited), min(EARLY * min(self.waits, default=0.0), UNSEEN) - waited)
 
 
 class Stopped(BaseException):
@@ -100,20 +116,13 @@ class Resident:
                 log.info("stopped before the answer in hand was sent; the next start sends it")
             finally:
                 self._stop.set()
-                with suppress(Stopped):  # told once more, it takes no leave
-                    self._leave()
+                with suppress(Stopped, MedleyError):  # told once more, it takes no leave
+                    self.fleet.deactivate()
+                    self.badge.unlink(missing_ok=True)
                 with suppress(Stopped):
                     self.fleet.close()
                     beat.join(LAST_BEAT)  # a thread that is in gRPC while the interpreter ends aborts the process
         log.info("ended")
-
-    def _leave(self) -> None:
-        """Say goodbye to the SuperLink."""
-        try:
-            self.fleet.deactivate()
-            self.badge.unlink(missing_ok=True)
-        except MedleyError as e:
-            log.debug("could not say goodbye: %s", e)
 
     def stop(self) -> None:
         """End after the message in hand."""
@@ -239,12 +248,8 @@ class Resident:
             self._said = words
             log.warning("%s; trying again", text)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> AbstractContextManager[None]:
         """SIGTERM and SIGINT end the node: at once where it is idle, else after `GRACE` seconds at most."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
         def end(*_: object) -> None:
             if self._stop.is_set():
@@ -255,14 +260,7 @@ class Resident:
         def late(*_: object) -> None:
             raise Stopped
 
-        handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGALRM: late}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled({"SIGTERM": end, "SIGINT": end, "SIGALRM": late})
 
 
 def _keep(path: Path, content: bytes) -> None:

@@ -1,16 +1,40 @@
-"""`medley deploy init`: a recipe as a Flower app, and scripts that make keys, start a server and try it all."""
+"""`medley deploy`: a recipe as a Flower app, with scripts that make keys and start a server; and the app's run.
+
+The run's folder is on this machine. Its events say within a second that the server app has died; Flower notices that
+after a minute. Flower's own commands start and stop the app, in a process each.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
 import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import reduce
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from ..contract.errors import RecipeError
+from ..contract.errors import MedleyError, RecipeError
 from ..recipe import Recipe, loads
 from ..recipe.user_code import modules, names
+from ..runtime.signals import handled
+from ..storage import events, run_view
+from ..storage.result import Status
+from ..storage.run_folder import holds_run
 from .agreement import own_version
+
+LOOK, ASK, SUPERLINK = 0.5, 20.0, 300.0
+"""Seconds between two looks at the run's folder, and between two questions to Flower about a run that has not begun;
+and those that a SuperLink may take to come back."""
+
 
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
 """Paces of the clients of ``scripts/recipe.txt``, again from the first after the last."""
@@ -68,3 +92,174 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         if path.suffix == ".sh":
             path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return [folder / name for name in files]
+
+
+@dataclass
+class Deployment:
+    """An app of `medley deploy init`, and the way to its SuperLink.
+
+    Attributes:
+        project: the folder that ``medley deploy init`` wrote
+        superlink: the SuperLink's name in Flower's configuration; default the one that Flower takes by default
+    """
+
+    project: Path
+    say: Callable[[str], object]
+    superlink: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.project / "app" / "pyproject.toml").is_file():
+            raise RecipeError(f"{self.project} has no app/pyproject.toml: give a folder that medley deploy init wrote")
+
+    def run(
+        self,
+        save: Path,
+        config: Mapping[str, Any],
+        resume: bool = False,
+        readmit: Sequence[int] = (),
+        restarts: int = 0,
+    ) -> Status:
+        """Run the app to its end, again after failures that may pass. Returns the run's status.
+
+        Args:
+            readmit: clients that lost their memory and begin anew
+            restarts: the number of times that the run goes on by itself after a failure
+        """
+        save = save.resolve()
+        if resume and not (save / events.FILE).exists():
+            raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
+        if not resume and holds_run(save):
+            raise RecipeError(f"{save} holds a run already; --resume goes on with it", "save")
+        if resume:
+            config = {**_given(save), **config}
+        with _ended_by_signals():
+            return self._run(save, config, resume, readmit, restarts)
+
+    def _run(self, save: Path, config: Mapping[str, Any], again: bool, readmit: Sequence[int], left: int) -> Status:
+        """Start and follow the app until it ends, ``left`` times more after failures."""
+        while True:
+            began, before = time.time(), _last_round(save)
+            where = {"resume" if again else "save": str(save)}
+            back = {"readmit": ",".join(map(str, readmit))} if readmit and again else {}
+            number = self._start({**config, **where, **back})
+            try:
+                status, final = self._follow(save, number, began)
+            except BaseException:
+                self._stop(save, number, began)
+                raise
+            if status.outcome != "failed" or final or not left:
+                return status
+            left, again = left - 1, (save / "flower.json").exists()
+            if _last_round(save) > before:
+                readmit = ()
+            self.say(f"{status}; goes on after the last checkpoint, {left} restarts left")
+            self._stop(save, number, began)
+
+    def _flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
+        env = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **os.environ}
+        if (self.project / "flwr").is_dir():
+            env.setdefault("FLWR_HOME", str((self.project / "flwr").resolve()))
+        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
+        name = [self.superlink] if self.superlink else []
+        head, tail = words[: 1 + (words[0] == "run")], words[1 + (words[0] == "run") :]
+        command = ["flwr", *head, *name, *tail]
+        return subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, timeout=300)
+
+    def _start(self, config: Mapping[str, Any]) -> str:
+        """Start the app, once the SuperLink answers. Returns Flower's number of the run."""
+        said = " ".join(f"{k}={_toml(v)}" for k, v in config.items())
+        until, told = time.monotonic() + SUPERLINK, False
+        while True:
+            done = self._flwr("run", "app", "--format", "json", "--run-config", said)
+            found = re.search(r'"run-id":\s*"(\d+)"', done.stdout)
+            if found:
+                return found[1]
+            why = _sentence(done.stdout + done.stderr)
+            if time.monotonic() > until or not re.search("nreachable|onnect", why):
+                raise MedleyError(f"flwr run did not start the app: {why}")
+            if not told:
+                self.say(f"waits for the SuperLink: {why}")
+                told = True
+            time.sleep(3)
+
+    def _follow(self, save: Path, number: str, began: float) -> tuple[Status, bool]:
+        """Print the run's events until it ends: its status, and whether another start would fail in the same way.
+
+        A server app that has died is a failure.
+        """
+        shown, asked, pid = 0, time.monotonic(), None
+        while True:
+            gone = pid is not None and not run_view.alive(pid)
+            fresh = [e for e in events.read(save) if e["at"] >= began]
+            for e in fresh[shown:]:
+                if run_view.is_told(e) and e.get("event") != "end":
+                    self.say(run_view.line(e))
+                if e.get("event") == "app":
+                    pid = e.get("pid")
+                if e.get("event") == "end":
+                    return Status(e["outcome"], str(e.get("message", ""))), bool(e.get("final"))
+            shown = len(fresh)
+            if gone:
+                return Status("failed", f"the server app, process {pid}, has died"), False
+            if pid is None and time.monotonic() > asked + ASK:
+                asked = time.monotonic()
+                if (state := self._state(number)) and "finished" in state:
+                    return Status("failed", f"Flower ended the run before its first line ({state}): see its log"), False
+            time.sleep(LOOK)
+
+    def _state(self, number: str) -> str:
+        """Flower's word for the run; empty where the SuperLink does not answer."""
+        done = self._flwr("list", "--run-id", number, "--format", "json")
+        found = re.search(r'"status":\s*"([^"]+)"', done.stdout)
+        return found[1] if found else ""
+
+    def _stop(self, save: Path, number: str, began: float) -> None:
+        """End a server app that is still there, and take its messages off the SuperLink."""
+        for e in events.read(save):
+            if e.get("event") == "app" and e["at"] >= began and run_view.alive(pid := e.get("pid", 0)):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._flwr("stop", number)
+
+
+def _given(save: Path) -> dict[str, Any]:
+    """The values that the run in ``save`` was started with, such as ``open``; none where its folder does not say."""
+    with suppress(OSError, ValueError, AttributeError):
+        return dict(json.loads((save / "flower.json").read_text(encoding="utf-8")).get("config", {}))
+    return {}
+
+
+def _last_round(save: Path) -> int:
+    return max([int(e["round"]) for e in events.read(save) if e.get("event") == "round"], default=0)
+
+
+def _toml(value: Any) -> str:
+    """A value for ``flwr run --run-config``, which ends a text at its first double quote, escaped or not."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
+
+
+def _sentence(text: str) -> str:
+    """The error in Flower's output; where none is named, the first line that says something."""
+    lines = [re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
+    try:
+        return str(json.loads(text)["error-message"]).strip().splitlines()[0][:300]
+    except (ValueError, KeyError, TypeError, IndexError):
+        at = next((k for k, line in enumerate(lines) if re.match(r"Error\b", line)), None)
+        if at is not None and (found := " ".join(" ".join(lines[at:]).removeprefix("Error").lstrip(": ").split())):
+            return found[:300]
+        return next((line[:300] for line in lines if len(line) > 8), text.strip()[-300:])
+
+
+def _ended_by_signals() -> AbstractContextManager[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does: they raise SystemExit, once, and the app is stopped."""
+
+    def end(number: int, _: object) -> None:
+        for name in names:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    names = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    return handled(dict.fromkeys(names, end))

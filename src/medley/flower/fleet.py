@@ -1,7 +1,4 @@
-"""A node's side of a SuperLink's Fleet API. flwr is imported on the first call.
-
-Flower documents neither the API nor its client (``flwr.supernode``, ``flwr.supercore``).
-"""
+"""A node's side of a SuperLink's Fleet API. Flower documents neither the API nor its client."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, RecipeError, WireError
-from .errors import NotAdmitted, RunOver, Unreachable
-from .flwr_api import AGAIN
+from . import flwr_api as flwr
 
 if TYPE_CHECKING:
     from .flwr_api import Context, Message
@@ -32,6 +28,18 @@ CONTENT = 7200.0
 
 HEARTBEAT = 30.0
 """Seconds of silence after which the SuperLink begins to doubt that a node lives; twice that, and it is offline."""
+
+
+class Unreachable(MedleyError):
+    """The SuperLink does not answer, or not as one; to be tried again."""
+
+
+class NotAdmitted(MedleyError):
+    """The SuperLink does not accept this node's key."""
+
+
+class RunOver(MedleyError):
+    """The run of a message is no longer running."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,6 @@ class FleetNode:
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-        from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-        from flwr.supernode.fleet_http_client import FleetHttpClient
-        from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
         self.superlink = superlink
         address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", superlink)
@@ -93,16 +97,16 @@ class FleetNode:
                 f"--superlink {superlink!r} is no address: give HOST:PORT, as fl.example.org:9092, without https://",
                 "superlink",
             )
+        connect, signed = flwr.FleetHttpClient.from_server_address, flwr.NodeAuthHttpInterceptor
+        signers = [flwr.RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         try:
             private: Any = load_ssh_private_key(key.read_bytes(), None)
-            public = private.public_key()
-            signing = NodeAuthHttpInterceptor(private, public)
-            self._public = public_key_to_bytes(public)
+            self._public = flwr.public_key_to_bytes(private.public_key())
+            signers.append(signed(private, private.public_key()))
         except Exception as e:  # cryptography raises errors of many classes
             raise RecipeError(f"{key} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
         try:
-            signers = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), signing]
-            self._client = FleetHttpClient.from_server_address(superlink, False, ca.read_bytes(), interceptors=signers)
+            self._client = connect(superlink, False, ca.read_bytes(), interceptors=signers)
         except (OSError, ValueError) as e:
             raise RecipeError(f"{ca} holds no certificates: {e}", "ca") from None
         self._client._client.event_hooks["response"] = [_bounded]
@@ -114,24 +118,19 @@ class FleetNode:
         ``known`` is the id that the node had before. A SuperLink activates no node that it takes for online; one whose
         process was killed, or whose SuperLink was, goes on after a heartbeat.
         """
-        from flwr.proto.fleet_pb2 import ActivateNodeRequest
-        from flwr.proto.node_pb2 import Node
-
         if known is not None:
-            self._node = Node(node_id=known)
+            self._node = flwr.Node(node_id=known)
             with suppress(NotAdmitted):  # an id of another key, or of another SuperLink
                 if self.heartbeat():
                     return known
-        asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
-        self._node = Node(node_id=self._call("ActivateNode", asked).node_id)
+        asked = flwr.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+        self._node = flwr.Node(node_id=self._call("ActivateNode", asked).node_id)
         return int(self._node.node_id)
 
     def deactivate(self) -> None:
         """Say that this node leaves, where it is active."""
-        from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-
         if self._node is not None:
-            self._call("DeactivateNode", DeactivateNodeRequest(node_id=self._node.node_id))
+            self._call("DeactivateNode", flwr.DeactivateNodeRequest(node_id=self._node.node_id))
 
     def close(self) -> None:
         """Close the connection."""
@@ -139,43 +138,33 @@ class FleetNode:
 
     def heartbeat(self) -> bool:
         """Say that this node lives. False where the SuperLink has forgotten it."""
-        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-
-        asked = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        asked = flwr.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         return bool(self._call("SendNodeHeartbeat", asked).success)
 
     def pull(self) -> Parcel | None:
         """The next message to this node, if there is one. The SuperLink hands a message out once."""
-        from flwr.proto.fleet_pb2 import PullMessagesRequest
-
-        answer = self._call("PullMessages", PullMessagesRequest(node=self._node))
+        answer = self._call("PullMessages", flwr.PullMessagesRequest(node=self._node))
         return self._opened(answer) if answer.messages_list else None
 
     def reopened(self, raw: bytes) -> Parcel:
         """A message from `Parcel.raw`. Raises WireError for bytes that are none."""
-        from flwr.proto.fleet_pb2 import PullMessagesResponse
-
         try:
-            return self._opened(PullMessagesResponse.FromString(raw))
+            return self._opened(flwr.PullMessagesResponse.FromString(raw))
         except Exception as e:  # protobuf raises errors of many classes
             raise WireError(f"this is no message of Flower's: {e}") from None
 
     def _opened(self, answer: Any) -> Parcel:
-        from flwr.common.serde import message_from_proto
-
-        message = message_from_proto(answer.messages_list[0])
+        message = flwr.message_from_proto(answer.messages_list[0])
         return Parcel(answer.SerializeToString(), message, answer.message_object_trees[0])
 
     def content(self, parcel: Parcel) -> Message:
         """The message with its content, from the SuperLink."""
-        from flwr.supercore.inflatable import inflatable_object, inflatable_utils
-        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-
-        wanted = [t.object_id for t in inflatable_object.iterate_object_tree(parcel.tree)]
-        pull = make_pull_object_fn_protobuf(lambda asked: self._call("PullObject", asked), self._node, parcel.run)
+        wanted = [t.object_id for t in flwr.iterate_object_tree(parcel.tree)]
+        ask = lambda asked: self._call("PullObject", asked)
+        pull = flwr.make_pull_object_fn_protobuf(ask, self._node, parcel.run)
         try:
-            objects = inflatable_utils.pull_objects(wanted, pull, initial_backoff=AGAIN, max_time=CONTENT)
-            message: Message = inflatable_utils.inflate_object_from_contents(parcel.id, objects)
+            objects = flwr.pull_objects(wanted, pull, initial_backoff=flwr.AGAIN, max_time=CONTENT)
+            message: Message = flwr.inflate_object_from_contents(parcel.id, objects)
         except MedleyError:
             raise
         except Exception as e:  # a SuperLink may send anything
@@ -189,51 +178,38 @@ class FleetNode:
         Returns False if the SuperLink wants nothing of the reply: it has it all, or it takes none to this message any
         more.
         """
-        from flwr.app.message import remove_content_from_message
-        from flwr.common.serde import message_to_proto
-        from flwr.proto.fleet_pb2 import PushMessagesRequest
-        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-        from flwr.supercore.inflatable import inflatable_object as inflatable
-        from flwr.supercore.inflatable import inflatable_utils
-        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
-
         # With the request's own times the reply to it has one id, however often it is made and sent.
         asked_for = parcel.message.metadata
         reply.metadata.__dict__.update(_created_at=asked_for.created_at, _ttl=asked_for.ttl)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with inflatable.no_object_id_recompute():
-            tree, objects = inflatable.get_object_tree(reply), inflatable.get_all_nested_objects(reply)
-            bare = remove_content_from_message(reply) if reply.has_content() else reply
-            what = {"messages_list": [message_to_proto(bare)], "message_object_trees": [tree]}
-            asked = PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
+        with flwr.no_object_id_recompute():
+            tree, objects = flwr.get_object_tree(reply), flwr.get_all_nested_objects(reply)
+            bare = flwr.remove_content_from_message(reply) if reply.has_content() else reply
+            what = {"messages_list": [flwr.message_to_proto(bare)], "message_object_trees": [tree]}
+            asked = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
             told = self._call("PushMessages", asked)
             send = lambda part: self._call("PushObject", part)
-            sent = make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id)
-            inflatable_utils.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
-        done = ConfirmMessageReceivedRequest(node=self._node, run_id=parcel.run, message_object_id=parcel.id)
-        self._call("ConfirmMessageReceived", done)
+            sent = flwr.make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id)
+            flwr.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
+        got = {"node": self._node, "run_id": parcel.run, "message_object_id": parcel.id}
+        self._call("ConfirmMessageReceived", flwr.ConfirmMessageReceivedRequest(**got))
         return bool(told.objects_to_push)
 
     def context(self, run: int, node_config: Mapping[str, Any]) -> Context:
         """Flower's context for a run: the app's run config with the run's own settings, and this node's config."""
-        from flwr.app import Context, RecordDict
-        from flwr.common.config import get_fused_config_from_fab
-        from flwr.common.serde import run_from_proto
-        from flwr.proto.fab_pb2 import GetFabRequest
-        from flwr.proto.run_pb2 import GetRunRequest
-
-        about = run_from_proto(self._call("GetRun", GetRunRequest(node=self._node, run_id=run)).run)
-        asked = GetFabRequest(node=self._node, hash_str=about.fab_hash, run_id=run)
+        about = flwr.run_from_proto(self._call("GetRun", flwr.GetRunRequest(node=self._node, run_id=run)).run)
+        asked = flwr.GetFabRequest(node=self._node, hash_str=about.fab_hash, run_id=run)
         app = self._call("GetFab", asked).fab.content
         try:
             with zipfile.ZipFile(io.BytesIO(app)) as archive:
                 if (size := archive.getinfo("pyproject.toml").file_size) > 1 << 20:
                     raise ValueError(f"its pyproject.toml has {size} bytes")
-            config = get_fused_config_from_fab(app, about)
+            config = flwr.get_fused_config_from_fab(app, about)
         except Exception as e:  # an archive may be broken in many ways
             raise WireError(f"the run config of run {run} cannot be read: {type(e).__name__}: {e}") from None
-        node = int(self._node.node_id)
-        return Context(run, node, dict(node_config), RecordDict(), config, series_id=about.series_id)
+        node, nothing = int(self._node.node_id), flwr.RecordDict()
+        context: Context = flwr.Context(run, node, dict(node_config), nothing, config, series_id=about.series_id)
+        return context
 
     def _call(self, name: str, request: Any) -> Any:
         """One request to the SuperLink."""
@@ -264,9 +240,8 @@ class FleetNode:
 
 def _clock(response: Any) -> str:
     """What Flower allows this machine's clock, and what it is by the server's answer."""
-    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
-
-    said = f"which may be {SYSTEM_TIME_TOLERANCE} s ahead of the server's or {TIMESTAMP_TOLERANCE} s behind it"
+    early, late = flwr.SYSTEM_TIME_TOLERANCE, flwr.TIMESTAMP_TOLERANCE
+    said = f"which may be {early} s ahead of the server's or {late} s behind it"
     with suppress(KeyError, ValueError):
         ahead = time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()
         said += f" and is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
@@ -275,9 +250,8 @@ def _clock(response: Any) -> str:
 
 def error_reply(parcel: Parcel, reason: str) -> Message:
     """Flower's reply for a message that could not be served."""
-    from flwr.app import Error, Message
-
-    return Message(Error(2, reason), reply_to=parcel.message)
+    reply: Message = flwr.Message(flwr.Error(2, reason), reply_to=parcel.message)
+    return reply
 
 
 def _bounded(response: Any) -> None:

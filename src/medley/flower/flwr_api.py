@@ -1,25 +1,21 @@
-"""Parts of flwr that Medley takes, but for the Fleet API; tested with the versions in `TESTED`, imported on first use.
-
-Documented by Flower: Message, RecordDict, ConfigRecord, ClientApp, ServerApp; Grid's push_messages and pull_messages.
-Not documented: the codes of errors (``flwr.common.constant.ErrorCode``), ``count_bytes`` of records, and the pauses
-between two looks for an object. `medley.flower.fleet` takes the Fleet API.
-"""
+"""All that Medley takes from flwr, imported when it is first used; tested with the versions in `TESTED`."""
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contract.errors import MedleyError
+from ..runtime import versions
 
 if TYPE_CHECKING:
     from flwr.app import Context as Context
     from flwr.app import Message as Message
-    from flwr.app import RecordDict
+    from flwr.app import RecordDict as RecordDict
     from flwr.clientapp import ClientApp as ClientApp
     from flwr.serverapp import Grid as Grid
     from flwr.serverapp import ServerApp as ServerApp
@@ -27,23 +23,82 @@ if TYPE_CHECKING:
 TESTED = ("1.41", "1.42")
 """Versions of flwr with which Medley's tests pass."""
 
+DOCUMENTED = {
+    "flwr.app": "ConfigRecord Context Error Message RecordDict",
+    "flwr.clientapp": "ClientApp",
+    "flwr.serverapp": "ServerApp",
+}
+"""Names that Flower documents, by module; so are Grid's push_messages, pull_messages and get_node_ids."""
+
+UNDOCUMENTED = {
+    "flwr.app.message": "remove_content_from_message",
+    "flwr.common.config": "get_fused_config_from_fab",
+    "flwr.common.constant": "SYSTEM_TIME_TOLERANCE TIMESTAMP_TOLERANCE",
+    "flwr.common.serde": "message_from_proto message_to_proto run_from_proto",
+    "flwr.proto.fab_pb2": "GetFabRequest",
+    "flwr.proto.fleet_pb2": "ActivateNodeRequest DeactivateNodeRequest "
+    "PullMessagesRequest PullMessagesResponse PushMessagesRequest",
+    "flwr.proto.heartbeat_pb2": "SendNodeHeartbeatRequest",
+    "flwr.proto.message_pb2": "ConfirmMessageReceivedRequest",
+    "flwr.proto.node_pb2": "Node",
+    "flwr.proto.run_pb2": "GetRunRequest",
+    "flwr.supercore.date": "now",
+    "flwr.supercore.inflatable.inflatable_object": "get_all_nested_objects get_object_tree iterate_object_tree "
+    "no_object_id_recompute",
+    "flwr.supercore.inflatable.inflatable_protobuf_utils": "make_pull_object_fn_protobuf make_push_object_fn_protobuf",
+    "flwr.supercore.inflatable.inflatable_utils": "inflate_object_from_contents pull_objects push_objects",
+    "flwr.supercore.interceptors.http.runtime_version": "RuntimeVersionHttpInterceptor",
+    "flwr.supercore.primitives.asymmetric": "bytes_to_public_key public_key_to_bytes verify_signature",
+    "flwr.supernode.fleet_http_client": "FleetHttpClient",
+    "flwr.supernode.node_auth_http_interceptor": "NodeAuthHttpInterceptor",
+}
+"""Names that it does not, by module. Nor does it document the codes of errors below, ``count_bytes`` of records, the
+keyword arguments of ``pull_objects``, and the table ``node`` of a SuperLink's database, for `medley.flower.gate`."""
+
+
+def __getattr__(name: str) -> Any:
+    """A name of flwr's in the tables above. Raises MedleyError where the version that is installed lacks it."""
+    module = next((m for m, names in (DOCUMENTED | UNDOCUMENTED).items() if name in names.split()), None)
+    if module is None:
+        raise AttributeError(f"Medley takes no {name} from flwr")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as e:
+        checked_version()
+        raise MedleyError(f"flwr {versions.version('flwr')} does not work here: {e}. {REMEDY}") from e
+
+
+REMEDY = f'Medley is tested with flwr {" and ".join(TESTED)}: pip install "medley-fl[flower]"'
+
+
+def checked_version() -> str:
+    """The version of flwr. Raises MedleyError where flwr is missing, or is none of `TESTED`."""
+    if not versions.is_installed("flwr"):
+        raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"')
+    version = versions.version("flwr")
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise MedleyError(f"flwr {version} is installed, and parts of it that are not public differ. {REMEDY}")
+    return version
+
+
 CRASHED = 8
 """Flower's code of an app that died, or was too busy to say for a minute that it lives."""
 
-AGAIN = 0.03
-"""Seconds until an object is asked for again that is announced and not there yet, doubled from time to time.
+BROKEN = (1, 2, 6, 7, CRASHED)
+"""Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
 
-Flower waits for 1 s: an exchange with one node took 0.63 s in the mean instead of 0.31 s, on idle cores.
+AGAIN, AGAIN_AT_MOST = 0.03, 0.5
+"""The first and the longest pause in seconds until an object is asked for again that is announced and not there yet.
+
+Flower's are 1 s and 10 s: an exchange with one node took 0.63 s in the mean instead of 0.31 s, on idle cores.
 """
-
-AGAIN_AT_MOST = 0.5
-"""The longest pause in seconds between two looks for an object; Flower's own reaches 10."""
 
 ABSENT = 0.5
 """Seconds between two looks whether the nodes are there whose replies were announced."""
 
-BROKEN = (1, 2, 6, 7, CRASHED)
-"""Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
+FASTEST, SLOWEST = 0.03, 3.0
+"""Seconds between two looks: while answers are expected at once, of which each takes the SuperLink about 0.01 s, and
+where nothing came for long; Flower's own SuperNode takes 3 always."""
 
 Letter = Mapping[str, bytes]
 """The content of a message: bytes by name."""
@@ -52,14 +107,14 @@ Handler = Callable[[Letter, "Context"], bytes]
 """(letter, the node's context) -> the answer."""
 
 
-class Reply(NamedTuple):
-    """A reply to one message.
+def pause(waited: float, slowest: float = SLOWEST) -> float:
+    """Seconds until the next look: a tenth of those waited so far, so that a wait grows by a tenth at most."""
+    return min(max(FASTEST, waited / 10), slowest)
 
-    Attributes:
-        message: the id of the message that it answers
-        answer: the answer's bytes; None for an error
-        size: bytes of the answer's records; 0 for an error
-        code: Flower's code of the error; 0 for an answer
+
+class Reply(NamedTuple):
+    """A reply to the message with this id: the answer's bytes and the size of its records, or Flower's code of an error
+    with its reason.
     """
 
     message: str
@@ -121,11 +176,9 @@ def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[in
         nodes: the nodes that the replies come from
     """
     gone = lambda: not {*nodes} <= {*grid.get_node_ids()}
-    from flwr.supercore.inflatable.inflatable_utils import pull_objects as used
-
     # Flower's grid has no setting for them: it would wait for two hours, in pauses of 10 s.
     times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
-    cast(dict[str, Any], used.__kwdefaults__).update(times, max_tries_per_object=None)
+    __getattr__("pull_objects").__kwdefaults__.update(times, max_tries_per_object=None)
     return [_reply(m) for m in grid.pull_messages(list(messages))]
 
 
@@ -138,12 +191,12 @@ def _reply(m: Message) -> Reply:
     return Reply(to, None, 0, m.error.code, m.error.reason)
 
 
-def client_app(handlers: Mapping[str, Callable[[Letter, Context], bytes]]) -> ClientApp:
+def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
     """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>"."""
     from flwr.app import Message
     from flwr.clientapp import ClientApp
 
-    def handle(handler: Callable[[Letter, Context], bytes]) -> Callable[[Message, Context], Message]:
+    def handle(handler: Handler) -> Callable[[Message, Context], Message]:
         def reply(message: Message, context: Context) -> Message:
             letter = {k: r["bytes"] for k, r in message.content.config_records.items()}
             return Message(records({"answer": handler(letter, context)}), reply_to=message)
@@ -164,17 +217,3 @@ def server_app(main: Callable[[Grid, Context], None]) -> ServerApp:
     app = ServerApp()
     app.main()(main)
     return app
-
-
-def checked_version() -> str:
-    """The version of flwr. Raises MedleyError where flwr is missing, or is none of `TESTED`."""
-    try:
-        version = metadata.version("flwr")
-    except metadata.PackageNotFoundError:
-        raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"') from None
-    if ".".join(version.split(".")[:2]) not in TESTED:
-        raise MedleyError(
-            f"flwr {version} is installed. medley node speaks to the SuperLink by modules of flwr that are not public, "
-            f'and is tested with flwr {" and ".join(TESTED)}: pip install "medley-fl[flower]", or use flower-supernode'
-        )
-    return version

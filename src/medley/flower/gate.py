@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
+from . import flwr_api as flwr
+
 REGISTERED = "SELECT 1 FROM node WHERE public_key = ? AND status != 'unregistered'"
 """Flower's own question; its tables are not documented."""
 
@@ -22,19 +24,15 @@ def admitted(headers: Message, database: Path) -> bool:
     """Whether a request with these headers is signed, by a key that the SuperLink's database has, within the time that
     Flower allows.
     """
-    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-
     key, signed = (b64decode(headers.get(f"flwr-{k}") or "", validate=True) for k in ("public-key", "signature"))
     at = headers.get("flwr-timestamp") or ""
-    age = (now() - datetime.datetime.fromisoformat(at)).total_seconds()
-    if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+    age = (flwr.now() - datetime.datetime.fromisoformat(at)).total_seconds()
+    if not -flwr.SYSTEM_TIME_TOLERANCE < age < flwr.TIMESTAMP_TOLERANCE + flwr.SYSTEM_TIME_TOLERANCE:
         return False
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute(REGISTERED, (key,)).fetchone() is None:
             return False
-    return bool(verify_signature(bytes_to_public_key(key), at.encode("ascii"), signed))
+    return bool(flwr.verify_signature(flwr.bytes_to_public_key(key), at.encode("ascii"), signed))
 
 
 class Gate(ThreadingMixIn, UnixStreamServer):

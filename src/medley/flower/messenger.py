@@ -15,10 +15,8 @@ from ..contract.errors import MedleyError, WireError
 from ..storage.atomic import write
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
-from .checked_json import Words
-from .envelope import is_last, opened, sealed_error
-from .flwr_api import BROKEN, CRASHED, Letter
-from .polling import pause
+from .checked_json import Words, is_last, opened, sealed_error
+from .flwr_api import BROKEN, CRASHED, Letter, pause
 
 if TYPE_CHECKING:
     from .flwr_api import Grid
@@ -28,14 +26,9 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-SOON = 5.0
-"""Seconds after which missing clients are named at the start of a run."""
-
-NAMED = 5.0
-"""Seconds between two looks at whom an exchange waits for, which the run's folder then has."""
-
-LONG = 10.0
-"""Seconds after which an exchange warns of the clients that it waits for; twice what the one before took, if more."""
+SOON, NAMED, LONG = 5.0, 5.0, 10.0
+"""Seconds after which missing clients are named at the start of a run; between two looks at whom an exchange waits for,
+which the run's folder then has; and after which it warns of them: twice what the one before took, if that is more."""
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
@@ -45,6 +38,10 @@ CLOSED = (
     "resume, or start the app with open= for clients that join and leave"
 )
 """The error in the place of answers of a client that left a run that it may not leave."""
+
+
+class Moved(MedleyError):
+    """A node claims the number of a client that another node has been in this run."""
 
 
 class Messenger:
@@ -57,30 +54,29 @@ class Messenger:
 
     Args:
         file: keeps the node of each client, for a run that is resumed; default None: nothing does
+
+    Attributes:
+        bound: Flower's node of each client, also of those that a run which is resumed has not met yet
+        nodes: Flower's node of each client that is there
+        open: whether clients may leave
+        leaving: clients whose last answer has come
+        silent: nodes that have not answered within the timeout, and have not answered since
+        events: takes an event of the run, and its values
+        note: is called when a client leaves
     """
 
     def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
-        self.grid, self.timeout, self.file = grid, timeout, file
+        self.grid, self.timeout, self.file, self.open = grid, timeout, file, False
         self.bound: dict[int, int] = {} if file is None else _read(file)
-        """Flower's node of each client, also of those that a run which is resumed has not met yet."""
-        self._recorded = frozenset(self.bound)
         self.nodes: dict[int, int] = {}
-        """Flower's node of each client."""
-        self.open = False
-        """Whether clients may leave."""
-        self.leaving: set[int] = set()
-        """Clients whose last answer has come."""
+        self.leaving, self.silent = set[int](), set[int]()
         self.events: Callable[..., object] = lambda event, **values: None
-        """Takes an event of the run, and its values."""
         self.note: Callable[[], object] = lambda: None
-        """Is called when a client leaves."""
         self._aside: set[int] = set()
         """Nodes that left, or that cannot be used, while they are there."""
         self._letter: Letter = {}
         self._usual = 0.0
         """Seconds that the last exchange took."""
-        self.silent: set[int] = set()
-        """Nodes that have not answered within the timeout, and have not answered since."""
 
     def gather(
         self,
@@ -102,26 +98,30 @@ class Messenger:
         Raises MedleyError when they aren't there within the timeout, or when two nodes claim one id.
         """
         begun, accounts, told = time.monotonic(), dict[int, dict[str, Any]](), False
-        refused, self._letter = dict[int, str](), letter or {}
-        number = clients if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
+        refused, self._letter, recorded = dict[int, str](), letter or {}, dict(self.bound)
         ids = () if wanted is None or isinstance(wanted, int) else wanted
+        number = wanted if isinstance(wanted, int) else len(ids) if wanted is not None else clients
         while len(accounts) + len(refused) < number or not accounts.keys() >= set(ids):
-            new = set(self.grid.get_node_ids()) - set(self.nodes.values()) - refused.keys() - self._aside
-            for node, answer, _ in self._send("query", {node: letter or {} for node in sorted(new)}):
+            fresh = self._fresh() - refused.keys()
+            for node, answer in self._asked(fresh):
                 try:
-                    if is_last(answer) and not self._awaited(node, answer, ids):
+                    account = self._account(node, answer, clients, recorded)
+                    if is_last(answer) and not self._awaited(node, account["client"], ids):
                         continue
-                    account = self._admitted(node, answer, clients)
+                    i = account["client"]
+                    if (other := self.nodes.setdefault(i, node)) != node:
+                        raise MedleyError(
+                            f"the nodes {other} and {node} are both client {i}: give every SuperNode a partition-id of "
+                            "its own in its --node-config"
+                        )
+                    self.bound[i], accounts[i] = node, account
                 except Moved as e:  # the node that has the number may come yet
-                    self._aside.add(node)
-                    log.warning("%s", e)
+                    self._put_aside(node, e)
                 except MedleyError as e:
                     if not tolerant:
                         raise
                     refused[node] = str(e)
                     log.warning("a node is refused: %s", e)
-                else:
-                    accounts[account["client"]] = account
             missing = [i for i in ids or range(clients) if i not in accounts]
             waited = time.monotonic() - begun
             if waited > self.timeout:
@@ -133,7 +133,7 @@ class Messenger:
             if not told and waited > SOON and len(missing) > len(refused):
                 tell(f"waits for clients {missing}, for {self.timeout:g} s at most")
                 told = True
-            if not new:
+            if not fresh:
                 time.sleep(POLL)
         if refused and wanted is None:
             why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
@@ -141,45 +141,51 @@ class Messenger:
         self._keep()
         return dict(sorted(accounts.items()))
 
-    def _admitted(self, node: int, answer: bytes, clients: int) -> dict[str, Any]:
-        """A node's account. Raises MedleyError where it is none, or where its id is another node's or out of range."""
-        account = _account(node, answer)
-        i = account["client"]
-        if i >= clients:
+    def _fresh(self) -> set[int]:
+        """The nodes that are there and that nothing is known of."""
+        present = {*self.grid.get_node_ids()}
+        return present - {*self.nodes.values()} - self._aside
+
+    def _asked(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """The answers of nodes that are asked who they are."""
+        for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
+            yield node, answer
+
+    def _account(self, node: int, answer: bytes, clients: int, known: Mapping[int, int]) -> dict[str, Any]:
+        """A node's account of itself. Raises WireError where it names no client, MedleyError where its id is out of
+        range, and Moved where another node has been this client, ``known`` by client, in this run.
+        """
+        words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
+        if (i := words.whole("client", 0, 1 << 30)) >= clients:
             raise MedleyError(
                 f"node {node} says that it is client {i}, and the app's clients= says {clients}, ids from 0: start it "
                 f"with --client 0 to {clients - 1}"
             )
-        if i in self._recorded:
-            self._check(i, node)
-        if (other := self.nodes.setdefault(i, node)) != node:
-            raise MedleyError(
-                f"the nodes {other} and {node} are both client {i}: give every SuperNode a partition-id of its own in "
-                "its --node-config"
+        if (before := known.get(i, node)) != node:
+            remedy = "" if self.file is None else f", take it out of {self.file} and resume"
+            raise Moved(
+                f"node {node} says that it is client {i}, which is node {before} in this run: it is refused. A "
+                f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start anew'}"
             )
-        self.bound[i] = node
-        return account
+        return words.said
 
-    def newcomers(self, clients: int, members: Collection[int], within: float) -> dict[int, dict[str, Any]]:
-        """Accounts, by id, of clients that are no members and whose nodes have come, waiting ``within`` seconds."""
-        present = set(self.grid.get_node_ids())
-        self._aside &= present
-        new, out = present - set(self.nodes.values()) - self._aside, dict[int, dict[str, Any]]()
-        letters = {node: self._letter for node in sorted(new)}
-        for node, answer, _ in self._send("query", letters, within):
+    def _put_aside(self, node: int, why: MedleyError) -> None:
+        self._aside.add(node)
+        log.warning("a node is refused: %s", why)
+
+    def newcomers(self, clients: int, within: float) -> dict[int, dict[str, Any]]:
+        """Accounts, by id, of clients whose nodes have come and are no members, waiting ``within`` seconds."""
+        out = dict[int, dict[str, Any]]()
+        self._aside &= {*self.grid.get_node_ids()}
+        for node, answer in self._asked(self._fresh(), within):
             try:
-                account = _account(node, answer)
-                i = account["client"]
+                account = self._account(node, answer, clients, self.bound)
                 if is_last(answer):
-                    raise MedleyError(f"client {i} leaves, and joins no run")
-                if i >= clients:
-                    raise MedleyError(f"node {node} says that it is client {i}: ids end at {clients - 1}")
-                if i in members or i in out:
-                    self._check(i, node)
+                    raise MedleyError(f"client {account['client']} leaves, and joins no run")
             except MedleyError as e:
-                self._aside.add(node)
-                log.warning("a node is refused: %s", e)
+                self._put_aside(node, e)
                 continue
+            i = account["client"]
             self.nodes[i] = self.bound[i] = node
             out[i] = account
         self._keep()
@@ -192,15 +198,6 @@ class Messenger:
             self.bound.pop(i, None)
             self.leaving.discard(i)
         self._keep()
-
-    def _check(self, client: int, node: int) -> None:
-        """Raise Moved where another node has been this client in this run."""
-        if (known := self.bound.get(client, node)) != node:
-            remedy = "" if self.file is None else f", take it out of {self.file} and resume"
-            raise Moved(
-                f"node {node} says that it is client {client}, which is node {known} in this run: it is refused. A "
-                f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start anew'}"
-            )
 
     def _keep(self) -> None:
         """Write the file."""
@@ -219,9 +216,8 @@ class Messenger:
         out = dict[int, tuple[bytes, int]]()
         if not self.open:
             out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
-        there = {i: self.nodes[i] for i in letters if i in self.nodes and i not in self.leaving}
-        ids = {n: i for i, n in there.items()}
-        for node, answer, size in self._send(kind, {n: letters[i] for i, n in there.items()}):
+        ids = {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
+        for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
             out[ids[node]] = answer, size
             if is_last(answer):
                 self._leaves(ids[node])
@@ -243,17 +239,15 @@ class Messenger:
         if told:
             self.events("awaited", clients=[], since=since)
 
-    def _awaited(self, node: int, answer: bytes, members: Collection[int]) -> bool:
+    def _awaited(self, node: int, client: int, members: Collection[int]) -> bool:
         """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
-        i = _account(node, answer)["client"]
-        if i in members:
-            self._check(i, node)
-            self._leaves(i)
-            return True
-        if not members:
-            raise WireError(f"client {i} leaves, and serves no new run")
-        self._aside.add(node)
-        return False
+        if client in members:
+            self._leaves(client)
+        elif members:
+            self._aside.add(node)
+        else:
+            raise WireError(f"client {client} leaves, and serves no new run")
+        return client in members
 
     def _leaves(self, client: int) -> None:
         self.leaving.add(client)
@@ -263,9 +257,9 @@ class Messenger:
     def _refuse(self, new: set[int]) -> None:
         """Log which clients' numbers new nodes claim while a client's node is away; nothing more is sent to them."""
         self._aside |= new
-        for node, answer, _ in self._send("query", {node: {} for node in sorted(new)}):
+        for node, answer in self._asked(new):
             try:
-                self._check(_account(node, answer)["client"], node)
+                self._account(node, answer, 1 << 31, self.bound)
             except MedleyError as e:
                 log.warning("a node is refused: %s", e)
 
@@ -276,17 +270,17 @@ class Messenger:
         sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
         if not sent:
             return
-        begun = time.monotonic()
+        begun, hello = time.monotonic(), kind == "query"
         ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
         crashed, later, soon = dict.fromkeys(sent, 0), BACK, time.monotonic() + BACK
         # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that
         # did not come back within the timeout is asked once an exchange, until it answers.
-        away = sent.keys() - set(waiting.values()) - self.silent if kind != "query" else set[int]()
+        away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
         # In a thread, since a look waits for the content of answers that were announced.
         done = Event()
         named = Thread(target=self._name, args=(lambda: {*waiting.values(), *away}, done), daemon=True)
-        if kind != "query":
+        if not hello:
             named.start()
         try:
             while (waiting or away) and time.monotonic() < until:
@@ -308,20 +302,17 @@ class Messenger:
                     elif reply.code in BROKEN:
                         why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
                         yield node, sealed_error(WireError(why)), 0
-                    elif kind != "query" and node not in self.silent:
+                    elif not hello and node not in self.silent:
                         away = away | {node}
                 if waiting or away:
                     time.sleep(pause(time.monotonic() - begun, POLL))
         finally:
             done.set()
-            if named.ident is not None:
+            if not hello:
                 named.join()
         self._usual = time.monotonic() - begun
-        self.silent |= (away | set(waiting.values())) if kind != "query" else set()
-
-
-class Moved(MedleyError):
-    """A node claims the number of a client that another node has been in this run."""
+        if not hello:
+            self.silent |= away | set(waiting.values())
 
 
 def _read(file: Path) -> dict[int, int]:
@@ -332,10 +323,3 @@ def _read(file: Path) -> dict[int, int]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise WireError(f"{file} does not say which node each client is: {type(e).__name__}: {e}") from None
-
-
-def _account(node: int, answer: bytes) -> dict[str, Any]:
-    """A client's account of itself. Raises WireError where it does not name the client."""
-    words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
-    words.whole("client", 0, 1 << 30)
-    return words.said

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,10 @@ from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold
+from ..wire.framing import seal, unseal
 from . import flwr_api
-from .checked_json import Words
+from .checked_json import Words, sealed, sealed_error
 from .cleaning import private
-from .envelope import sealed, sealed_error, sealed_last
 from .flwr_api import Handler, Letter
 
 if TYPE_CHECKING:
@@ -40,9 +39,6 @@ MOST, HUGE = 1 << 31, 1e300
 
 SHARED = {"common", "buffers", "weights", "clip"}
 """Fields of an exchange that are the same for all clients; in a secure sum p is too. Its name holds their digest."""
-
-DIGEST = 16
-"""Bytes of the checksum at the start of a memory's file."""
 
 
 @dataclass
@@ -62,22 +58,19 @@ class Shelf:
         return None if tag is None else self._read(client, paths[tag])
 
     def _read(self, client: int, path: Path) -> Any:
-        raw = path.read_bytes()
-        if raw[:DIGEST] != _digest(raw[DIGEST:]):
+        try:
+            raw = bytes(unseal(path.read_bytes()))
+        except WireError:
             raise WireError(
                 f"client {client}'s memory {path.name} is damaged on its disk, its checksum does not fit: put back a "
                 f"copy, or resume with readmit {client} to let it begin anew"
-            )
-        return pytree.from_bytes(raw[DIGEST:], self.classes)
+            ) from None
+        return pytree.from_bytes(raw, self.classes)
 
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
-        raw = pytree.to_bytes(memory)
-        write(private(self.folder) / f"{tag[0]:d}-{tag[1]:d}.safetensors", _digest(raw) + raw, own=True)
-
-
-def _digest(raw: bytes) -> bytes:
-    return blake2b(raw, digest_size=DIGEST).digest()
+        name = f"{tag[0]:d}-{tag[1]:d}.safetensors"
+        write(private(self.folder) / name, seal(pytree.to_bytes(memory)), own=True)
 
 
 def _tag(path: Path) -> Tag:
@@ -127,16 +120,11 @@ def _check(e: Exchange) -> None:
     numbers = [i, *e.each, *e.p, *e.acked, *(k for tag in e.acked.values() for k in tag)]
     if any(type(k) is not int or not 0 <= k <= MOST for k in numbers) or any(len(tag) != 2 for tag in e.acked.values()):
         words.refuse("blocks", f"with each, p and acked of whole numbers from 0 to {MOST}")
-    scales = (
-        () if e.clip is None else e.clip.scales.values() if isinstance(e.clip.scales, Mapping) else (e.clip.scales,)
-    )
-    for key, low, values in (
-        ("p", 0.0, e.p.values()),
-        ("weights", 0.0, (e.weights or {}).values()),
-        ("clip", 0.0, [*scales, *(() if e.clip is None else [e.clip.noise])]),
-    ):
+    scales = [] if e.clip is None else [*e.clip.scales.values()] if isinstance(e.clip.scales, dict) else [e.clip.scales]
+    bounds = scales if e.clip is None else [*scales, e.clip.noise]
+    for key, values in (("p", e.p.values()), ("weights", (e.weights or {}).values()), ("clip", bounds)):
         for value in values:
-            Words(words.who, {key: value}).number(key, low, HUGE)
+            Words(words.who, {key: value}).number(key, 0.0, HUGE)
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
@@ -193,7 +181,7 @@ def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
         def reply(letter: Letter, context: Context) -> bytes:
             try:
                 out = handler(letter, context)
-                return sealed_last(out) if _leaves(context) else sealed(out)
+                return sealed(out, last=_leaves(context))
             except Exception as e:
                 return sealed_error(e)
 

@@ -20,11 +20,9 @@ from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
 from ..storage.result import Row
-from .checked_json import Words
+from .checked_json import Words, opened, outliers
 from .client_reports import Census
-from .envelope import opened
 from .messenger import Messenger
-from .outliers import outliers
 from .roster import Roster
 
 log = logging.getLogger("medley")
@@ -157,22 +155,26 @@ class RemoteSimulation(Planned):
         return RemoteEvaluator(self)
 
 
+BOUNDS = {"test_loss": (-HUGE, HUGE), "accuracy": (0.0, 1.0)}
+"""Figures of test rows, and the values that they may have."""
+
+
 @dataclass(frozen=True)
 class Figures:
     """One client's figures of a model.
 
     Attributes:
-        tests: (test loss, accuracy) for each task that was asked for; None where there is none
+        tests: figures by name for each task that was asked for, of `BOUNDS`; a figure that is not finite is left out
         loss: f_i(x); None where it was not asked for, or the client has no rows
     """
 
-    tests: list[tuple[float | None, float | None]]
+    tests: list[dict[str, float]]
     loss: float | None
 
     @property
     def largest(self) -> float:
         """The largest absolute value of the losses; 0 where there is none."""
-        return max(abs(v) for v in (0.0, self.loss, *(test for test, _ in self.tests)) if v is not None)
+        return max(abs(v) for v in (0.0, self.loss, *(t.get("test_loss") for t in self.tests)) if v is not None)
 
     @classmethod
     def read(cls, client: int, raw: bytes, held: Sequence[bool], loss: bool) -> Figures:
@@ -184,20 +186,12 @@ class Figures:
         """
         words = Words.read(f"client {client}'s answer to an evaluation", raw)
         words.only(*(("tests", "loss") if loss else ("tests",)))
-        tests = list[tuple[float | None, float | None]]()
-        for there, pair in zip(held, words.entries("tests", len(held), len(held)), strict=True):
-            if not there and pair is None:
-                tests.append((None, None))
-                continue
-            if not there or not isinstance(pair, list) or len(pair) != 2:
-                words.refuse("tests", "[test loss, accuracy] for a task with test rows, and null for another")
-            score = Words(words.who, {"test loss": pair[0], "accuracy": pair[1]})
-            tests.append(
-                (
-                    None if pair[0] is None else score.number("test loss", -HUGE, HUGE),
-                    None if pair[1] is None else score.number("accuracy", 0.0, 1.0),
-                )
-            )
+        tests = list[dict[str, float]]()
+        for there, said in zip(held, words.entries("tests", len(held), len(held)), strict=True):
+            if not isinstance(said, dict if there else type(None)) or not (said or {}).keys() <= BOUNDS.keys():
+                words.refuse("tests", "figures of a task with test rows by name, and null for another")
+            figures = Words(words.who, said or {})
+            tests.append({name: figures.number(name, *BOUNDS[name]) for name in figures.said})
         return cls(tests, words.number("loss", -HUGE, HUGE) if loss else None)
 
 
@@ -222,8 +216,8 @@ class RemoteEvaluator:
         Raises MedleyError where no client with training rows answers.
         """
         draw, scenario = self.draw, self.draw.fed.scenario
-        s = draw.plan.step(round)
-        now, p = draw.plan.now(s), draw.shares(round)
+        s, p = draw.plan.step(round), draw.shares(round)
+        now = draw.plan.now(s)
         answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
         self._answers = round, answers
         losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
@@ -235,11 +229,8 @@ class RemoteEvaluator:
             row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
             if scenario.f_star is not None:
                 row["gap"] = row["loss"] - scenario.f_star
-        for k, name in enumerate(("test_loss", "accuracy")):
-            if (score := self._mean(answers, now, k)) is not None:
-                row[name] = score
         asked, self.evaluations = self.evaluations, 0  # not their sum, which a resumed run would begin anew
-        return {**row, "evaluations": asked, "evaluated": share}
+        return {**row, **self._means(answers, now), "evaluations": asked, "evaluated": share}
 
     @property
     def own_tests(self) -> bool:
@@ -249,40 +240,35 @@ class RemoteEvaluator:
     def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
         """Figures of x at each client that answers, on its own rows; without an exchange after `evaluate`."""
         assert models is None, "FlowerConnection.open refuses methods whose clients use models of their own"
-        draw = self.draw
+        draw, (before, answers) = self.draw, self._answers
         s = draw.plan.step(round)
         now = draw.plan.now(s)
-        before, answers = self._answers
         if before != round:
             answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
         out: list[Row] = []
         for i, answer in answers.items():
-            if answer.loss is None and not draw.fed.lossless:
-                continue
-            row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
-            row |= {} if answer.loss is None else {"loss": answer.loss}
-            row["test_rows"] = int(draw.census.tests[i, now].sum())
-            for k, name in enumerate(("test_loss", "accuracy")):
-                if (score := self._mean({i: answer}, now, k)) is not None:
-                    row[name] = score
-            out.append(row)
+            if answer.loss is not None or draw.fed.lossless:
+                row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
+                row |= {} if answer.loss is None else {"loss": answer.loss}
+                tests = {"test_rows": int(draw.census.tests[i, now].sum())}
+                out.append({**row, **tests, **self._means({i: answer}, now)})
         return out
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
         """Test accuracy on every task, from the clients that answer; empty where there are no classes."""
-        tasks = list(range(self.draw.task_count))
+        tasks = range(self.draw.task_count)
         answers = self._ask(x, buffers, round, tasks, loss=False)
-        scores = [self._mean(answers, tasks, 1, only) for only in range(len(tasks))]
-        return [0.0 if a is None else a for a in scores] if any(a is not None for a in scores) else []
+        scores = [self._means({i: replace(a, tests=[a.tests[k]]) for i, a in answers.items()}, [k]) for k in tasks]
+        return [row.get("accuracy", 0.0) for row in scores] if any("accuracy" in row for row in scores) else []
 
     def remedy(self, advice: str) -> str:
         """The remedy for numbers that run away; the clients' rows are not known here."""
         return f"{advice}, and give rows of smaller numbers where a client's are very large"
 
-    def _ask(self, x: Vec, buffers: State | None, round: int, tests: list[int], loss: bool) -> dict[int, Figures]:
+    def _ask(self, x: Vec, buffers: State | None, round: int, tests: Sequence[int], loss: bool) -> dict[int, Figures]:
         """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`."""
         fed, census, p = self.draw.fed, self.draw.census, self.draw.shares(round)
-        asked = {"x": x, "buffers": buffers, "round": round, "tests": tests, "loss": loss}
+        asked = {"x": x, "buffers": buffers, "round": round, "tests": [*tests], "loss": loss}
         common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})
         there = [i for i in self.draw.members(round) if i not in census.refused]
         answers = fed.messenger.send("evaluate", {i: {"common": common} for i in there})
@@ -309,20 +295,11 @@ class RemoteEvaluator:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
         return figures
 
-    def _mean(
-        self, answers: Mapping[int, Figures], tasks: Sequence[int], k: int, only: int | None = None
-    ) -> float | None:
-        """Mean of a score over test rows; None where there are none.
-
-        Args:
-            k: 0 for the test loss, 1 for accuracy
-            only: the place in ``tasks`` of the one task to take; None takes all
-        """
-        rows = self.draw.census.tests
-        got = [
-            (int(rows[i, s]), score)
-            for i, answer in answers.items()
-            for at, s in enumerate(tasks)
-            if only in (None, at) and (score := answer.tests[at][k]) is not None
-        ]
-        return sum(n * score for n, score in got) / sum(n for n, _ in got) if got else None
+    def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
+        """Means of figures over the test rows of ``tasks``, those that the answers have, by name."""
+        rows, out = self.draw.census.tests, Row()
+        got = [(int(rows[i, s]), found) for i, a in answers.items() for s, found in zip(tasks, a.tests, strict=True)]
+        for name in BOUNDS:
+            if there := [(n, found[name]) for n, found in got if name in found]:
+                out[name] = sum(n * value for n, value in there) / sum(n for n, _ in there)
+        return out

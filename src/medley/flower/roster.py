@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..contract.errors import BadData, MedleyError, WireError
 from ..recipe.limits import ClientLimits
@@ -25,9 +25,6 @@ JOINING = 30.0
 
 Account = dict[str, Any]
 
-Changes = dict[int, tuple[dict[int, Account], list[int]]]
-"""By round: accounts of the clients that joined, ids of those that left."""
-
 Admitted = Callable[[int, dict[str, Any]], Account]
 """(id, account of a new node) -> the account of its data; raises MedleyError for a client that cannot take part."""
 
@@ -38,15 +35,59 @@ def absent(client: int) -> dict[str, Any]:
 
 
 @dataclass
+class Recorded:
+    """The members of each round so far, as the file of a run's folder has them.
+
+    Attributes:
+        founders: accounts of the members of round 1, by id
+        changes: by round, the accounts of those that joined, and the ids of those that left
+        leaving: clients that leave in the next round
+        seen: the last round whose members are settled
+    """
+
+    founders: dict[int, Account]
+    changes: dict[int, tuple[dict[int, Account], list[int]]] = field(default_factory=dict)
+    leaving: set[int] = field(default_factory=set)
+    seen: int = 1
+
+    def of(self, round: int) -> tuple[int, ...]:
+        """Ids of the members of a round, ascending."""
+        there = set(self.founders)
+        for t, (joined, left) in sorted(self.changes.items()):
+            if t <= round:
+                there = (there | joined.keys()) - set(left)
+        return tuple(sorted(there))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ids of the members that a run has which goes on."""
+        return tuple(i for i in self.of(self.seen) if i not in self.leaving)
+
+
+def recorded(folder: Path) -> Recorded | None:
+    """The file in a run's folder; None where it has none. Raises WireError for a damaged one."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        changes = {int(t): (_accounts(joined), [*map(int, left)]) for t, (joined, left) in kept["changes"].items()}
+        return Recorded(_accounts(kept["founders"]), changes, {*map(int, kept["leaving"])}, int(kept["seen"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise WireError(f"{path} does not say who the members are: {type(e).__name__}: {e}") from None
+
+
+def _accounts(said: Any) -> dict[int, Account]:
+    return {int(i): dict(a) for i, a in said.items()}
+
+
+@dataclass
 class Roster:
     """The members of each round. A change is recorded before the round in which it counts, for a run that is resumed.
 
     Attributes:
         census: the reports of all that are members or were
         admitted: checks a new client's account
-        founders: accounts of the members of round 1, by id
-        changes: by round, the accounts of those that joined, and the ids of those that left
-        seen: the last round whose members are settled
     """
 
     folder: Path
@@ -54,40 +95,53 @@ class Roster:
     census: Census
     admitted: Admitted
     limits: ClientLimits
-    founders: dict[int, Account]
-    changes: Changes = field(default_factory=dict)
-    seen: int = 1
+    kept: Recorded
 
     def at(self, round: int, clients: int) -> tuple[int, ...]:
         """See `medley.scenarios.Members.at`; a round that is asked about for the first time is settled."""
-        if round > self.seen:
+        if round > self.kept.seen:
             self._settle(round, clients)
-        return members(self.founders, self.changes, round)
+        return self.kept.of(round)
 
     def _settle(self, round: int, clients: int) -> None:
         """Decide who joins and who leaves in a round, and record it."""
-        now, self.seen = set(self.at(self.seen, clients)), round
+        now, self.kept.seen = set(self.kept.of(self.kept.seen)), round
         left = sorted(self.messenger.leaving & now)
         if left and not now - set(left):
             raise MedleyError(f"round {round}: the last members, {left}, leave; nobody is left to train")
         joined = dict[int, Account]()
-        for i, account in self.messenger.newcomers(clients, now, JOINING).items():
+        for i, account in self.messenger.newcomers(clients, JOINING).items():
             try:
                 account = self.admitted(i, dict(account))
-                self.census = _with(self.census, ClientReport.read(account, self.limits))
+                self._add(account)
                 joined[i] = account
             except MedleyError as e:
                 self.messenger.forget([i])
                 log.warning("client %d cannot join: %s", i, e)
         self.messenger.forget(left)
         if joined or left:
-            self.changes[round] = joined, left
+            self.kept.changes[round] = joined, left
         self.save()
+
+    def _add(self, account: Account) -> None:
+        """Add a client to the census. Raises WireError where its rows or their names differ, or labels are new."""
+        report, census = ClientReport.read(account, self.limits), self.census
+        if said := report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused)):
+            raise WireError(said)
+        tasks = zip(report.tasks, census.known.labels, strict=True)
+        strange = {k for task, labels in tasks for k in task.labels if k not in labels}
+        if (report.classes or 0) > (census.known.classes or 0) or strange:
+            raise WireError(
+                f"client {report.client} has classes that the run did not begin with: {report.classes} in all, "
+                f"{sorted(strange)} new in their task; the run has {census.known.classes}"
+            )
+        reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
+        self.census = replace(census, reports=reports)
 
     def save(self) -> None:
         """Write the file, for its owner only."""
-        plain = {"founders": self.founders, "changes": self.changes, "leaving": sorted(self.messenger.leaving)}
-        write(self.folder / FILE, json.dumps({**plain, "seen": self.seen}), own=True)
+        self.kept.leaving = set(self.messenger.leaving)
+        write(self.folder / FILE, json.dumps(vars(self.kept) | {"leaving": sorted(self.kept.leaving)}), own=True)
 
     @classmethod
     def of(
@@ -107,79 +161,20 @@ class Roster:
 
         Raises BadData for a member whose data is not as it was, and WireError for a damaged file.
         """
-        kept = recorded(folder)
-        founders, changes = ({i: a for i, a in there.items() if "refused" not in a}, {}) if kept is None else kept[:2]
-        messenger.leaving |= set() if kept is None else kept.leaving
-        census = Census.of({i: founders.get(i, absent(i)) for i in range(clients)}, limits)
-        self = cls(folder, messenger, census, admitted, limits, founders, changes, 1 if kept is None else kept.seen)
-        known = dict(founders)
-        for joined, _ in changes.values():
+        kept = recorded(folder) or Recorded({i: a for i, a in there.items() if "refused" not in a})
+        messenger.leaving |= kept.leaving
+        census = Census.of({i: kept.founders.get(i, absent(i)) for i in range(clients)}, limits)
+        self, known = cls(folder, messenger, census, admitted, limits, kept), dict(kept.founders)
+        for joined, _ in kept.changes.values():
             known |= joined
             for account in joined.values():
-                self.census = _with(self.census, ClientReport.read(account, limits))
-        for i in there.keys() & set(self.at(self.seen, clients)):
+                self._add(account)
+        members = set(kept.of(kept.seen))
+        for i in there.keys() & members:
             if dict(there[i]) != dict(known[i]):
                 raise BadData(f"client {i}'s data is not what it was when it joined this run", client=i)
-        for i in messenger.nodes.keys() - set(self.at(self.seen, clients)):
+        for i in messenger.nodes.keys() - members:
             del messenger.nodes[i]  # it joins with the next round
         messenger.note = self.save
         self.save()
         return self
-
-
-class Recorded(NamedTuple):
-    """The file of a run's folder; ``leaving`` are clients that leave in the next round."""
-
-    founders: dict[int, Account]
-    changes: Changes
-    leaving: set[int]
-    seen: int
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Ids of the members that a run has which goes on."""
-        return tuple(i for i in members(self.founders, self.changes, self.seen) if i not in self.leaving)
-
-
-def recorded(folder: Path) -> Recorded | None:
-    """The file in a run's folder; None where it has none. Raises WireError for a damaged one."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        changes = {
-            int(t): ({int(i): dict(a) for i, a in joined.items()}, [int(i) for i in left])
-            for t, (joined, left) in kept["changes"].items()
-        }
-        founders = {int(i): dict(a) for i, a in kept["founders"].items()}
-        return Recorded(founders, changes, {int(i) for i in kept["leaving"]}, int(kept["seen"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise WireError(f"{path} does not say who the members are: {type(e).__name__}: {e}") from None
-
-
-def members(founders: Mapping[int, Account], changes: Changes, round: int) -> tuple[int, ...]:
-    """Ids of the members of a round, ascending."""
-    there = set(founders)
-    for t, (joined, left) in sorted(changes.items()):
-        if t <= round:
-            there = (there | joined.keys()) - set(left)
-    return tuple(sorted(there))
-
-
-def _with(census: Census, report: ClientReport) -> Census:
-    """The census with a client that joins. Raises WireError where its rows or their names differ, or labels are new."""
-    first = next(r for i, r in enumerate(census.reports) if i not in census.refused)
-    if said := report.differs(first):
-        raise WireError(said)
-    known = census.known
-    strange = {
-        k for task, labels in zip(report.tasks, known.labels, strict=True) for k in task.labels if k not in labels
-    }
-    if (report.classes or 0) > (known.classes or 0) or strange:
-        raise WireError(
-            f"client {report.client} has classes that the run did not begin with: {report.classes} in all, "
-            f"{sorted(strange)} new in their task; the run has {known.classes}"
-        )
-    reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
-    return replace(census, reports=reports)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,23 +26,24 @@ from ..secure.tables import ID, Opening
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
-from .checked_json import Words, printable, work_and_engines
-from .envelope import opened
+from .checked_json import Words, opened, printable, work_and_engines
 from .flwr_api import Letter
 from .messenger import Messenger
-from .signatures import SIZE
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
 
-KEYS = 64
-"""Bytes of a client's two public keys."""
+KEYS, SIZE = 64, 96
+"""Bytes of a client's two public keys, and of their signature: two numbers of 384 bits."""
 
-SHARE = 16
-"""Bytes of a share."""
+SHARE, SEALED = 16, 48
+"""Bytes of a share, and of two shares as one client seals them for another."""
 
-SEALED = 2 * SHARE + 16
-"""Bytes of two shares as one client seals them for another."""
+KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+"""Types of the tensors in a reply."""
+
+ZEROS: dict[str, Any] = {"none": None, "int": 0, "float": 0.0}
+"""The other fields of a reply, by kind."""
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class RemoteParties:
             self._signatures |= {i: raw[KEYS:]} if raw[KEYS:] else {}
             return raw[:KEYS]
 
-        return dict(self._asked(STEPS[0], {i: {} for i in ids}, read))
+        return self._asked(STEPS[0], {i: {} for i in ids}, read)
 
     def shares(
         self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
@@ -120,42 +121,39 @@ class RemoteParties:
             i: {"roster": tables.packed(r), "signatures": tables.packed({j: signed[j] for j in r if j in signed})}
             for i, r in rosters.items()
         }
-        letters: dict[int, Letter] = {i: {k: v for k, v in part.items() if v} for i, part in parts.items()}
 
         def read(i: int, raw: bytes, size: int) -> dict[int, bytes]:
             found = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
             self._overhead[i] += size - len(raw) - len(parts[i]["roster"])
             return found
 
-        return dict(self._asked(STEPS[1], letters, read))
+        return self._asked(STEPS[1], parts, read)
 
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
         """Masked replies. The form of a reply is the one that most clients send."""
         e = self.exchange
-        letters: dict[int, Letter] = {
-            i: {"common": self.common, "own": self.own(i), "sealed": tables.packed(s)} for i, s in sealed.items()
-        }
-        came = dict(self._asked(STEPS[2], letters, self._vector))
+        parts = {i: {"common": self.common, "own": self.own(i), "sealed": tables.packed(s)} for i, s in sealed.items()}
+        came = self._asked(STEPS[2], parts, self._vector)
         if not came:
             return
         ((usual, _),) = Counter(v.form for v in came.values()).most_common(1)
-        entry = self.ring.bits // 8
         self.layout = next(v.layout for v in came.values() if v.form == usual)
         for i, v in came.items():
             if v.form != usual:
                 self._failed(i, WireError(f"client {i}'s reply has the fields {v.form:.200}, others' {usual:.200}"))
                 continue
-            up, down = len(v.values) * entry, nbytes(e.common) + nbytes(e.each.get(i, {}))
-            self._overhead[i] += v.size - up - down - len(letters[i]["sealed"])
+            up, down = v.values.nbytes, nbytes(e.common) + nbytes(e.each.get(i, {}))
+            self._overhead[i] += v.size - up - down - len(parts[i]["sealed"])
             self.fold.ran(v.engines)
             self.fold.receipts.append(Receipt(i, up, 0, v.rows))
             yield i, v.values
 
     def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
         """Shares that open the sum."""
-        tables_of = {i: {"alive": _ids(alive), "left": _ids(left)} for i, (alive, left) in asked.items()}
-        # Flower counts no empty value.
-        letters: dict[int, Letter] = {i: {k: v for k, v in t.items() if v} for i, t in tables_of.items()}
+        parts = {
+            i: {name: tables.packed(dict.fromkeys(ids, b"")) for name, ids in zip(("alive", "left"), both, strict=True)}
+            for i, both in asked.items()
+        }
 
         def read(i: int, raw: bytes, size: int) -> Opening:
             alive, left = asked[i]
@@ -163,7 +161,7 @@ class RemoteParties:
             self._overhead[i] += size - len(raw) - ID * len(found)
             return Opening({j: found[j] for j in alive}, {j: found[j] for j in left})
 
-        came = dict(self._asked(STEPS[3], letters, read))
+        came = self._asked(STEPS[3], parts, read)
         self.fold.receipts = [r._replace(overhead=self._overhead[r.client]) for r in self.fold.receipts]
         return came
 
@@ -184,24 +182,22 @@ class RemoteParties:
         packed = blank(words, len(masked))
         self.host.check(e, i, packed)
         layout = self.ring.layout(packed)
-        if sum(f.size for f in layout) != len(masked):
-            raise WireError(f"{who}: {len(masked)} entries came, its fields have {sum(f.size for f in layout)}")
-        return Vector(
-            masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"]), layout, rows, engines, size
-        )
+        if (fit := sum(f.size for f in layout)) != len(masked):
+            raise WireError(f"{who}: {len(masked)} entries came, its fields have {fit}")
+        values, fields = masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"])
+        return Vector(values, fields, layout, rows, engines, size)
 
-    def _asked(
-        self, step: str, letters: Mapping[int, Letter], read: Callable[[int, bytes, int], T]
-    ) -> Iterator[tuple[int, T]]:
+    def _asked(self, step: str, parts: Mapping[int, Letter], read: Callable[[int, bytes, int], T]) -> dict[int, T]:
         """The clients' answers to a step, ascending; a client that is late is absent, and so is a failed one."""
-        answers = self.messenger.send(f"query.{step}", {i: {"about": self._about, **own} for i, own in letters.items()})
-        for i, (raw, size) in sorted(answers.items()):
+        # Flower counts no empty value.
+        letters = {i: {"about": self._about, **{k: v for k, v in own.items() if v}} for i, own in parts.items()}
+        out = dict[int, T]()
+        for i, (raw, size) in sorted(self.messenger.send(f"query.{step}", letters).items()):
             try:
-                found = read(i, opened(raw, f"client {i}"), size)
+                out[i] = read(i, opened(raw, f"client {i}"), size)
             except MedleyError as e:
                 self._failed(i, e)
-            else:
-                yield i, found
+        return out
 
     def _failed(self, i: int, error: MedleyError) -> None:
         """A client's failure ends the exchange, unless the exchange is tolerant."""
@@ -210,16 +206,9 @@ class RemoteParties:
         self.fold.failed[i] = str(error)
 
 
-@dataclass(frozen=True, eq=False)
-class Vector:
-    """A masked reply.
-
-    Attributes:
-        values: elements of the ring
-        form: its fields in words
-        layout: its fields in the ring
-        rows: its work in row gradients
-        size: the bytes of records both ways
+class Vector(NamedTuple):
+    """A masked reply: elements of the ring, its fields in words and in the ring, its work in row gradients, the engines
+    that ran, and the size of the records both ways in bytes.
     """
 
     values: np.ndarray
@@ -228,10 +217,6 @@ class Vector:
     rows: float
     engines: set[str]
     size: int
-
-
-def _ids(ids: Sequence[int]) -> bytes:
-    return tables.packed(dict.fromkeys(ids, b""))
 
 
 def form(packed: Packed) -> list[list[Any]]:
@@ -254,16 +239,11 @@ def blank(words: Words, most: int) -> Packed:
     Raises WireError for fields that are none, and for more entries.
     """
     out: Packed = {}
-    kinds = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
     for entry in words.entries("fields", 0, 1000):
         match entry:
-            case [str(name), "none", []] if name not in out:
-                out[name] = None
-            case [str(name), "int", []] if name not in out:
-                out[name] = 0
-            case [str(name), "float", []] if name not in out:
-                out[name] = 0.0
-            case [str(name), str(kind), list(shape)] if name not in out and kind in kinds:
+            case [str(name), str(kind), []] if name not in out and kind in ZEROS:
+                out[name] = ZEROS[kind]
+            case [str(name), str(kind), list(shape)] if name not in out and kind in KINDS:
                 if not all(type(k) is int and 0 <= k <= most for k in shape) or math.prod(shape) > most:
                     words.refuse("fields", f"of {most} entries at most")
                 out[name] = torch.zeros(shape, dtype=getattr(torch, kind))

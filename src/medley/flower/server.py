@@ -139,7 +139,7 @@ def _gathered(
     if start:
         messenger.open, admitted = True, lambda i, account: _agreed(i, account, terms, False)
         roster = Roster.of(folder, messenger, agreed, n, r.limits(), admitted)
-        agreed = {i: roster.founders.get(i, absent(i)) for i in range(n)}
+        agreed = {i: roster.kept.founders.get(i, absent(i)) for i in range(n)}
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)

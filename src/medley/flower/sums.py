@@ -3,6 +3,10 @@
 Messages of one sum may reach different processes, and a process may be killed. So the client's `Party` is written to
 disk before an answer leaves. A repeated request has the answer that was given; a request that differs is refused,
 since two masked replies, or shares of both kinds, would open a reply.
+
+A node signs its public keys with the key by which Flower knows it. The keyring by which clients check each other's is a
+text file with a line for each client: its number, and its public key as ``ssh-keygen -t ecdsa -b 384`` writes it. An
+owner must get it on another way than through the server.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, WireError, pytree
+from ..contract import Algorithm, RecipeError, WireError, pytree
 from ..privacy import Private
 from ..secure import SecureSum, tables
 from ..secure.ring import Ring
@@ -32,15 +36,89 @@ from . import node
 from .checked_json import Words
 from .cleaning import private
 from .flwr_api import Letter
-from .secure_parties import KEYS, SEALED, STEPS, form, session_name
-from .signatures import SIZE, check, signature
-from .signatures import read as keys_in
+from .secure_parties import KEYS, SEALED, SIZE, STEPS, form, session_name
 
 if TYPE_CHECKING:
     from ..secure.party import Party
 
 FILE = "session.json"
 """The file with the client's secrets, in the folder "secure" beside its memory."""
+
+
+def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
+    """Client i's signature of its public keys of one secure sum; ``path`` is as `FleetNode` has its key.
+
+    Raises RecipeError for a file that cannot be used.
+    """
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key: Any = load_ssh_private_key(path.read_bytes(), None)
+        pair = decode_dss_signature(key.sign(_text(session, i, keys), _ecdsa()))
+        return b"".join(number.to_bytes(SIZE // 2, "big") for number in pair)
+    except Exception as e:  # cryptography raises errors of many classes
+        raise RecipeError(f"{path} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+
+
+def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signatures: dict[int, bytes]) -> None:
+    """Client i checks the public keys that the server says are other clients'.
+
+    Raises WireError for keys that are not signed by the client's key in the keyring, and RecipeError for a file that is
+    no keyring.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+    known = read_keyring(keyring)
+    for j, said in sorted(keys.items()):
+        raw = signatures.get(j, bytes(SIZE))
+        pair = (int.from_bytes(raw[: SIZE // 2], "big"), int.from_bytes(raw[SIZE // 2 :], "big"))
+        try:
+            if j not in known:
+                raise WireError(f"client {i} refuses: client {j} is not in its keyring {keyring.name}")
+            known[j].verify(encode_dss_signature(*pair), _text(session, j, said), _ecdsa())
+        except (InvalidSignature, ValueError):
+            raise WireError(
+                f"client {i} refuses: the public keys that the server gives for client {j} are not signed by that "
+                f"client's key in the keyring {keyring.name}; they may be the server's own"
+            ) from None
+
+
+def read_keyring(keyring: Path) -> dict[int, Any]:
+    """Public keys by client. Raises RecipeError for a file that is no keyring."""
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    out = dict[int, Any]()
+    try:
+        for line in keyring.read_text(encoding="utf-8").splitlines():
+            if not line.strip() or line.startswith("#"):
+                continue
+            number, _, text = line.partition(" ")
+            key = load_ssh_public_key(text.encode())
+            if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP384R1):
+                raise ValueError(f"the key of client {number} is not ECDSA on P-384")
+            if out.setdefault(int(number), key) is not key:
+                raise ValueError(f"client {number} comes twice")
+    except Exception as e:  # cryptography raises errors of many classes
+        raise RecipeError(
+            f"{keyring} is no keyring: a line for each client, its number and its public key, as in "
+            f"'0 ecdsa-sha2-nistp384 AAAA...': {e}",
+            "keyring",
+        ) from None
+    return out
+
+
+def _text(session: str, i: int, keys: bytes) -> bytes:
+    return f"medley secure keys of client {i} for {session}: ".encode() + keys
+
+
+def _ecdsa() -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    return ECDSA(SHA384())
 
 
 @dataclass
@@ -109,44 +187,40 @@ class Sums:
         if list(kept.asked) != list(STEPS[: STEPS.index(step)]) or kept.party is None:
             raise WireError(f"client {i} was asked for {step} after {list(kept.asked)}: the steps are {list(STEPS)}")
         party = Party.read(kept.party)
-        answer = self._step(step, party, letter, (run, cohort), host)
+        if step == STEPS[2]:
+            answer = self._masked(party, letter, run, cohort, host)
+        else:
+            answer = self._protocol(step, party, letter, cohort)
         kept.party = None if step == STEPS[-1] else party.plain()
         kept.asked[step] = digest
         self._keep(place, kept, step, answer)
         return answer
 
-    def _step(
-        self, step: str, party: Party, letter: Letter, about: tuple[str, int], host: Callable[[node.CallRequest], Host]
-    ) -> bytes:
-        def read(part: str, size: int) -> dict[int, bytes]:
-            return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")
-
+    def _protocol(self, step: str, party: Party, letter: Letter, cohort: int) -> bytes:
+        """The answer to a step beside the reply."""
         session = party.session.decode()
         if step == STEPS[0]:
             return party.keys + (b"" if self.key is None else signature(self.key, session, self.client, party.keys))
         if step == STEPS[1]:
-            roster = read("roster", KEYS)
+            roster = _table(letter, "roster", KEYS)
             if self.keyring is not None:
-                check(self.keyring, self.client, session, roster, read("signatures", SIZE))
-                if about[1] > (known := len(keys_in(self.keyring))):
+                check(self.keyring, self.client, session, roster, _table(letter, "signatures", SIZE))
+                if cohort > (known := len(read_keyring(self.keyring))):
                     raise WireError(
-                        f"client {self.client} refuses: the server says that {about[1]} clients are in the secure sum, "
+                        f"client {self.client} refuses: the server says that {cohort} clients are in the secure sum, "
                         f"and its keyring {self.keyring.name} has {known}"
                     )
             # Of a cohort of n as many may be gone as the threshold allows; the client keeps to its own.
             return tables.packed(party.shares(roster, party.least))
-        if step == STEPS[2]:
-            return self._masked(party, letter, about, host)
-        opening = party.opening(list(read("alive", 0)), list(read("left", 0)))
+        opening = party.opening(list(_table(letter, "alive", 0)), list(_table(letter, "left", 0)))
         return tables.packed({**opening.seeds, **opening.keys})
 
     def _masked(
-        self, party: Party, letter: Letter, about: tuple[str, int], host: Callable[[node.CallRequest], Host]
+        self, party: Party, letter: Letter, run: str, cohort: int, host: Callable[[node.CallRequest], Host]
     ) -> bytes:
         """Run the client method, and mask its reply. The request must be the one that names the sum."""
         i, request = self.client, node.CallRequest.read(letter)
-        e, (run, cohort) = request.exchange, about
-        nonce = ["", *party.session.decode().split(" ")][-2]
+        e, nonce = request.exchange, ["", *party.session.decode().split(" ")][-2]
         name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
@@ -167,12 +241,10 @@ class Sums:
         layout = ring.layout(packed)
         values = ring.encoded(i, packed, layout)
         if ring.noise:  # of the operating system: the server knows the run's seed
-            rng = np.random.Generator(np.random.PCG64DXSM(randbits(128)))
-            values += ring.share_of_noise(layout, rng)
-        sealed = tables.unpacked(letter.get("sealed", b""), SEALED, "the server's table of sealed shares")
-        masked = torch.from_numpy(party.masked(values, sealed).view(f"int{ring.bits}"))
+            values += ring.share_of_noise(layout, np.random.Generator(np.random.PCG64DXSM(randbits(128))))
+        masked = party.masked(values, _table(letter, "sealed", SEALED)).view(f"int{ring.bits}")
         how = {"fields": form(packed), "rows": receipt.work, "engines": fold.engines}
-        return pytree.to_bytes({"masked": masked, **how})
+        return pytree.to_bytes({"masked": torch.from_numpy(masked), **how})
 
     def _check_noise(self, method: Algorithm[Any, Any], clip: Clip | None) -> None:
         """Raise WireError where the server asks for less noise than the method of the owner's recipe has."""
@@ -198,3 +270,7 @@ class Sums:
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)
+
+
+def _table(letter: Letter, part: str, size: int) -> dict[int, bytes]:
+    return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")

@@ -10,21 +10,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from ..contract import MedleyError, PartlyShared, State, Unsupported, WireError, pytree
-from ..contract.message import Form, Packed, form_of, is_finite, nbytes
+from ..contract.message import Packed, form_of, is_finite, nbytes
 from ..secure.ring import Ring
 from ..wire.codec import resending
 from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
-from .checked_json import Words, printable, work_and_engines
-from .envelope import opened
+from .checked_json import Words, opened, outliers, printable, work_and_engines
 from .messenger import Messenger
-from .outliers import outliers
 from .secure_parties import RemoteParties
 
 
@@ -55,21 +53,8 @@ class Flower:
         return FlowerConnection(host, self)
 
 
-class Answer(NamedTuple):
-    """One client's answer to a request.
-
-    Attributes:
-        up: payload bytes of the reply, by the client's word and at most those that came
-        size: bytes of records both ways
-        rows: its work in row gradients
-    """
-
-    packed: Packed
-    buffers: Any
-    up: int
-    size: int
-    rows: float
-    engines: set[str]
+Answer = tuple[Packed, Any, Receipt, set[str]]
+"""One client's answer to a request: the packed reply, its buffers, its costs, and the engines that ran."""
 
 
 class FlowerConnection:
@@ -119,24 +104,20 @@ class FlowerConnection:
                 read[i] = self._read(exchange, i, *answers.pop(i))
             except MedleyError as e:
                 fail(i, e)
-        usual = self._usual(exchange, read)
-        for i in [*read]:
-            if usual is not None and (odd := sorted(form_of(read[i].packed) - usual)):
-                name, form = odd[0]
-                fail(i, WireError(f"{_who(exchange, i)}: {name!r} is {form}, and {dict(usual)[name]} in most others'"))
-        largest = {i: largest_of(answer.packed) for i, answer in read.items()}
+        up = self.host.algorithm.message_types[exchange.method].up
+        if exchange.weights is not None and exchange.tolerant and read and not up.has_one_form():
+            # The sum may do without some, and the type leaves the form open: that of most counts.
+            forms = {i: form_of(packed) for i, (packed, *_) in read.items()}
+            usual = Counter(forms.values()).most_common(1)[0][0]
+            for i, form in forms.items():
+                if odd := sorted(form - usual):
+                    said = f"{odd[0][0]!r} is {odd[0][1]}, and {dict(usual)[odd[0][0]]} in most others'"
+                    fail(i, WireError(f"{_who(exchange, i)}: {said}"))
+        largest = {i: largest_of(packed) for i, (packed, *_) in read.items()}
         what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
         for i, error in [*outliers(largest, what)]:
             fail(i, error)
         return read, failed
-
-    def _usual(self, exchange: Exchange, read: Mapping[int, Answer]) -> Form | None:
-        """The form of most replies, where a sum may do without some and their type leaves the form open; else None."""
-        up = self.host.algorithm.message_types[exchange.method].up
-        if exchange.weights is None or not exchange.tolerant or up.has_one_form():
-            return None
-        forms = Counter(form_of(answer.packed) for answer in read.values())
-        return forms.most_common(1)[0][0] if forms else None
 
     def _read(self, exchange: Exchange, i: int, answer: bytes, size: int) -> Answer:
         """Client i's answer; ``size`` is that of its records both ways.
@@ -156,15 +137,15 @@ class FlowerConnection:
             raise WireError(f"{who} is none of ours: {type(e).__name__}: {printable(str(e))}") from None
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
-        return Answer(packed, buffers, words.whole("up", 0, len(raw)), size, *work_and_engines(words))
+        up, (rows, engines) = words.whole("up", 0, len(raw)), work_and_engines(words)  # by its word
+        down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {})) + pytree.nbytes(exchange.buffers or ())
+        return packed, buffers, Receipt(i, up, size - down - up, rows), engines
 
     def _take(self, reply: Fold, exchange: Exchange, i: int, answer: Answer) -> None:
         """Add client i's answer to its block."""
-        packed, buffers, up, size, rows, engines = answer
-        down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {}))
-        down += sum(t.numel() * t.element_size() for t in exchange.buffers) if exchange.buffers else 0
+        packed, buffers, receipt, engines = answer
         reply.add(exchange, i, packed, None)
-        reply.receipts.append(Receipt(i, up, size - down - up, rows))
+        reply.receipts.append(receipt)
         reply.ran(engines)
         if buffers is not None and reply.buffers is not None:
             buffers = reply.buffers[0] + buffers[0], reply.buffers[1]

@@ -1,0 +1,29 @@
+"""Signals of the operating system, handled for a time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def handled(handlers: Mapping[str, Callable[..., Any] | signal.Handlers]) -> Iterator[None]:
+    """Handlers of signals by name, until the ``with`` block ends; outside of the main thread nothing is handled.
+
+    A timer that a handler has set is cleared at the end. Signals that this system does not have are left out.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    known = {getattr(signal, name): f for name, f in handlers.items() if hasattr(signal, name)}
+    before = {number: signal.signal(number, f) for number, f in known.items()}
+    try:
+        yield
+    finally:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, f in before.items():
+            signal.signal(number, f)
