@@ -257,9 +257,9 @@ def _ended_by_signals() -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP end the command as Ctrl-C does: they raise SystemExit, once, and the app is stopped."""
 
     def end(number: int, _: object) -> None:
-        for name in names:
+        for name in both:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    names = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
-    return handled(dict.fromkeys(names, end))
+    both = [n for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    return handled(dict.fromkeys(both, end))

@@ -105,10 +105,9 @@ class Messenger:
             fresh = self._fresh() - refused.keys()
             for node, answer in self._asked(fresh):
                 try:
-                    account = self._account(node, answer, clients, recorded)
-                    if is_last(answer) and not self._awaited(node, account["client"], ids):
+                    i = (account := self._account(node, answer, clients, recorded))["client"]
+                    if is_last(answer) and not self._awaited(node, i, ids):
                         continue
-                    i = account["client"]
                     if (other := self.nodes.setdefault(i, node)) != node:
                         raise MedleyError(
                             f"the nodes {other} and {node} are both client {i}: give every SuperNode a partition-id of "
@@ -130,14 +129,13 @@ class Messenger:
                     f"{missing} are not: start their nodes, or say how many there are with clients= in the app's "
                     "pyproject.toml"
                 )
-            if not told and waited > SOON and len(missing) > len(refused):
+            if not told and (told := waited > SOON and len(missing) > len(refused)):
                 tell(f"waits for clients {missing}, for {self.timeout:g} s at most")
-                told = True
             if not fresh:
                 time.sleep(POLL)
-        if refused and wanted is None:
-            why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
-            accounts |= {i: {"client": i, "refused": f"client {i}: {why}"} for i in range(clients) if i not in accounts}
+        why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
+        for i in {*range(clients)} - accounts.keys() if refused and wanted is None else ():
+            accounts[i] = {"client": i, "refused": f"client {i}: {why}"}
         self._keep()
         return dict(sorted(accounts.items()))
 
