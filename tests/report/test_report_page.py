@@ -21,6 +21,7 @@ import pytest
 import medley as md
 from medley.contract.errors import MedleyError, RecipeError
 from medley.report import Markup, page, save
+from medley.report.table import caption
 from medley.storage.result import Status
 from support.made_up_runs import board, run
 
@@ -153,9 +154,77 @@ def test_the_first_lines_say_what_came_out() -> None:
     assert "B has the highest mean accuracy" in head
     assert "against A, better on 5 of 5." in head
     alike = [run("A", s, top=0.7, noise=0.02) for s in range(5)] + [run("B", s, top=0.7, noise=0.02) for s in range(5)]
-    assert "not told apart" in page(alike).split("</header>")[0]
-    assert "With one seed there are no intervals" in page(board(1)).split("</header>")[0]
+    assert "No method stands out" in page(alike).split("</header>")[0]
     assert "±" not in str(table_rows(page(board(1))))
+
+
+def ends(**figures: list[float]) -> list[Any]:
+    """Runs that end at these accuracies, a seed each."""
+    out = []
+    for method, values in figures.items():
+        for s, v in enumerate(values):
+            out.append(run(method, s, rounds=1, noise=0.0))
+            out[-1].history[-1]["accuracy"] = v
+    return out
+
+
+@pytest.mark.parametrize(
+    ("runs", "first"),
+    [
+        (ends(A=[0.7, 0.71, 0.72], B=[0.8, 0.81, 0.83]), "B stands out. B has the highest mean accuracy"),
+        (ends(A=[0.7, 0.8, 0.9], B=[0.8, 0.7, 0.92]), "No method stands out: the differences by seed are within"),
+        (
+            ends(A=[0.7, 0.8, 0.9], B=[0.75, 0.78, 0.92], C=[0.1, 0.2, 0.3]),
+            "B leads, though these seeds do not tell it from A. B has the highest",
+        ),
+        (ends(A=[0.7], B=[0.8]), "One seed cannot tell luck from merit. B has the highest"),
+        (ends(A=[0.7, 0.8]), "A ends at accuracy"),
+    ],
+    ids=["one", "none", "some", "one seed", "alone"],
+)
+def test_the_first_sentence_says_whether_a_method_stands_out(runs: list[Any], first: str) -> None:
+    assert f'<p class="lede">{first}' in page(runs)
+
+
+def test_methods_that_coincide_are_said_and_stand_out_together() -> None:
+    runs = ends(A=[0.7, 0.71, 0.72], B=[0.8, 0.81, 0.83], Twin=[0.8, 0.81, 0.83])
+    head = page(runs).split("</header>")[0]
+    assert '<p class="lede">B and Twin stand out. B has the highest' in head
+    assert "B and Twin coincide: every round of every seed has the same figures." in head
+    apart = ends(A=[0.7, 0.71], B=[0.8, 0.81], Twin=[0.8, 0.81])
+    apart[-1].history[0]["loss"] += 1e-9
+    assert "coincide" not in page(apart)
+
+
+def test_learning_rates_are_rates_and_no_factors() -> None:
+    pace = {"pace": "Pace(lr=0.3, epochs=1)"}
+    tuned = "tuned to lr=1.0 and server_lr=0.5 of 0.5, 1.0 (4 points); lr=1.0 is the largest of its grid"
+    by_rate = [run("A", s, settings={"lr multiplier": 1.0, "tuning": tuned, **pace}) for s in (0, 1)]
+    double = [run("B", s, settings={"lr multiplier": 2.0, **pace}) for s in (0, 1)]
+    text = page([*by_rate, *double])
+    assert "A tuned to lr=0.3 and server_lr=0.5 of 0.5, 1.0 (4 points); lr=0.3 is the largest" in text
+    assert "B with lr=0.6, untuned." in text
+    grid = "tuned to lr=2.0 of 0.5, 2.0 (2 points)"
+    listed = [run("A", s, settings={"lr multiplier": 2.0, "tuning": grid, **pace}) for s in (0, 1)]
+    assert "tuned to lr=0.6 of 0.15, 0.6 (2 points)" in page(listed)
+    assert ["clients", "lr=0.6"] in table_rows(section(page(listed), "Settings"))
+    unequal = [run("A", s, settings={"lr multiplier": 2.0, "tuning": grid, "pace": "Pace(lr=Each())"}) for s in (0, 1)]
+    assert "tuned to lr=×2 of ×0.5, ×2 (2 points)" in page(unequal)
+
+
+def test_what_was_spent_has_its_delta_and_unit() -> None:
+    def private(name: str, delta: float, unit: str) -> list[Any]:
+        settings = {"method.private.delta": delta, "method.private.unit": unit}
+        out = [run(name, s, settings=settings) for s in (0, 1)]
+        for r in out:
+            r.history = [row | {"epsilon": 0.1 * row["round"]} for row in r.history]
+        return out
+
+    one, two = private("P", 1e-5, "client"), private("Q", 1e-6, "row")
+    for text in (Strict(page(one)).text, caption(one)):
+        assert "ε is at δ = 1e-05, per client." in text
+    assert "ε is at δ = 1e-05, per client (P); at δ = 1e-06, per row (Q)." in Strict(page([*one, *two])).text
+    assert "ε is at" not in page(board(2))
 
 
 def test_a_target_counts_who_got_there() -> None:
@@ -337,7 +406,7 @@ def test_the_title_and_the_first_lines_say_what_was_compared() -> None:
     head = Strict(page(runs)).text.split("Results")[0]
     assert "A and B on digits" in head
     assert "digits [1438, 64] · Network Sequential, 2 parameters · Dirichlet(clients=100, alpha=0.1) · 10 % of" in head
-    assert f"Tuning: A {tuned}; B untuned." in head
+    assert f"Tuning: A {tuned.replace('lr=2.0 of 1.0, 2.0', 'lr=×2 of ×1, ×2')}; B untuned." in head
     assert "A, B, C and 2 others on digits" in page([described(m, 0) for m in "ABCDE"])
     assert "<h1>Comparison</h1>" in page([])
 

@@ -43,13 +43,33 @@ def cells(results: list[md.Result]) -> list[list[str]]:
 
 def test_gains_are_over_the_base_method_client_by_client():
     assert cells([*BASE, *OWN]) == [
-        ["Base", "50.0%", "50.0%", "–", "–", "–"],
-        ["Own", "60.0%", "20.0%", "+10.0%", "4 of 6", "20.0%"],
+        ["Base", "50.0 %", "–", "–", "–"],
+        ["Own", "60.0 %", "+20.0 pp", "2 of 3", "20.0 %"],
     ]
 
 
 def test_alone_gains_are_over_the_servers_model():
-    assert cells(OWN) == [["Own", "60.0%", "20.0%", "+40.0%", "4 of 6", "20.0%"]]
+    assert cells(OWN) == [["Own", "60.0 %", "+50.0 pp", "2 of 3", "20.0 %"]]
+
+
+def test_a_method_has_one_figure_in_every_table():
+    """Clients of 4, 40 and 400 test rows: a mean over clients would be another figure."""
+    runs = [
+        *(made("Base", s, [0.5, 0.1, 0.7], None) for s in (0, 1)),
+        *(made("Own", s, [0.9, 0.7, 0.8], [0.1, 0.2, 0.3]) for s in (0, 1)),
+    ]
+    for r in runs:
+        for row, n in zip(r.clients[1:], (4, 40, 400), strict=True):
+            row["test_rows"] = n
+        mean = sum(row["test_rows"] * row["accuracy"] for row in r.clients[1:]) / 444
+        r.summary |= {"personal_accuracy": mean} if r.method == "Own" else {}
+        r.history[-1]["accuracy"] = mean if r.method == "Base" else 0.1
+    text = report.page(runs)
+    assert [row[1] for row in cells(runs)] == ["64.4 %", "79.2 %"]
+    results = text.split("<h2>Results</h2>")[1].split("</section>")[0]
+    assert [f"<b>{v}</b>" in results or f"<td>{v}</td>" in results for v in ("64.4 %", "79.2 %")] == [True, True]
+    ends = text.split("<h2>Learning curves</h2>")[1].split("</figure>")[0]
+    assert "Base ends at 64.4 %; Own ends at 79.2 %" in ends
 
 
 def test_runs_of_one_model_for_all_have_no_such_section():
@@ -78,20 +98,34 @@ def with_curve(r: md.Result, column: str, values: list[float]) -> md.Result:
     return r
 
 
-def test_curves_are_of_clients_models_where_they_were_measured():
-    once = report.page([*BASE, *OWN])
-    assert "run(clients_every=5) draws their curve" in once
-    assert "accuracy of clients&#39; models over round" not in once.replace("&#x27;", "&#39;")
+def drawn(results: list[md.Result]) -> list[str]:
+    blocks = curves(Comparison.of(results, None))
+    return re.findall(r"<svg.*?</svg>(?=</figure>)", "".join(blocks), re.DOTALL)
+
+
+def test_curves_are_of_the_models_in_use():
     own = [with_curve(made("Own", s, [0.9, 0.7], [0.1, 0.2]), "personal_accuracy", [0.1, 0.5, 0.8]) for s in (0, 1)]
-    first = next(block for block in curves(Comparison.of([*BASE, *own], None)) if "<figure" in block).split(
-        "</figure>"
-    )[0]
-    assert "accuracy of clients" in first
+    figures = drawn([*BASE, *own])
+    assert {re.search("<title>(.*?) over", f)[1] for f in figures} == {  # type: ignore[index]
+        "accuracy of clients&#x27; models",
+        "loss of clients&#x27; models",
+    }
     # The base method's curve is that of the server's model, which its clients use.
-    assert {'class="m0"', 'class="m1"'} <= set(re.findall(r'class="m\d"', first))
-    assert "accuracy of the server&#x27;s model" in report.page([*BASE, *own])
+    assert {'class="m0"', 'class="m1"'} <= set(re.findall(r'class="m\d"', figures[0]))
+    assert "server&#x27;s model over" not in "".join(figures)
+    assert "A point alone" not in report.page([*own])
+
+
+def test_models_measured_at_the_end_only_are_a_point_and_no_flat_line():
+    (first, *_) = drawn([*BASE, *OWN])
+    lines = dict(re.findall(r'data-name="(\w+)"><path d="(M[^"]+)" style="fill:none', first))
+    assert (len(lines["Base"].split(" ")), len(lines["Own"].split(" "))) == (31, 1)
+    assert "Own ends at 60.0 %" in first
+    assert "A point alone is of models that were measured at the end only: run(clients_every=5)" in report.page(
+        [*BASE, *OWN]
+    )
 
 
 def test_gains_below_zero_stay_on_their_axis():
-    svg = str(strip([Dots("A name", 0, [-0.3, 0.4])], title="Gains", x="percent"))
+    svg = str(strip([Dots("A name", 0, [-0.3, 0.4])], title="Gains", x="points"))
     assert min(float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg)) > 20 + 6.1 * len("A name")

@@ -215,12 +215,14 @@ def primary(results: Sequence[Result]) -> str:
     """The metric that runs are compared by.
 
     It is the cost of reaching a target, see `targets.cost_of_target`, where any run has it; else the first there is of
-    acc (streams), personal_accuracy, gap (where the optimal loss is known), accuracy, test_loss and loss.
+    acc (streams), personal_accuracy and personal_test_loss (clients with models of their own), gap (where the optimal
+    loss is known), accuracy, test_loss and loss.
     """
     there = set(metrics_of(results))
     if cost := cost_of_target(there, any(final(r, "seconds_to_target") > 0 for r in results)):
         return cost
-    return next((m for m in ("acc", "personal_accuracy", "gap", "accuracy", "test_loss") if m in there), "loss")
+    order = ("acc", "personal_accuracy", "personal_test_loss", "gap", "accuracy", "test_loss")
+    return next((m for m in order if m in there), "loss")
 
 
 def aggregate(results: Sequence[Result]) -> list[MethodSummary]:

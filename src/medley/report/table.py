@@ -37,6 +37,8 @@ NAMES = {
     "fgt": "forgetting",
     "personal_accuracy": "accuracy of clients' models",
     "personal_accuracy_worst": "worst tenth of clients' models",
+    "personal_test_loss": "test loss of clients' models",
+    "personal_loss": "loss of clients' models",
     "client_accuracy_mean": "mean over clients",
     "client_accuracy_worst": "worst tenth of clients",
     "client_accuracy_spread": "spread over clients",
@@ -85,6 +87,19 @@ def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
     return name if whole or not streamed(results) else f"{name}, {which} task"
 
 
+def _spent(results: Sequence[Result]) -> str:
+    """A sentence on the δ and the unit of each private method's ε; empty without any."""
+    said: dict[str, list[str]] = {}
+    for r in results:
+        if "method.private.delta" in r.settings:
+            s = r.settings
+            what = f"at δ = {float(s['method.private.delta']):g}, per {s['method.private.unit']}"
+            said.setdefault(what, []).append(r.method)
+    one = len(said) == 1
+    each = [what if one else f"{what} ({', '.join(dict.fromkeys(names))})" for what, names in said.items()]
+    return f"ε is {'; '.join(each)}." if each else ""
+
+
 def headline(results: Sequence[Result]) -> list[str]:
     """The metrics of a table; the first is the one that runs are compared by.
 
@@ -102,9 +117,11 @@ def headline(results: Sequence[Result]) -> list[str]:
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
     own = list(directions(results))
     wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", "attack_success", *own, *FAIRNESS, "gap"]
-    wanted = ["personal_accuracy_worst", *own] if first == "personal_accuracy" else wanted
+    # The server's model is nobody's where clients have their own.
+    personal = first.startswith("personal_")
+    wanted = ["personal_accuracy_worst", *own, "personal_loss"] if personal else wanted
     wanted = ["epsilon", *wanted]
-    wanted += ["loss"] if "gap" not in there and first != "acc" else []
+    wanted += ["loss"] if "gap" not in there and first != "acc" and not personal else []
     wanted += ["test_loss"] if first == "test_loss" else []
     return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]
 
@@ -197,8 +214,8 @@ def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> st
     """The caption of a table: a target that no run reached, the meaning of ± and of brackets, the numbers of seeds and
     test rows, the accuracy that these tell, and conditions that differ between the runs. ``heads`` are the columns that
     are shown, default all."""
-    parts = _unreached(results), _spread(results), _brackets(results, heads), known_to(results), differing(results)
-    return " ".join(filter(None, parts))
+    parts = _unreached(results), _spread(results), _brackets(results, heads), _spent(results), known_to(results)
+    return " ".join(filter(None, (*parts, differing(results))))
 
 
 def _unreached(results: Sequence[Result]) -> str:

@@ -58,6 +58,11 @@ def percent(v: Real) -> str:
     return f"{100 * v:.1f} %" if math.isfinite(v) else DASH
 
 
+def points(v: Real) -> str:
+    """A difference of shares in percentage points."""
+    return f"{100 * v:+.1f} pp".replace("-", "−") if math.isfinite(v) else DASH
+
+
 Format = Callable[[Real], str]
 
 FORMATS: dict[str, Format] = {
@@ -65,6 +70,7 @@ FORMATS: dict[str, Format] = {
     "bytes": nbytes,
     "seconds": duration,
     "percent": percent,
+    "points": points,
     "number": number,
 }
 """Formats by the kind of an axis."""

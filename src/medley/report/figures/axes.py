@@ -24,7 +24,7 @@ class Axis:
     Attributes:
         low: Data at ``start``; above 0 on a logarithmic axis.
         high: Data at ``end``, above ``low``.
-        kind: Of numbers: ``count``, ``bytes``, ``seconds``, ``percent`` or ``number``, the default.
+        kind: Of numbers: ``count``, ``bytes``, ``seconds``, ``percent``, ``points`` or ``number``, the default.
     """
 
     low: Real
@@ -44,8 +44,8 @@ class Axis:
     @property
     def scale(self) -> tuple[float, str]:
         """Size and name of the unit that ticks are written in; (1, "") where there is none."""
-        if self.kind == "percent":
-            return 0.01, "%"
+        if self.kind in ("percent", "points"):
+            return 0.01, "%" if self.kind == "percent" else "pp"
         return (1.0, "") if self.log else unit_of(self.kind, self.high)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:

@@ -23,7 +23,7 @@ class Dots:
 
     Attributes:
         slot: Its number from 0, which fixes colour and marker.
-        values: Filled dots, with their mean as a tick.
+        values: Filled dots, with a tick at their mean, or at ``centre``.
         other: Hollow dots, with their mean as a tick; none by default. A line joins the two means.
     """
 
@@ -31,13 +31,14 @@ class Dots:
     slot: int
     values: Sequence[Real]
     other: Sequence[Real] = ()
+    centre: Real | None = None
 
 
 def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "percent", width: int = 520) -> Markup:
     """A dot plot, one row a method and one dot a seed or client; a row without finite values says so.
 
     Args:
-        x: Kind of the axis: ``percent`` (default), ``count``, ``bytes``, ``seconds`` or ``number``.
+        x: Kind of the axis: ``percent`` (default), ``points``, ``count``, ``bytes``, ``seconds`` or ``number``.
     """
     left = min(max((CHAR * len(short(r.name)) for r in rows), default=0) + 34, 0.42 * width)
     values = np.array([v for r in rows for v in (*r.values, *r.other) if math.isfinite(v)], dtype=np.float64)
@@ -49,6 +50,8 @@ def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "perce
     for k, row in enumerate(rows):
         groups = [[v for v in group if math.isfinite(v)] for group in (row.values, row.other)]
         means = [float(np.mean(v)) for v in groups if v]
+        if row.centre is not None and means:
+            means[0] = float(row.centre)
         body.append(_row(row, groups, means, X, box.top + _ROW * k + 13))
         said.append(f"{row.name}: {' and '.join(FORMATS[x](m) for m in means) or 'nothing'}")
     return figure(width, box.bottom + 34, title, f"Means: {'; '.join(said)}.", "".join(body))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ...storage.result import Result
 from ..document import text
 from ..figures import Markup
 from ..numbers import last_round
-from .comparison import Comparison, plural
+from .comparison import Comparison, listed, plural
 
 
 def title(c: Comparison) -> str:
@@ -18,7 +20,7 @@ def title(c: Comparison) -> str:
         return "Comparison"
     if len(names) > 4:
         names = [*names[:3], f"{len(names) - 3} others"]
-    said = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    said = listed(names)
     data = _shared(c, "data").split(" ")[0]
     return f"{said} on {data}" if data and not data[0].isdigit() else said
 
@@ -84,8 +86,25 @@ def _tuning(c: Comparison) -> str:
 
 
 def _searched(r: Result) -> str:
-    if said := r.settings.get("tuning"):
+    settings = in_rates(r.settings)
+    if said := settings.get("tuning"):
         return str(said)
-    factor = r.settings.get("lr multiplier", 1.0)
-    alone = isinstance(factor, int | float) and factor == 1
-    return "untuned" if alone else f"with clients' lr times {factor:g}, untuned"
+    return "untuned" if r.settings.get("lr multiplier", 1.0) == 1 else f"with {settings['clients']}, untuned"
+
+
+def in_rates(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with the clients' learning rate, and those that tuning tried, in the place of factors on it.
+
+    Where clients differ in their rate, they are factors, and look so: "lr=×2".
+    """
+    base = re.match(r"Pace\(lr=([\d.e+-]+),", str(settings.get("pace")))
+    rate: Callable[[str], str] = lambda v: f"{float(base[1]) * float(v):.4g}" if base else f"×{float(v):.4g}"
+    rates: Callable[[re.Match[str]], str] = lambda m: re.sub(r"\d[\d.e+-]*", lambda v: rate(v[0]), m[0])
+    out = dict(settings)
+    if "lr multiplier" in out:
+        out = {"clients" if k == "lr multiplier" else k: v for k, v in out.items()}
+        out["clients"] = f"lr={rate(out['clients'])}"
+    if "tuning" in out:
+        number = r"\d[\d.e+-]*"
+        out["tuning"] = re.sub(rf"\blr={number}(?: of {number}(?:, {number})*)?", rates, str(out["tuning"]))
+    return out

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from ...storage.result import Result
 from ..document import Cell
-from ..numbers import MethodSummary, Paired, aggregate, base_of, by_method, paired, primary
+from ..numbers import (
+    MethodSummary,
+    Paired,
+    aggregate,
+    base_of,
+    by_method,
+    final,
+    in_use,
+    paired,
+    primary,
+)
 from ..table import told_apart
 from ..targets import Goal
 from ..units import Real
@@ -50,6 +60,23 @@ class Comparison:
         return any("server_loss" in row for r in self.results for row in r.clients)
 
     @property
+    def coinciding(self) -> list[list[str]]:
+        """Groups of methods whose runs have the same figures in every round of every seed."""
+        groups: dict[object, list[str]] = {}
+        for method, runs in self.groups.items():
+            said = [(r.seed, tuple(_figures(r, self.metric))) for r in sorted(runs, key=lambda r: r.seed)]
+            groups.setdefault(tuple(said), []).append(method)
+        return [methods for methods in groups.values() if len(methods) > 1]
+
+    @property
+    def told(self) -> str:
+        """A sentence on the methods that coincide; empty without any."""
+        return " ".join(
+            f"{listed(methods)} coincide: every round of every seed has the same figures."
+            for methods in self.coinciding
+        )
+
+    @property
     def slots(self) -> dict[str, int]:
         """The number of each method, which fixes its colour and its marker."""
         return {m: k for k, m in enumerate(self.groups)}
@@ -57,6 +84,17 @@ class Comparison:
     def name(self, method: str) -> Cell:
         """A cell with the method's key and name."""
         return Cell(method, slot=self.slots[method])
+
+
+def _figures(r: Result, metric: str) -> list[tuple[float | None, ...]]:
+    """The loss and the figure compared, row by row, and at the end."""
+    names = ("loss", in_use(r, metric))
+    return [*(tuple(row.get(m) for m in names) for row in r.history), (final(r, metric),)]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as text: "A, B and C"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def plural(n: Real, noun: str) -> str:

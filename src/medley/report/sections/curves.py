@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -9,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from ...storage.result import Result
-from ..bands import band, curve
+from ..bands import band, column, curve
 from ..document import figure, figures, legend, text
 from ..figures import Line, Markup, lines
-from ..numbers import directions, in_use, is_share, usable
+from ..numbers import directions, final, in_use, is_share, usable
 from ..table import NAMES, named
 from .comparison import Comparison
 
@@ -31,14 +32,18 @@ _LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
 }
 """The logarithmic axes of a figure, by whether the ordinate and the abscissa want one."""
 
-OWN = "personal_accuracy"
+PERSONAL = ("personal_accuracy", "personal_test_loss", "personal_loss")
+"""Figures of the models in use, where clients have their own."""
 
 
 def curves(c: Comparison) -> list[Markup]:
     """A row of figures a metric, a figure an axis; none where no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
     wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
-    wanted = [OWN, *wanted] if OWN in there else wanted
+    if c.personal:  # the server's model is nobody's
+        wanted = [m for m in PERSONAL if m in there or any(math.isfinite(final(r, m)) for r in c.results)]
+        wanted = [m for m in wanted if m != "personal_test_loss" or wanted[0] == m]
+        there |= set(wanted)
     own = directions(c.results)
     wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
     metrics = [m for m in wanted if m in there or m in own]
@@ -55,10 +60,14 @@ def curves(c: Comparison) -> list[Markup]:
             "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out where they hide the curves. "
         )
     note += "Click a method to hide it."
-    if c.personal and OWN in there:
-        note += " Accuracy of clients' models is over all own test rows."
-    elif c.personal:
-        note += " Clients' own models were measured at the end only; run(clients_every=5) draws their curve."
+    if c.personal:
+        note += " Figures are of the model that each client uses, over all own rows."
+        if not all(any(in_use(r, m) in row for row in r.history for m in PERSONAL) for r in c.results):
+            note += (
+                " A point alone is of models that were measured at the end only: run(clients_every=5) draws a curve."
+            )
+    if c.told:
+        note += f" {c.told} Their curves lie on each other."
     if not all(usable(r) for r in c.results):
         note += " Thin dotted lines that end in a cross are runs that broke off."
     return [legend(c.slots), *rows, text(note, "note")]
@@ -69,8 +78,6 @@ def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Marku
     series = _series(c, x, metric, log)
     bands = _helpful(_series(c, "round", metric, log), log) and _helpful(series, log)
     ylabel = named(metric, c.results, "current")
-    if metric in ("accuracy", "loss", "test_loss") and c.personal:
-        ylabel += " of the server's model"
     return lines(
         series if bands else [replace(s, low=None, high=None) for s in series],
         title=f"{ylabel} over {xlabel}",
@@ -92,9 +99,13 @@ def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
         if b.n:
             edges = (b.low, b.high) if b.n > 1 else (None, None)
             out.append(Line(method, c.slots[method], b.x, b.mean, *edges))
+        elif ends := [end for r in runs if usable(r) for end in [(column(r, x)[-1], final(r, metric))]]:
+            at, v = np.mean(ends, axis=0)
+            if math.isfinite(at + v):
+                out.append(Line(method, c.slots[method], np.array([at]), np.array([v])))
         for r in runs:
             if not usable(r):
-                at, v = curve(r, x, y)
+                at, v = curve(r, x, in_use(r, metric))
                 if len(at):
                     out.append(Line(method, c.slots[method], at, v, broken=True))
     return out
@@ -119,10 +130,10 @@ def _helpful(series: Sequence[Line], log: bool) -> bool:
 
 
 def _moves(r: Result, x: str, metrics: Sequence[str]) -> bool:
-    return any(bool((curve(r, x, m)[0] > 0).any()) for m in metrics)
+    return any(bool((curve(r, x, in_use(r, m))[0] > 0).any()) for m in metrics)
 
 
 def _decades(results: Sequence[Result], metric: str) -> bool:
     """Whether a metric is positive and spans so much that a linear axis would hide its end."""
-    values = np.concatenate([curve(r, "round", metric)[1] for r in results if usable(r)] or [np.empty(0)])
+    values = np.concatenate([curve(r, "round", in_use(r, metric))[1] for r in results if usable(r)] or [np.empty(0)])
     return len(values) > 0 and bool(values.min() > 0) and bool(values.max() > 30 * values.min())

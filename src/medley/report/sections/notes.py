@@ -22,6 +22,8 @@ def notes(c: Comparison) -> list[Markup]:
     there = {m for s in c.summaries for m in s.metrics}
     dealt = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
     used = there & {"gap", "accuracy", "attack_success", "epsilon"}
+    if c.personal:
+        used = used - {"accuracy"} | {"personal"}
     also = {
         "sampled": estimated(c.results),
         "tasks": streamed(c.results),

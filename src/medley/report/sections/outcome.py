@@ -12,21 +12,20 @@ from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, worth, worths
 from ..units import DASH, nbytes
-from .comparison import Comparison
+from .comparison import Comparison, listed
 
 
 def lede(c: Comparison) -> list[Markup]:
-    """The best method, its difference to the base, and runs that did not end well."""
-    seeds = {r.seed for r in c.results}
+    """Whether a method stands out, the best one, its difference to the base, and runs that did not end well."""
     told = _best(c)
+    if c.told:
+        told.append(c.told)
     for method, runs in c.groups.items():
         if not all(r.status.ok for r in runs):
             told.append(f"{method}: {status_of(runs)}.")
     for method, runs in c.groups.items():
         if waits := next((r.settings["waits as"] for r in runs if "waits as" in r.settings), None):
             told.append(f"{method} waited for every reply, and is {waits} then: give it a ReplyPolicy.")
-    if len(seeds) == 1:
-        told.append("With one seed there are no intervals, and no telling how much is luck.")
     return [text(" ".join(told), "lede")]
 
 
@@ -38,29 +37,38 @@ def _best(c: Comparison) -> list[str]:
         return ["No run came to its end."]
     sign = 1 if higher_is_better(c.metric, directions(c.results)) else -1
     best = max(ran, key=lambda s: (reached_by_most(s, c.metric), sign * s[c.metric].mean))
-    told = [_soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")]
+    figure = _soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")
+    twins = next((of for of in c.coinciding if best.method in of), [])
+    rivals = [m for m in c.groups if m in c.best - {best.method, *twins}]
+    told = [*_at_a_glance(c, best, [best.method, *(t for t in twins if t != best.method)], rivals), figure]
     pair = c.pairs.get(best.method)
-    others = [m for m in c.groups if m in c.best - {best.method, c.base}]
     if all(s[c.metric].sd == 0 for s in ran):
         told.append("All seeds have the same figures.")
-        if alike := [s.method for s in ran if s is not best and s[c.metric].mean == best[c.metric].mean]:
-            told.append(f"So {_verb(alike)} {_list(alike, len(c.groups))}.")
-    else:
-        if pair and pair.n:
-            told.append(_against(pair))
-        if others:
-            told.append(f"Seed by seed it is not told apart from {_list(others, len(c.groups))}.")
+    elif pair and pair.n and best.method not in twins[1:]:
+        told.append(_against(pair))
     if c.goal is not None:
         told += _cheapest(c, best)
     return told
 
 
-def _verb(names: list[str]) -> str:
-    return "has" if len(names) == 1 else "have"
+def _at_a_glance(c: Comparison, best: MethodSummary, first: list[str], rivals: list[str]) -> list[str]:
+    """The first sentence: a method that stands out, none, or too few seeds to tell; nothing for a single method.
 
-
-def _list(names: list[str], of: int) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{len(names)} of the other {of - 1}"
+    Args:
+        first: The best method, and those that coincide with it.
+        rivals: Methods that paired differences do not tell from it.
+    """
+    if len(first) == len(c.groups):
+        return []
+    if best[c.metric].n < 2:
+        return ["One seed cannot tell luck from merit."]
+    if not rivals:
+        return [f"{listed(first)} {'stands' if len(first) == 1 else 'stand'} out."]
+    if len(first) + len(rivals) == len(c.groups):
+        return ["No method stands out: the differences by seed are within their 95 % intervals."]
+    few = rivals if len(rivals) <= 4 else [f"{len(rivals)} of the other {len(c.groups) - len(first)}"]
+    verb = "leads" if len(first) == 1 else "lead"
+    return [f"{listed(first)} {verb}, though these seeds do not tell it from {listed(few)}."]
 
 
 def _highest(c: Comparison, best: MethodSummary, which: str) -> str:

@@ -11,6 +11,8 @@ from ...storage.result import Row
 from ..document import Cell, figure, figures, table
 from ..figures import Dots, Markup, strip
 from ..numbers import last_clients, usable
+from ..table import named
+from ..units import DASH, FORMATS, Format, count
 from .comparison import Comparison
 
 Key = tuple[int, int]
@@ -21,17 +23,35 @@ FIGURES = (("accuracy", "percent", 1.0), ("test_loss", "number", -1.0))
 
 
 class Gains(NamedTuple):
-    """Figures of one method's clients.
+    """Figures of one method's clients, by seed and client.
 
     Attributes:
-        own: of the model that a client uses, by seed and client
+        own: of the model that a client uses
+        rows: its test rows
         gain: the better it is than the reference's, where both are there
         new: clients that never took part
     """
 
     own: dict[Key, float]
+    rows: dict[Key, float]
     gain: dict[Key, float]
     new: frozenset[Key]
+
+    @property
+    def mean(self) -> float:
+        """The figure over all clients' rows, a mean over seeds: that of the table of results."""
+        seeds = {seed for seed, _ in self.own}
+        sums = [
+            (sum(n * v for n, v in of), sum(n for n, _ in of))
+            for of in ([(self.rows[k], v) for k, v in self.own.items() if k[0] == seed] for seed in seeds)
+        ]
+        return sum(s / n for s, n in sums if n) / len(seeds)
+
+    @property
+    def gaining(self) -> str:
+        """Number of clients that gain, a mean over seeds."""
+        seeds = len({seed for seed, _ in self.gain})
+        return f"{count(sum(v > 0 for v in self.gain.values()) / seeds)} of {count(len(self.gain) / seeds)}"
 
 
 def personal(c: Comparison) -> list[Markup]:
@@ -52,48 +72,37 @@ def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, ki
     others = len(tables) > 1
     base = {key: row[name] for key, row in tables.get(c.base, {}).items() if name in row} if others else {}
     found = {m: _gains(rows, name, base, sign) for m, rows in tables.items()}
+    if base:
+        found[c.base] = found[c.base]._replace(gain={})
     over = f"over {c.base}" if base else "over the server's model"
     label = "accuracy" if name == "accuracy" else "test loss"
-    own = [Dots(m, c.slots[m], list(g.own.values())) for m, g in found.items() if g.own]
-    gaining = [m for m, g in found.items() if g.gain and not (base and m == c.base)]
-    drawn = [Dots(m, c.slots[m], list(found[m].gain.values())) for m in gaining]
+    change = "points" if kind == "percent" else kind
+    own = [Dots(m, c.slots[m], list(g.own.values()), centre=g.mean) for m, g in found.items() if g.own]
+    gaining = [Dots(m, c.slots[m], list(g.gain.values())) for m, g in found.items() if g.gain]
     titles = f"Clients' own test rows: {label} of the model in use", f"Gain {over} of each client"
-    drawn_at = [
+    dots = [
         figure(strip(own, title=titles[0], xlabel=label, x=kind), titles[0]),
-        figure(strip(drawn, title=titles[1], xlabel=f"gain in {label}", x=kind), titles[1]),
+        figure(strip(gaining, title=titles[1], xlabel=f"gain in {label}", x=change), titles[1]),
     ]
-    worst = "lowest" if sign > 0 else "highest"
-    head = ["", label, f"{worst} tenth", f"mean gain {over}", "clients that gain", "new clients"]
-    rows = [
-        _row(c.name(m), g._replace(gain={} if base and m == c.base else g.gain), sign, kind)
-        for m, g in found.items()
-        if g.own
-    ]
+    head = ["", named(c.metric, c.results), f"median client's gain {over}", "clients that gain", "new clients"]
+    rows = [_row(c.name(m), g, FORMATS[kind], FORMATS[change]) for m, g in found.items() if g.own]
     note = (
-        "One dot a client and seed; upright strokes are means, each client counting alike. The last column is the mean "
-        "of clients that never took part."
+        "The first figure is that of the results, and the upright stroke on the left: over the test rows of all "
+        "clients, mean over seeds. One dot a client and seed; the stroke on the right is the mean over "
+        "clients. Clients that gain are a mean over seeds. The last column is the mean of clients that never took part."
     )
-    return [table(head, rows, note), figures(drawn_at, "two")]
+    return [table(head, rows, note), figures(dots, "two")]
 
 
 def _gains(rows: Mapping[Key, Row], name: str, base: Mapping[Key, float], sign: float) -> Gains:
     own = {key: row[name] for key, row in rows.items() if name in row}
     reference = base or {key: row[f"server_{name}"] for key, row in rows.items() if f"server_{name}" in row}
     gain = {key: sign * (value - reference[key]) for key, value in own.items() if key in reference}
-    return Gains(own, gain, frozenset(key for key in own if rows[key].get("took_part", 1) == 0))
+    sizes = {key: rows[key].get("test_rows", 1.0) for key in own}
+    return Gains(own, sizes, gain, frozenset(key for key in own if rows[key].get("took_part", 1) == 0))
 
 
-def _row(method: Cell, g: Gains, sign: float, kind: str) -> list[str | Cell]:
-    shown, plus = ("{:.1%}", "{:+.1%}") if kind == "percent" else ("{:.4g}", "{:+.4g}")
-    values = np.sort(sign * np.array(list(g.own.values()))) * sign
-    gains = np.array(list(g.gain.values()))
+def _row(method: Cell, g: Gains, form: Format, change: Format) -> list[str | Cell]:
+    gained = [change(float(np.median(list(g.gain.values())))), g.gaining] if g.gain else [DASH, DASH]
     new = [g.own[key] for key in g.new]
-    better = f"{int((gains > 0).sum())} of {len(gains)}" if len(gains) else "–"
-    return [
-        method,
-        shown.format(values.mean()),
-        shown.format(values[: max(1, round(len(values) / 10))].mean()),
-        plus.format(gains.mean()) if len(gains) else "–",
-        better,
-        shown.format(np.mean(new)) if new else "–",
-    ]
+    return [method, form(g.mean), *gained, form(float(np.mean(new))) if new else DASH]

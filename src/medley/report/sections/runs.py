@@ -14,6 +14,7 @@ from ..numbers import final, last_round
 from ..table import headline, named
 from ..text import kind_of
 from ..units import DASH, FORMATS, count, duration, nbytes
+from .compared import in_rates
 from .comparison import Comparison, plural
 
 MANY = 5
@@ -67,7 +68,7 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
         m: [
             {
                 k.replace(f".{m}.", "."): v
-                for k, v in flattened(r.settings).items()
+                for k, v in flattened(in_rates(r.settings)).items()
                 if k not in _LONG and not (k == "seed" and shown_seed(r.seed, r.settings) != str(r.seed))
             }
             for r in group
