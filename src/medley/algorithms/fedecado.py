@@ -29,15 +29,15 @@ A client simulates its line for the time T_i, the sum of its learning rates over
 
 $$x_i \leftarrow x_i - \Delta t_i\,(\nabla f_i(x_i) - J_i), \qquad T_i = \sum \Delta t_i \qquad (9), (27)$$
 
-Its sensitivity says how its state answers to its flow; T is the window, the longest T_i:
+Its aggregate sensitivity says how its state answers to its flow; T is the window, the longest T_i:
 
 $$\hat G_i = \frac{1}{T} + \bar H_i, \qquad \bar H_i = \mathrm{tr}\,\nabla^2 f_i / d \qquad (22)$$
 
-The server brings all clients to one time, by interpolation and extrapolation:
+Multi-rate integration: the server brings all clients to one time, by interpolation and extrapolation:
 
 $$\Gamma_i(\tau) = x_i(0) + \frac{\tau}{T_i}\,(x_i(T_i) - x_i(0)) \qquad (28)$$
 
-It solves its own lines by backward Euler, where k marks the flow that the client trained under:
+It solves its own lines by backward Euler, the linear system (33), where k marks the flow that the client trained under:
 
 $$x_c(\tau + \Delta t) = x_c(\tau) - \Delta t \sum_{i=1}^{N} N p_i J_i(\tau + \Delta t) \qquad (31)$$
 
