@@ -79,7 +79,7 @@ def test_tiny_imagenet_reads_its_original_layout(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has 3 classes, classes=200"):
         datasets.tiny_imagenet(tmp_path)
     (root / "train" / "n02" / "images" / "n02_1.JPEG").write_bytes(b"no image")
-    with pytest.raises(BadData, match=r"n02_1\.JPEG is no readable JPEG") as caught:
+    with pytest.raises(BadData, match=r"n02_1\.JPEG is no readable image") as caught:
         datasets.tiny_imagenet(tmp_path, classes=3)
     assert caught.value.row == 3
     (root / "val" / "images" / "val_1.JPEG").unlink()

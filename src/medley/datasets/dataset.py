@@ -21,7 +21,7 @@ from ..rows.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
 from .checks import check_keys, check_kinds, check_rows
-from .splits import carved, drawn, in_time, marked
+from .splits import carved, drawn, in_time
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -230,8 +230,8 @@ class Dataset(Settings):
         columns(out)
         if self.X_test is None and test:
             rest, taken = carved(len(out.X), test, seed, "test", self.name, *columns(out))
-            keys = {k: np.asarray(v)[taken.numpy()] for k, v in out.keys.items()}
-            out = replace(out._rows(rest), X_test=out.X[taken], y_test=out.y[taken], test_keys=keys)
+            part = out._rows(taken)
+            out = replace(out._rows(rest), X_test=part.X, y_test=part.y, test_keys=part.keys)
         if validation:
             if self.X_validation is not None:
                 raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
@@ -258,6 +258,13 @@ class Dataset(Settings):
         weights = None if self.weights is None else self.weights[rows]
         return replace(self, X=self.X[rows], y=self.y[rows], keys=keys, weights=weights)
 
+    def _test_rows(self, rows: Tensor) -> Dataset:
+        """The data set with these of its test rows; with none left it has no test set."""
+        if not len(rows) or self.X_test is None or self.y_test is None:
+            return replace(self, X_test=None, y_test=None, test_keys={})
+        keys = {k: v[rows.numpy()] for k, v in self.test_keys.items()}
+        return replace(self, X_test=self.X_test[rows], y_test=self.y_test[rows], test_keys=keys)
+
     @checked("datasets")
     def take(self, n_train: int | None = None, n_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep some rows, drawn uniformly without replacement, in their order.
@@ -277,9 +284,7 @@ class Dataset(Settings):
                 raise RecipeError(
                     f"{self.name}.take(n_test={n_test}): there is no test set; call .split() first.", "n_test"
                 )
-            rows = drawn(n_test, len(self.X_test), seed, "test", self.name)
-            keys = {k: v[rows.numpy()] for k, v in self.test_keys.items()}
-            out = replace(out, X_test=self.X_test[rows], y_test=self.y_test[rows], test_keys=keys)
+            out = out._test_rows(drawn(n_test, len(self.X_test), seed, "test", self.name))
         return out
 
     def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str, key: str | None = None) -> Dataset:
@@ -292,23 +297,15 @@ class Dataset(Settings):
         rows = pick(given[0], self.y).nonzero()[:, 0]
         if not len(rows):
             raise BadData(f"{name} has no training rows.")
-        mask = None if given[1] is None or self.y_test is None else pick(given[1], self.y_test)
-        X_test, y_test = marked(self.X_test, self.y_test, mask)
-        test_keys: dict[str, np.ndarray] = {}
-        if self.test_keys and X_test is not None and mask is not None:
-            test_keys = {k: np.asarray(v)[mask.numpy()] for k, v in self.test_keys.items()}
-        X_validation, y_validation = self.X_validation, self.y_validation
-        mask = None if X_validation is None or y_validation is None else pick(X_validation, y_validation)
-        X_validation, y_validation = marked(X_validation, y_validation, mask)
-        return replace(
-            self._rows(rows),
-            X_test=X_test,
-            y_test=y_test,
-            X_validation=X_validation,
-            y_validation=y_validation,
-            name=name,
-            test_keys=test_keys,
-        )
+        out = replace(self._rows(rows), name=name)
+        if given[1] is not None and self.y_test is not None:
+            out = out._test_rows(pick(given[1], self.y_test).nonzero()[:, 0])
+        X, y = self.X_validation, self.y_validation
+        if X is not None and y is not None:
+            some = pick(X, y)
+            kept = (X[some], y[some]) if bool(some.any()) else (None, None)
+            out = replace(out, X_validation=kept[0], y_validation=kept[1])
+        return out
 
     def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
         """The places of the training rows' and the test rows' values of a key in their common order, [n, 1] each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -64,7 +65,7 @@ def image_folder(
     empty = [kind for kind in _folders(root) if not clients and kind.name not in names]
     if empty:
         raise BadData(f"{call}: {empty[0]} has no images; remove the folder, or put some there.")
-    X = _read([file for file, _ in files], size, channels, call)
+    X = decoded([(str(file), file) for file, _ in files], call, channels, size)
     y = torch.tensor([names.index(file.parent.name) for file, _ in files])
     keys = {"client": np.array([home for _, home in files])} if clients else {}
     return Dataset(X, y, classes=len(names), keys=keys, name=root.name or "images", labels=names)
@@ -87,30 +88,45 @@ def _images(folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS and not f.name.startswith("."))
 
 
-def _read(files: list[Path], size: int | None, channels: int, call: str) -> torch.Tensor:
-    """Pixels of the files [n, channels, h, w]."""
+def decoded(
+    images: Sequence[tuple[str, Path | bytes]], call: str, channels: int = 3, size: int | None = None, wanted: int = 0
+) -> torch.Tensor:
+    """Pixels of image files [n, channels, h, w], as float32 in [0, 1].
+
+    Args:
+        images: the name of each in messages, and its path or its bytes
+        size: height and width to which images are resized; default None, they must be alike
+        wanted: height and width that each must have; default 0, those of the first
+
+    Raises RecipeError where Pillow is missing, BadData, with the name and the row, for an image that cannot be read.
+    """
     try:
         from PIL import Image
     except ImportError:
         raise RecipeError(f"{call} needs Pillow to read images: pip install 'medley-fl[images]'.") from None
-    X: np.ndarray = np.empty(0, np.uint8)
-    for row, file in enumerate(files):
+    X = np.empty((len(images), channels, wanted, wanted), np.uint8)
+    for row, (name, source) in enumerate(images):
         try:
-            with Image.open(file) as image:
+            raw = source if isinstance(source, bytes) else source.read_bytes()
+        except OSError as error:
+            raise BadData(f"{call}: {name} cannot be read ({error}). Unpack the archive again.", row=row) from None
+        try:
+            with Image.open(io.BytesIO(raw)) as image:
                 if image.mode.startswith(DEEP):
-                    raise BadData(f"{call}: {file} has more than 8 bits a channel; convert it to 8.", row=row)
+                    raise BadData(f"{call}: {name} has more than 8 bits a channel; convert it to 8.", row=row)
                 pixels = image.convert("RGB" if channels == 3 else "L")
                 if size is not None and pixels.size != (size, size):
                     pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             if isinstance(error, BadData):
                 raise
-            raise BadData(f"{call}: {file} is no readable image ({error}); mend or remove it.", row=row) from None
+            raise BadData(f"{call}: {name} is no readable image ({error}); mend or remove it.", row=row) from None
         wide, high = pixels.size
-        if not row:
-            X = np.empty((len(files), channels, high, wide), np.uint8)
+        if not row and not wanted:
+            X = np.empty((len(images), channels, high, wide), np.uint8)
         if (high, wide) != X.shape[2:]:
-            first = f"{X.shape[3]}×{X.shape[2]}"
-            raise BadData(f"{call}: {file} is {wide}×{high}, {files[0]} {first}; pass size= to resize all.", row=row)
+            other = f"not {wanted}×{wanted}" if wanted else f"{images[0][0]} {X.shape[3]}×{X.shape[2]}"
+            remedy = "Fetch it again" if wanted else "pass size= to resize all"
+            raise BadData(f"{call}: {name} is {wide}×{high}, {other}; {remedy}.", row=row)
         X[row] = np.asarray(pixels).reshape(high, wide, channels).transpose(2, 0, 1)
     return torch.from_numpy(X.astype(np.float32)).div_(255)

@@ -8,7 +8,7 @@ that are missing or damaged.
 
 from __future__ import annotations
 
-import io
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from torch import Tensor
 from ..contract import BadData, RecipeError, checked
 from .dataset import Dataset
 from .files import Place, find, read_idx, read_npz, read_records
+from .folders import decoded
 
 FASHION = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
@@ -43,7 +44,7 @@ def mnist(folder: Place | None = None, normalise: bool = False) -> Dataset:
 
     They lie under ``MNIST/raw`` or in the folder itself, packed with gzip or not.
     """
-    return _idx("mnist", folder, ("MNIST/raw", "MNIST"), tuple("0123456789"), normalise)
+    return _idx("mnist", folder, ("MNIST/raw", "MNIST"), "0123456789", normalise)
 
 
 @checked("datasets")
@@ -52,21 +53,26 @@ def fashion_mnist(folder: Place | None = None, normalise: bool = False) -> Datas
     return _idx("fashion_mnist", folder, ("FashionMNIST/raw", "FashionMNIST"), FASHION, normalise)
 
 
-def _idx(name: str, folder: Place | None, inside: tuple[str, ...], labels: tuple[str, ...], normalise: bool) -> Dataset:
-    call = f"datasets.{name}()"
-    kinds = {"images-idx3": 3, "labels-idx1": 1}
-    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds]
-    paths = find(call, names, folder, inside, gz=True)
+def _idx(
+    name: str,
+    folder: Place | None,
+    inside: Sequence[str],
+    labels: Sequence[str],
+    normalise: bool,
+    classes: int | None = None,
+    parts: Sequence[str] = ("train", "t10k"),
+    call: str = "",
+) -> Dataset:
+    """The set in four idx files; ``classes`` is the number of classes without names."""
+    kinds, call = {"images-idx3": 3, "labels-idx1": 1}, call or f"datasets.{name}()"
+    paths = find(call, [f"{part}-{kind}-ubyte" for part in parts for kind in kinds], folder, inside, gz=True)
     X, y, X_test, y_test = (read_idx(path, dims, call) for path, dims in zip(paths, [*kinds.values()] * 2, strict=True))
-    data = Dataset(
-        _pixels(X[:, None]),
-        _labels(y),
-        _pixels(X_test[:, None]),
-        _labels(y_test),
-        len(labels),
-        name=name,
-        labels=labels,
-    )
+    if name.startswith("emnist"):  # its images lie transposed, and its letters count from 1
+        X, X_test = X.transpose(0, 2, 1), X_test.transpose(0, 2, 1)
+    rows = (_pixels(X[:, None]), _labels(y), _pixels(X_test[:, None]), _labels(y_test))
+    if name == "emnist_letters":
+        rows = (rows[0], rows[1] - 1, rows[2], rows[3] - 1)
+    data = Dataset(*rows, classes or len(labels), name=name, labels=tuple(labels))
     return data.standardise() if normalise else data
 
 
@@ -133,16 +139,8 @@ def emnist(
     if split not in EMNIST:
         raise RecipeError.unknown(str(split), EMNIST, "datasets.emnist(split=...)")
     call = f"datasets.emnist({split!r})"
-    kinds = {"images-idx3": 3, "labels-idx1": 1}
-    names = [f"emnist-{split}-{part}-{kind}-ubyte" for part in ("train", "test") for kind in kinds]
-    paths = find(call, names, folder, ("EMNIST/raw", "EMNIST", "gzip"), gz=True)
-    X, y, X_test, y_test = (read_idx(path, dims, call) for path, dims in zip(paths, [*kinds.values()] * 2, strict=True))
-    first = int(split == "letters")
-    upright = [_pixels(images.transpose(0, 2, 1)[:, None]) for images in (X, X_test)]
-    data = Dataset(
-        upright[0], _labels(y) - first, upright[1], _labels(y_test) - first, EMNIST[split], name=f"emnist_{split}"
-    )
-    return data.standardise() if normalise else data
+    inside, parts = ("EMNIST/raw", "EMNIST", "gzip"), [f"emnist-{split}-{part}" for part in ("train", "test")]
+    return _idx(f"emnist_{split}", folder, inside, (), normalise, EMNIST[split], parts, call)
 
 
 @checked("datasets")
@@ -185,13 +183,7 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
 
 
 def _photo_files(rows: list[tuple[Path, int]], call: str) -> tuple[Tensor, Tensor]:
-    X = np.empty((len(rows), 3, 64, 64), np.uint8)
-    for row, (path, _) in enumerate(rows):
-        try:
-            X[row] = _jpeg(path.read_bytes(), str(path), row, call)
-        except OSError as error:
-            raise BadData(f"{call}: {path} cannot be read ({error}). Unpack the archive again.", row=row) from None
-    return _pixels(X), torch.tensor([k for _, k in rows])
+    return decoded([(str(path), path) for path, _ in rows], call, wanted=64), torch.tensor([k for _, k in rows])
 
 
 @checked("datasets")
@@ -224,25 +216,7 @@ def _jpegs(blob: np.ndarray, offset: np.ndarray, call: str) -> Tensor:
         raise BadData(
             f"{call}: the offsets do not cut the {len(raw)} bytes of JPEGs into images; fetch the file again."
         )
-    X = np.empty((len(offset) - 1, 3, 64, 64), np.uint8)
-    for row, (a, b) in enumerate(pairwise(offset)):
-        X[row] = _jpeg(raw[a:b], f"image {row}", row, call)
-    return _pixels(X)
-
-
-def _jpeg(raw: bytes, name: str, row: int, call: str) -> np.ndarray:
-    """Pixels [3, 64, 64] of a JPEG, grey ones in three equal channels."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise RecipeError(f"{call} needs Pillow to decode JPEGs: pip install 'medley-fl[images]'.") from None
-    try:
-        image = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
-    except OSError as error:
-        raise BadData(f"{call}: {name} is no readable JPEG ({error}).", row=row) from None
-    if image.shape != (64, 64, 3):
-        raise BadData(f"{call}: {name} is {image.shape[1]}×{image.shape[0]}, not 64×64.", row=row)
-    return image.transpose(2, 0, 1)
+    return decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call, wanted=64)
 
 
 def _photos(X: np.ndarray) -> Tensor:

@@ -20,15 +20,6 @@ from ..runtime import streams
 
 log = logging.getLogger("medley")
 
-Pair = tuple[Tensor, Tensor] | tuple[None, None]
-
-
-def marked(X: Tensor | None, y: Tensor | None, mask: Tensor | None) -> Pair:
-    """The rows that the mask marks, or None for both where there are none."""
-    if X is None or y is None or mask is None or not bool(mask.any()):
-        return None, None
-    return X[mask], y[mask]
-
 
 def drawn(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
     """m of n row numbers, drawn for ``Dataset.take``, in order. Raises RecipeError for more than there are."""

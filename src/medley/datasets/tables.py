@@ -158,13 +158,7 @@ def csv(
     except (UnicodeDecodeError, csvfile.Error) as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {ENCODING}") from None
     X = np.frombuffer(numbers, np.float64).reshape(len(text[0]), len(numeric))
-    refuse_nonfinite(X, numeric, names, call)
-    columns = {k: names_in(v) for k, v in zip(named, text, strict=True)}
-    columns[target] = targets_in(text[0], regression, call)
-    check_target(columns[target], regression, call, named[target], names)
-    check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, names)
-    of = tuple(names[j] for j in numeric)
-    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
+    return _of_columns((X, numeric), (dict(zip(named, text, strict=True)), named), names, file.stem, call, regression)
 
 
 @checked("datasets")
@@ -235,15 +229,26 @@ def parquet(
             raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; {remedy}.", column=j)
     values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
+    text = {name: [_text(v, call, name) for v in table.column(j).to_pylist()] for name, j in named.items()}
+    return _of_columns((X, numeric), (text, named), header, file.stem, call, regression)
+
+
+def _of_columns(
+    numbers: tuple[np.ndarray, list[int]],
+    texts: tuple[Mapping[str, Sequence[Any]], dict[str, int]],
+    header: Sequence[str],
+    name: str,
+    call: str,
+    regression: bool,
+) -> Dataset:
+    """The data set of features [n, p] and of the cells of target and keys, the target first, each with its place."""
+    (X, numeric), (cells, named) = numbers, texts
+    target, *keys = named
     refuse_nonfinite(X, numeric, header, call)
-    cells = {name: table.column(j).to_pylist() for name, j in named.items()}
-    text = {name: [_text(v, call, name) for v in c] for name, c in cells.items()}
-    columns = {k: names_in(v) for k, v in text.items()}
-    columns[target] = targets_in(text[target], regression, call)
-    check_target(columns[target], regression, call, named[target], header)
+    y, columns = targets_in(cells[target], regression, call), {k: names_in(cells[k]) for k in keys}
+    check_target(y, regression, call, named[target], header)
     check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
-    of = tuple(header[j] for j in numeric)
-    return _table(X, columns[target], file.stem, call, regression, {k: columns[k] for k in keys}, features=of)
+    return _table(X, y, name, call, regression, columns, features=tuple(header[j] for j in numeric))
 
 
 @checked("datasets")

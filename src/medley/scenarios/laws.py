@@ -83,12 +83,6 @@ def _finite(law: object, **values: object) -> None:
             raise RecipeError(f"{type(law).__name__}({key}={value!r}): {key} must be a finite number.", key)
 
 
-def _ordered(law: object, low: Number, high: Number) -> None:
-    _finite(law, low=low, high=high)
-    if low > high:
-        raise RecipeError(f"{law!r}: low is above high; swap them.", "low")
-
-
 @dataclass(frozen=True)
 class Constant(Settings):
     """Always ``v``."""
@@ -111,7 +105,9 @@ class Uniform(Settings):
     high: Number
 
     def __post_init__(self) -> None:
-        _ordered(self, self.low, self.high)
+        _finite(self, low=self.low, high=self.high)
+        if self.low > self.high:
+            raise RecipeError(f"{self!r}: low is above high; swap them.", "low")
 
     def draw(self, rng: np.random.Generator) -> float:
         """A float in [low, high]."""
@@ -119,14 +115,11 @@ class Uniform(Settings):
 
 
 @dataclass(frozen=True)
-class LogUniform(Settings):
+class LogUniform(Uniform):
     """The log-uniform law on [``low``, ``high``], 0 < low: the logarithm is uniform."""
 
-    low: Number
-    high: Number
-
     def __post_init__(self) -> None:
-        _ordered(self, self.low, self.high)
+        super().__post_init__()
         if self.low <= 0:
             raise RecipeError(f"{self!r}: low must be above 0, for its logarithm is taken; or use Uniform.", "low")
 
@@ -137,14 +130,14 @@ class LogUniform(Settings):
 
 
 @dataclass(frozen=True)
-class Integers(Settings):
+class Integers(Uniform):
     """The uniform law on the whole numbers ``low``, ..., ``high``, both included."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
-        _ordered(self, self.low, self.high)
+        super().__post_init__()
         if self.low != int(self.low) or self.high != int(self.high):
             raise RecipeError(f"{self!r}: low and high must be whole numbers; or use Uniform.", "low")
         if self.high >= 2**63 - 1:
@@ -167,8 +160,8 @@ class Choice(Settings):
         object.__setattr__(self, "p", plain(self.p))
         if not self.values:
             raise RecipeError("Choice(values=[]): there is nothing to choose from.", "values")
-        for value in self.values:
-            _finite(self, values=value)
+        for v in self.values:
+            _finite(self, values=v)
         if self.p is not None:
             if len(self.p) != len(self.values):
                 raise RecipeError(f"{self!r}: {len(self.values)} values need {len(self.values)} probabilities.", "p")

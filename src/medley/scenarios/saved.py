@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData, RecipeError, Settings, WireError
+from ..storage import atomic
 from .dealing import Column, Parts
 
 log = logging.getLogger("medley")
@@ -28,7 +28,7 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
         path: The file.
         rows: The number of rows of the data, ``len(data.X)``; `Saved` refuses data of another. Default: not said.
 
-    Raises BadData, naming the client, for a partition that is none, and OSError where the file cannot be written.
+    Raises BadData, naming the client, for a partition that is none, and MedleyError where the file cannot be written.
     """
     path = Path(path)
     try:
@@ -39,15 +39,7 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
         raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {most}; give len(data.X).")
     said = {} if rows is None else {"rows": rows}
     text = json.dumps({"format": _FORMAT, **said, "clients": clients}, separators=(",", ":"))
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    atomic.write(path, text)
 
 
 def load(path: str | Path) -> Parts:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ...contract import BadData, Data, Need, Patterns, Problem, RecipeError, Settings
+from ...contract import BadData, Data, Need, Problem, RecipeError
 from ...numerics.initial_weights import redrawn
 from ...rows.fields import Fields, described
 from ...rows.lazy import in_memory
@@ -27,7 +27,7 @@ from .names import BODY, patterns, trainable, without_last
 from .own_loss import called, check_loss, check_mean, check_pairs
 from .problem import TRIED, NetworkProblem, counted, is_binary
 from .shared import SharedNetwork
-from .spec import Loss, Transform
+from .spec import NetworkSpec
 
 log = logging.getLogger("medley")
 
@@ -65,7 +65,7 @@ def _one_tensor(out: object) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Network(Settings):
+class Network(NetworkSpec):
     """Any nn.Module, trained on a loss of its outputs.
 
     Attributes:
@@ -94,14 +94,6 @@ class Network(Settings):
     Raises RecipeError for a module without trainable parameters, for other values of loss and start, and for a result's
     module without start.
     """
-
-    module: nn.Module
-    loss: Literal["cross_entropy", "mse"] | Loss = "cross_entropy"
-    start: Literal["draw", "module"] | None = None
-    class_weights: Sequence[float] | None = None
-    ignore_index: int = -100
-    transform: Transform | None = None
-    shared: Patterns | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

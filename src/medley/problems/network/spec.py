@@ -1,13 +1,15 @@
-"""The parts of a `Network` that its model and problem read."""
+"""The fields of a `Network`, which its model and problem read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ...contract import Settings
 from ...contract.personal import Patterns
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -20,34 +22,14 @@ Rows are a tensor [b, ...]; of several inputs a dict or a tuple of such.
 """
 
 
-@runtime_checkable
-class NetworkSpec(Protocol):
-    """A module, its loss and its starting point; see `Network`."""
+@dataclass(frozen=True, eq=False)
+class NetworkSpec(Settings):
+    """A module, its loss and its starting point; `Network` has the meaning of each field."""
 
-    @property
-    def module(self) -> nn.Module:
-        """The module as the user gave it."""
-
-    @property
-    def loss(self) -> Literal["cross_entropy", "mse"] | Loss:
-        """A name, or the user's own function."""
-
-    @property
-    def class_weights(self) -> Sequence[float] | None:
-        """A factor of the loss for each class; None for 1 each."""
-
-    @property
-    def ignore_index(self) -> int:
-        """The target of cross-entropy that has no loss, as in padding."""
-
-    @property
-    def shared(self) -> Patterns | None:
-        """Names of the parameters that clients share; None for all."""
-
-    @property
-    def transform(self) -> Transform | None:
-        """A change of the rows of every training batch; None for none."""
-
-    @property
-    def start(self) -> Literal["draw", "module"] | None:
-        """The choice of x₀; None where the user made none, which draws it."""
+    module: nn.Module
+    loss: Literal["cross_entropy", "mse"] | Loss = "cross_entropy"
+    start: Literal["draw", "module"] | None = None
+    class_weights: Sequence[float] | None = None
+    ignore_index: int = -100
+    transform: Transform | None = None
+    shared: Patterns | None = None
