@@ -148,14 +148,23 @@ class LikeHub(OrderedDict[str, Tensor]):
     ("inside", "said"),
     [
         (lambda z: {"logits": z}, r"returns a dict, .*self.module\(X\)\['logits'\]"),
-        (lambda z: LikeHub(logits=z), r"returns a LikeHub, .*self.module\(X\)\['logits'\]"),
         (lambda z: (z, z), r"returns a tuple, .*self.module\(X\)\[0\]"),
-        (lambda z: SimpleNamespace(logits=z), r"returns a SimpleNamespace, .*self.module\(X\).logits"),
+        (lambda z: SimpleNamespace(logits=(z,)), r"returns a SimpleNamespace, .*self.module\(X\)\[0\]"),
     ],
 )
 def test_outputs_are_one_tensor(inside: Callable[[Tensor], object], said: str, loss: Any) -> None:
     with pytest.raises(md.RecipeError, match=rf"Network\(module\): the module {said}"):
         md.run(md.FedAvg(), federation(Network(Wrapped(inside), loss=loss), torch.arange(40) % 3), 1)
+
+
+@pytest.mark.parametrize("kind", [LikeHub, SimpleNamespace])
+def test_of_an_object_with_logits_those_are_the_outputs(kind: Any) -> None:
+    runs = [
+        md.run(md.FedAvg(), federation(Network(module), torch.arange(40) % 3), 1)
+        for module in (Wrapped(lambda z: kind(logits=z)), Wrapped(lambda z: z))
+    ]
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert runs[0].history[-1]["loss"] == runs[1].history[-1]["loss"]
 
 
 def test_class_weights_have_an_order() -> None:

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..federation.evaluation import EVALUATED_AT_ONCE
 from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
-from ..problems.network import NetworkProblem
+from ..problems.network import NetworkProblem, rows_at_once
 from ..problems.network.shared import SharedNetwork
 from ..runtime import memory
 from ..server.options import RunOptions
@@ -191,7 +190,7 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> flo
     n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).drawn(0, data).places)
     n += 0 if data.held is None else len(data.held[1])
     X, y = rows.X[mine], rows.y[mine]
-    size = min(len(y), max(64, EVALUATED_AT_ONCE // max(1, X[0].numel())))
+    size = min(len(y), rows_at_once(X))
     best = float("inf")
     for attempt in range(3):
         began = time.perf_counter()

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..contract import Data, Family, Need, Problem, RecipeError, Stalled, State, Vec
 from ..contract.personal import OwnState, PartlyShared, PersonalModels
 from ..problems.linear import LeastSquares, Linear
+from ..problems.network import NetworkProblem, SharedNetwork, rows_at_once
 from ..rows.lazy import Lazy, blocks
 from ..server.options import Metric
 from ..storage.result import Row
@@ -26,9 +27,6 @@ Held = tuple[Tensor, Tensor]
 
 MODELS_AT_ONCE = 1 << 24
 """Parameters of clients' own models that are held at once for their evaluation: 64 MiB in float32."""
-
-EVALUATED_AT_ONCE = 1 << 22
-"""Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
 
 D = TypeVar("D", bound="EvaluationData")
 
@@ -295,8 +293,12 @@ def held_figures(
     Raises RecipeError, naming the metric, for one that raises or gives no number.
     """
     X, y = held
-    z = torch.cat([z for z, _ in outputs(problem, x, X, y)])
-    losses, hits = problem.losses(z, y), problem.hits(z, y)
+    kept, by_row = list[Tensor](), list[tuple[Tensor | None, Tensor | None]]()
+    for z, labels in outputs(problem, x, X, y):
+        by_row.append((problem.losses(z, labels), problem.hits(z, labels)))
+        kept += [z] if metrics else []  # outputs of many tokens may be many times the rows
+    kept = [torch.cat(kept)] if metrics else []
+    losses, hits = (None if part[0] is None else torch.cat([*part]) for part in zip(*by_row, strict=True))
     loss = problem.bind(X, y).loss(x) if losses is None else float(losses.double().mean())
     row: Row = {"test_loss": loss}
     if hits is not None:
@@ -308,7 +310,7 @@ def held_figures(
     elif owner is not None and losses is not None:
         row |= fairness.measured("test_loss", losses, owner, low_is_worse=False)
     for name, f in metrics.items():
-        row[name] = _metric(name, f, z, y, client)
+        row[name] = _metric(name, f, kept[0], y, client)
     return row
 
 
@@ -334,7 +336,8 @@ def scores(problem: Problem, x: Vec, held: Held) -> tuple[float, float | None]:
 
 def outputs(problem: Problem, x: Vec, X: Data, y: Data) -> Iterator[tuple[Tensor, Tensor]]:
     """The model's outputs and the targets, a part of the rows at a time."""
-    rows = max(64, EVALUATED_AT_ONCE // max(1, X.shape[1:].numel()))
+    inner = problem.joint if isinstance(problem, SharedNetwork) else problem
+    rows = rows_at_once(X, inner.numbers if isinstance(inner, NetworkProblem) else 1)
     if not isinstance(X, Lazy):
         for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
             yield problem.outputs(x, a), b

@@ -28,9 +28,10 @@ from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.options import RunOptions
 from ..server.protocols import Evaluator
+from ..storage.base import apart
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
-from ..storage.modules import apart, trained
+from ..storage.modules import trained
 from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.spill import Spill
@@ -295,10 +296,11 @@ def _own_models(
     out: dict[int, dict[str, Tensor]] = {}
     if isinstance(problem, PartlyShared):
         problem.load_own(None)
-    server = _loaded(problem, result.x, result.buffers, device)
+    server = _loaded(problem, result.x, result.buffers, device) if models else None
     if server is None:
         return {}
-    base = {name: t.detach().cpu().clone() for name, t in server.state_dict().items()}
+    fixed = {name for name, p in server.named_parameters() if not p.requires_grad}
+    base = {name: t.detach().cpu().clone() for name, t in server.state_dict().items() if name not in fixed}
     for i, own in models.items():
         if isinstance(problem, PartlyShared):
             problem.load_own(own.own)

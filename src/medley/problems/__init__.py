@@ -1,5 +1,6 @@
 """Objectives f_i on a flat vector: generalised linear models, networks, and synthetic federations."""
 
+from .language import causal_lm as causal_lm
 from .linear import LeastSquares as LeastSquares
 from .linear import Logistic as Logistic
 from .linear import Softmax as Softmax

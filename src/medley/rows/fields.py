@@ -133,7 +133,13 @@ def arguments(module: nn.Module, value: Inputs) -> tuple[tuple[Any, ...], dict[s
 def applied(module: nn.Module, value: Inputs) -> Tensor:
     """The module's outputs of these inputs."""
     args, named = arguments(module, value)
-    out: Tensor = module(*args, **named)
+    return outputs_of(module(*args, **named))
+
+
+def outputs_of(made: Any) -> Tensor:
+    """What a module returned; of an object with several tensors, as those of Hugging Face, its ``logits``."""
+    logits = None if isinstance(made, Tensor) else getattr(made, "logits", None)
+    out: Tensor = logits if isinstance(logits, Tensor) else made
     return out
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from ..contract.errors import RecipeError, WireError
 from . import atomic
+from .base import shared_copy
 from .checksum import checksum, refuse_damage
 
 FILE = "clients.safetensors"
@@ -22,9 +22,9 @@ ClientModels = Mapping[int, Mapping[str, Tensor]]
 
 
 def differences(model: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a module's state_dict that differ from ``base``, copied to the CPU."""
+    """The tensors of a module's state_dict that differ from those in ``base``, copied to the CPU."""
     state = model.state_dict()
-    return {n: t.detach().cpu().clone() for n, t in state.items() if not torch.equal(t.cpu(), base[n])}
+    return {n: state[n].detach().cpu().clone() for n, t in base.items() if not torch.equal(state[n].cpu(), t)}
 
 
 def client_model(
@@ -56,7 +56,7 @@ def client_model(
         if client < 0 or client not in there_are:
             last = f"; ids end at {max(there_are)}" if there_are else ""
             raise RecipeError(f"client_model({client}): there is no such client{last}", "client")
-    out = copy.deepcopy(model)
+    out = shared_copy(model)
     with torch.no_grad():
         for name, t in out.state_dict().items():
             if name in kept.get(client, {}):

@@ -15,7 +15,6 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 
 from ..contract import State, WireError
 from . import atomic
+from .base import BASE, STILL, base_name, digest, placed, refuse_other, still_buffers
 from .checksum import checksum, refuse_damage
 
 STRUCTURE, NUMBERS = "model.json", "model.safetensors"
@@ -34,8 +34,10 @@ STRUCTURE, NUMBERS = "model.json", "model.safetensors"
 MARK = "_trained_by_medley"
 """Attribute of modules that come from a run."""
 
-OWN = {*vars(nn.Module()), "training", MARK}
+OWN = {*vars(nn.Module()), "training", MARK, BASE, STILL}
 """Attributes of every module, which are not its settings."""
+
+NONE = "its folder has no structure of the network; give the module that the run had, Result.load(folder, module=...)"
 
 REMADE = ("_flat_weights", "_flat_weight_refs")
 """Lists of parameters that torch's recurrent layers keep beside the parameters themselves."""
@@ -68,20 +70,6 @@ def trained(module: nn.Module) -> nn.Module:
     """The module, marked with all its parts as trained, so that nobody draws its weights anew by oversight."""
     for m in module.modules():
         setattr(m, MARK, True)
-    return module
-
-
-def apart(module: nn.Module | None) -> nn.Module | None:
-    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared.
-
-    A module that cannot be copied, such as one that keeps its last outputs, stays as it is.
-    """
-    with suppress(Exception):
-        return (
-            None
-            if module is None
-            else copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
-        )
     return module
 
 
@@ -136,9 +124,9 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
     params = [p for p in module.parameters() if p.requires_grad]
     if (d := sum(p.numel() for p in params)) != len(x):
         raise WireError(f"the module has {d} trainable parameters, and the result {len(x)}: it is another network")
-    floats = [b for b in module.buffers() if b.is_floating_point()]
-    ints = [b for b in module.buffers() if not b.is_floating_point()]
-    module.to(x.dtype)
+    moving = [b for name, b in module.named_buffers() if name not in still_buffers(module)]
+    floats = [b for b in moving if b.is_floating_point()]
+    ints = [b for b in moving if not b.is_floating_point()]
     with torch.no_grad():
         pairs = [(params, x), *(zip((floats, ints), buffers, strict=True) if buffers is not None else ())]
         for places, flat in pairs:
@@ -152,29 +140,58 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
 def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     """Write a module's structure, and the numbers that x [d] lacks: frozen parameters, or all if x has another order.
 
+    Of a module with a named base, see `base_name`, it is the base's name and digest in the place of both.
+
     Returns the reason where the module has no form in JSON, else an empty text; its numbers are written either way.
     """
     for stale in (STRUCTURE, NUMBERS):  # of an earlier result
         (folder / stale).unlink(missing_ok=True)
     trained = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
-    other = not torch.equal(torch.cat(trained), x)
-    lacking = {k: p.detach().cpu().clone() for k, p in module.named_parameters() if other or not p.requires_grad}
-    if other:
-        lacking |= {k: b.detach().cpu().clone() for k, b in module.named_buffers()}
+    other, base, still = not torch.equal(torch.cat(trained), x), base_name(module), still_buffers(module)
+    lacking: dict[str, Tensor] = {
+        k: p for k, p in module.named_parameters() if (other if p.requires_grad else base is None)
+    }
+    lacking |= {k: b for k, b in module.named_buffers() if (base is None if k in still else other)}
+    lacking = {k: t.detach().cpu().clone() for k, t in lacking.items()}
     if lacking:
         with atomic.replacing(folder / NUMBERS) as tmp:
             save_file(lacking, tmp, {"sum": checksum({}, lacking)})
     try:
-        structure = json.loads(json.dumps(written(module)))
+        structure = None if base is not None else json.loads(json.dumps(written(module)))
     except (Unwritten, ValueError) as e:
-        return str(e)
-    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(structure, x), "structure": structure}, indent=1))
-    return ""
+        structure, why = None, str(e)
+    else:
+        why = "" if base is None else f"its base, {base}, lies elsewhere"
+    if base is None and structure is None and not still:
+        return why
+    kept = {"structure": structure, "still": sorted(still)}
+    kept |= {} if base is None else {"base": {"name": base, "digest": digest(module)}}
+    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(kept, x), **kept}, indent=1))
+    return why
 
 
-def _sum(structure: Any, x: Tensor) -> str:
-    """The checksum of a structure with the parameters that it is of."""
-    return checksum({"structure": json.dumps(structure)}, {"x": x.detach().cpu()})
+def _sum(kept: Any, x: Tensor) -> str:
+    """The checksum of what a folder says of its network, with the parameters that it is of."""
+    return checksum({"structure": json.dumps(kept)}, {"x": x.detach().cpu()})
+
+
+def _said(folder: Path, x: Tensor) -> dict[str, Any]:
+    """What a folder says of the network with parameters x [d]; nothing where it says none. Raises WireError."""
+    try:
+        kept = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"structure": None, "still": []}
+    except (OSError, ValueError, RecursionError) as e:
+        raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
+    try:
+        said, names, base = kept.pop("sum"), kept.setdefault("still", []), kept.get("base")
+        refuse_damage(folder / STRUCTURE, said, _sum(kept, x))
+        whole = base is None or (isinstance(base["name"], str) and isinstance(base["digest"], str))
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not whole:
+            raise TypeError("its base or its buffers are none")
+    except (AttributeError, LookupError, TypeError) as e:
+        raise WireError(f"{folder / STRUCTURE} holds no module: {type(e).__name__}: {e}") from None
+    return dict(kept)
 
 
 def _size(structure: Mapping[str, Any]) -> int:
@@ -186,47 +203,58 @@ def _size(structure: Mapping[str, Any]) -> int:
 
 def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
     """The module of a folder, with parameters x [d] and buffers; None where it has no structure. Raises WireError."""
-    try:
-        kept = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    said = _said(folder, x)
+    if "base" in said:
+        raise WireError(
+            f"the folder holds what was trained, and not its base {said['base']['name']}: give the module that the run "
+            "had, Result.load(folder, module=...)"
+        )
+    if (structure := said["structure"]) is None:
         return None
-    except (OSError, ValueError, RecursionError) as e:
-        raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
     try:
-        structure, said = kept["structure"], kept["sum"]
-        refuse_damage(folder / STRUCTURE, said, _sum(structure, x))
         kept = _numbers(folder)
         known = sum(t.numel() for t in (x, *kept.values(), *(buffers or ())))
         if (size := _size(structure)) > known:
             raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, and the folder has {known}")
-        module = rebuilt(structure)
-        module.load_state_dict(kept, strict=False)
-        return trained(module) if _whole(module, kept) else fill(module, x, buffers)
+        return _filled(rebuilt(structure), said, kept, x, buffers)
     except WireError:
         raise
     except Exception as e:  # any damage to the file: a key that is missing, a value of another kind
         raise WireError(f"{folder / STRUCTURE} holds no module: {type(e).__name__}: {e}") from None
 
 
-def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | None:
+def _filled(
+    module: nn.Module, said: Mapping[str, Any], kept: Mapping[str, Tensor], x: Tensor, buffers: State | None
+) -> nn.Module:
+    """The module, in place, with the numbers of a folder: those beside x, then x and the buffers."""
+    vars(module)[STILL] = frozenset(said["still"])
+    with torch.no_grad():
+        for name, t in (*module.named_parameters(), *module.named_buffers()):
+            if name in kept and kept[name].shape != t.shape:
+                raise WireError(f"the module is another network than the result's: {name} is {list(t.shape)}")
+            if name in kept:
+                t.copy_(kept[name])
+    whole = all(name in kept for name, p in module.named_parameters() if p.requires_grad)
+    return trained(module.eval()) if whole else fill(module, x, buffers)
+
+
+def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | str:
     """The network of a folder, or a copy of ``module`` if given, with the folder's numbers.
 
-    Returns None where the folder has no network that can be made here; a warning in the log gives the reason. Raises
-    WireError where ``module`` is another network.
+    Returns the reason where the folder has no network that can be made here; a warning in the log has it too. Raises
+    WireError where ``module`` is another network, or its base is another.
     """
     if module is not None:
-        out = copy.deepcopy(module)
-        kept = _numbers(folder)
-        try:
-            out.to(x.dtype).load_state_dict(kept, strict=False)
-        except RuntimeError as e:
-            raise WireError(f"the module is another network than the result's: {e}") from None
-        return trained(out.eval()) if _whole(out, kept) else fill(out, x, buffers)
+        if "base" in (said := _said(folder, x)):
+            refuse_other(module, said["base"])
+        else:  # the folder's numbers are not to become those of the module that was given
+            module = copy.deepcopy(module)
+        return _filled(placed(module, x.dtype), said, _numbers(folder), x, buffers)
     try:
-        return load(folder, x, buffers)
+        return load(folder, x, buffers) or NONE
     except WireError as e:
         log.warning("%s: the result has no model: %s", folder, e)
-        return None
+        return str(e)
 
 
 def _numbers(folder: Path) -> dict[str, Tensor]:
@@ -241,11 +269,6 @@ def _numbers(folder: Path) -> dict[str, Tensor]:
         raise WireError(f"{path} cannot be read: {e}") from None
     refuse_damage(path, said, checksum({}, kept))
     return kept
-
-
-def _whole(module: nn.Module, kept: Mapping[str, Tensor]) -> bool:
-    """Whether ``kept`` has all trainable parameters of a module."""
-    return all(name in kept for name, p in module.named_parameters() if p.requires_grad)
 
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:

@@ -40,7 +40,7 @@ FORMAT = 4
 RUN, HISTORY, CLIENTS = "run.json", "history.jsonl", "clients.jsonl"
 
 NO_MODEL = (
-    "this result has no model; results of a comparison keep x only, so run the method by md.run, or save and load by "
+    "results of a comparison keep x only, so run the method by md.run, or save and load by "
     "Result.load(folder, module=...)"
 )
 
@@ -115,6 +115,8 @@ class Result:
     environment: dict[str, Any] = field(default_factory=environment, repr=False, compare=False)
     clients: list[Row] = field(default_factory=list)
     personal: ClientModels = field(default_factory=dict, compare=False)
+    _why: str = field(default="", init=False, repr=False, compare=False)
+    """The reason for which a folder's result has no model."""
 
     @property
     def evaluation(self) -> Row:
@@ -224,11 +226,15 @@ class Result:
         if self.model is not None and (why := modules.save(Path(folder), self.model, self.x)):
             log.info("%s: the folder keeps x but not the network (%s): Result.load wants module=", folder, why)
 
+    def _model(self) -> nn.Module:
+        """The model. Raises RecipeError, with the reason and the remedy, where there is none."""
+        if self.model is None:
+            raise RecipeError(f"this result has no model: {self._why or NO_MODEL}", "model")
+        return self.model
+
     def state_dict(self) -> dict[str, Tensor]:
         """The model's parameters and buffers by name, as PyTorch has them. Raises RecipeError without a model."""
-        if self.model is None:
-            raise RecipeError(NO_MODEL, "model")
-        return {name: t.detach().cpu().clone().contiguous() for name, t in self.model.state_dict().items()}
+        return {name: t.detach().cpu().clone().contiguous() for name, t in self._model().state_dict().items()}
 
     def save_weights(self, path: str | Path) -> Path:
         """Write `state_dict` to ``path`` as safetensors, whole or not at all.
@@ -263,15 +269,14 @@ class Result:
         their own; BadData, naming them, for columns of a frame that are missing or that training did not have, for
         cells that are no finite numbers, and for rows that the model cannot read.
         """
-        if self.model is None:
-            raise RecipeError(NO_MODEL, "model")
-        if client is None and is_untrained(self.model, len(self.x), self.history, self.personal, self.clients):
+        model = self._model()
+        if client is None and is_untrained(model, len(self.x), self.history, self.personal, self.clients):
             raise RecipeError(
                 f"predict(X): with {self.method} clients train models of their own, and the server's, result.model, is "
                 "as it was drawn, or its last layers are; give the id or the name of a client, predict(X, client=0)",
                 "client",
             )
-        module = self.model if client is None else self.client_model(client)
+        module = model if client is None else self.client_model(client)
         rows = rows_of(X, self.features, self.settings.get("scaling"))
         return outputs_of(module, rows, batch, self.settings.get("integers"))
 
@@ -290,10 +295,8 @@ class Result:
         ``client`` is its id, or its name. Raises RecipeError without a model, for a client that is not there, and where
         own models were not kept.
         """
-        if self.model is None:
-            raise RecipeError(NO_MODEL, "model")
-        count = self.settings.get("clients")
-        return client_model(self.model, self.personal, client, self.clients, self.client_names, count)
+        model, count = self._model(), self.settings.get("clients")
+        return client_model(model, self.personal, client, self.clients, self.client_names, count)
 
     @property
     def digest(self) -> str:
@@ -356,7 +359,8 @@ class Result:
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
         if model:
-            result.model = modules.brought_back(folder, module, x, buffers)
+            found = modules.brought_back(folder, module, x, buffers)
+            result.model, result._why = (None, found) if isinstance(found, str) else (found, "")
         return result
 
 

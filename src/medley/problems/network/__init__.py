@@ -12,5 +12,6 @@ rest of the contract.
 
 from .family import Network as Network
 from .objective import NetworkObjective as NetworkObjective
+from .objective import rows_at_once as rows_at_once
 from .problem import NetworkProblem as NetworkProblem
 from .shared import SharedNetwork as SharedNetwork

@@ -19,6 +19,7 @@ from ...numerics.initial_weights import redrawn
 from ...rows.fields import Fields, described
 from ...rows.lazy import in_memory
 from ...rows.sparse import Sparse
+from ...storage.base import frozen
 from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
@@ -54,9 +55,7 @@ def _one_tensor(out: object) -> Tensor:
     """The outputs. Raises RecipeError, with the way out, where they are a dict, a tuple or another object."""
     if isinstance(out, Tensor):
         return out
-    part = ".logits"
-    if isinstance(out, Mapping | tuple | list) and out:
-        part = f"[{next(iter(out))!r}]" if isinstance(out, Mapping) else "[0]"
+    part = f"[{next(iter(out))!r}]" if isinstance(out, Mapping) and out else "[0]"
     raise RecipeError(
         f"Network(module): the module returns a {type(out).__name__}, and outputs must be one tensor; wrap it in a "
         f"module whose forward returns that, such as self.module(X){part}",
@@ -86,6 +85,13 @@ class Network(NetworkSpec):
             takes names away. "body" is all layers but the one that runs last, "all but norms" all but normalisation
             layers. The others are each client's own, as are the buffers of their modules: they neither travel nor
             count. None shares all
+        base: the name of the module's frozen part, such as that of the weights it was read from. Folders of runs then
+            refer to it by this name and a digest, and hold what was trained alone; `Result.load` wants ``module=``.
+            Default None: folders hold it, but for a model of peft, whose base is named by its configuration.
+
+    Frozen parameters of 16 bits or of whole numbers keep their dtype if all that is trained is float32, and are held
+    once for all clients, workers and results. Of outputs that are an object, as those of Hugging Face's models, its
+    ``logits`` are taken.
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
     client draws its own, from a named stream. A module that changes its inputs in place, as it is seen to on copies of
@@ -130,7 +136,19 @@ class Network(NetworkSpec):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
             trainable(self.module, tuple(name for name in patterns(self.shared) if name != BODY) or None)
+        if self.base is not None and not isinstance(self.base, str):
+            raise RecipeError(f"Network(base={self.base!r}): give the name of the frozen part, a text", "base")
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Raise RecipeError for another start, and for none where weights are at hand that a draw would replace."""
         if self.start is None:
+            if hasattr(self.module, "peft_config"):
+                raise RecipeError(
+                    "Network(module): peft's adapters begin where they add nothing. start='module' keeps that, "
+                    "start='draw' draws others for every seed; say which",
+                    "start",
+                )
             if is_trained(self.module):
                 raise RecipeError(
                     "Network(module): the module comes from a run. start='module' begins at its weights, start='draw' "
@@ -168,7 +186,8 @@ class Network(NetworkSpec):
         p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
-        p.changes_inputs = p.works_in_place(rows)
+        p.changes_inputs, p.still = p.works_in_place(rows)
+        p.numbers = out[0].numel()
         if moved := [name for name, value in counted(p.module).items() if value != before.get(name, value)]:
             log.warning(
                 "Network: the module's %s changes from pass to pass and is no buffer: each process counts its own "
@@ -176,6 +195,7 @@ class Network(NetworkSpec):
                 moved[0],
             )
         p.seen = rows, self.targets(y[:2], classes).to(device)
+        p.maps = p.maps_rows(*p.seen)
         self._tried(p, out, y, classes)
         if y.ndim > 1:
             p.gives -= {Need.CLASSES}
@@ -184,7 +204,7 @@ class Network(NetworkSpec):
         if self.shared is not None and body:
             found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
-            vars(p).update({name: getattr(found, name) for name in (*TRIED, "seen")})
+            p.__setstate__({name: getattr(found, name) for name in (*TRIED, "seen")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _read(self, p: NetworkProblem, X: Data) -> tuple[Tensor, Tensor]:
@@ -300,6 +320,7 @@ class Network(NetworkSpec):
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
         rest = [] if rest == [None, -100, None] else rest
         rest = [*rest, self.shared] if self.shared is not None else rest
+        rest = [*rest, base] if start == "draw" and (base := frozen(self.module)) else rest  # it is not drawn
         return [module, self.loss, start, *rest]
 
     def settings(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy as copying
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
@@ -15,7 +14,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from ...contract import Data, Decision, RecipeError, State, Vec, Weights
-from ...rows.fields import Inputs, applied, arguments, inputs_of
+from ...rows.fields import Inputs, applied, arguments, inputs_of, outputs_of
+from ...storage.base import BASE, STILL, is_low, placed
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .names import trainable
 from .own_loss import evaluated
@@ -38,7 +38,10 @@ class NetworkModel:
             parameter that several modules share has several places; a module with several names has one.
         head_at: the path of the nn.Linear that runs last, see `medley.problems.network.layers.Layers`; None without
             one, and until `Network.ready` has seen a forward pass.
-        floats, ints: the module's buffers by dtype.
+        floats, ints: the module's buffers by dtype, without those that stand still.
+        numbers: the count of numbers in the outputs of a row; 1 before data is known.
+        maps: whether vmap takes the module, so that gradients of several rows are made at once; else one by one.
+        low: whether frozen parameters of 16 bits stay so; outputs are then made the run's dtype.
         mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
             taken to keep rows apart.
         by_rows: whether the loss of each row is known: not where the user's own returns a mean only, or couples rows.
@@ -53,7 +56,9 @@ class NetworkModel:
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         self.family, self.classes, self.dtype, self.device = family, classes, dtype, device
         _refuse_complex(family.module)
-        self.module = copying.deepcopy(family.module).to(device=device, dtype=dtype)
+        self.low = is_low(family.module, dtype)
+        self.module = placed(family.module, dtype, device)
+        vars(self.module)[BASE] = family.base
         params, self.shared_count = trainable(self.module, family.shared)
         index = {p: i for i, p in enumerate(params)}
         self.places = [
@@ -72,17 +77,28 @@ class NetworkModel:
             p.data = w
             p.grad = g
         self.head_at: str | None = None
-        self.floats = [b for b in self.module.buffers() if b.is_floating_point()]
-        self.ints = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self.still = frozenset()
         self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
-        self.noisy = False
+        self.noisy, self.numbers, self.maps = False, 1, True
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         self.decision: Decision = None if family.loss == "mse" else "argmax"
         weights = family.class_weights
         self.factors = None if weights is None else torch.tensor(weights, dtype=dtype, device=device)
         self.module.train()
+
+    @property
+    def still(self) -> frozenset[str]:
+        """Names of the buffers that training does not change, such as position ids: they do not travel."""
+        return self._still
+
+    @still.setter
+    def still(self, names: Collection[str]) -> None:
+        self._still = vars(self.module)[STILL] = frozenset(names)
+        moving = [b for name, b in self.module.named_buffers() if name not in self._still]
+        self.floats = [b for b in moving if b.is_floating_point()]
+        self.ints = [b for b in moving if not b.is_floating_point()]
 
     @property
     def head(self) -> nn.Linear | None:
@@ -173,7 +189,10 @@ class NetworkModel:
 
     def apply(self, X: Data) -> Tensor:
         """The network's outputs of these rows in its present mode, with its present parameters."""
-        return applied(self.module, self.given(inputs_of(X)))
+        return self._wide(applied(self.module, self.given(inputs_of(X))))
+
+    def _wide(self, out: Tensor) -> Tensor:
+        return out.to(self.dtype) if self.low and isinstance(out, Tensor) and out.is_floating_point() else out
 
     def given(self, X: Inputs) -> Inputs:
         """The inputs of one forward pass: copies, where the module would change the rows in place."""
@@ -185,7 +204,7 @@ class NetworkModel:
         params = {path: parts[i] for path, i in self.places}
         # Tied by torch, a module at two paths would be left with what it was given.
         args, named = arguments(self.module, self.given(X))
-        return cast(Tensor, functional_call(self.module, params, args, named, tie_weights=False))
+        return self._wide(outputs_of(functional_call(self.module, params, args, named, tie_weights=False)))
 
     def compared(self, outputs: Tensor, y: Data) -> Tensor:
         """Outputs, with −∞ for the classes with which a row's label is not compared.

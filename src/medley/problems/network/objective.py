@@ -31,6 +31,12 @@ ROW_GRADIENTS = 1 << 24
 """Numbers in the row gradients that `NetworkObjective.squares` holds at once: 64 MiB in float32."""
 
 
+def rows_at_once(X: Data, outputs: int = 1) -> int:
+    """Rows of one forward pass of an evaluation, by the numbers of a row's inputs and of its outputs; at least 1."""
+    inputs = max(1, X.shape[1:].numel())
+    return max(1, min(max(64, EVALUATED_AT_ONCE // inputs), 4 * EVALUATED_AT_ONCE // max(1, outputs)))
+
+
 @dataclass
 class NetworkObjective:
     """f_i of one client's rows, as `medley.contract.problem.Objective` describes it.
@@ -82,7 +88,7 @@ class NetworkObjective:
         X, y = (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])  # lazy rows are read in batches
         w, p = self._weights(rows), self.problem
         self.meter.rows += len(y) / 3
-        most = max(64, EVALUATED_AT_ONCE // max(1, X.shape[1:].numel()))
+        most = rows_at_once(X, p.numbers)
         if len(y) <= most or not callable(p.family.loss):
             return float(p.mean_loss(p.outputs(x, X), y, w))
         parts = [slice(at, at + most) for at in range(0, len(y), most)]
@@ -197,6 +203,14 @@ class NetworkObjective:
         batch: Inputs = tree_map(lambda t: t[None], row)
         return self.problem.mean_loss(self.problem.call(x, batch), y[None])
 
+    def row_gradients(self, x: Vec, X: Data, y: Data) -> Float[Tensor, "n d"]:
+        """∂l_j/∂x of each of these rows, in the module's present mode."""
+        by_row: Callable[..., Tensor] = grad(self._of_row)
+        rows = inputs_of(X)
+        if self.problem.maps:
+            return vmap(by_row, (None, 0, 0))(x, rows, y)
+        return torch.stack([by_row(x, tree_map(lambda t: t[j], rows), y[j]) for j in range(len(y))])  # noqa: B023
+
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
         """(1/n) Σ_j (∂l_j/∂x)², square by coordinate, in evaluation mode, a block of rows at a time."""
         p = self.problem
@@ -204,11 +218,11 @@ class NetworkObjective:
         self.meter.rows += len(y)
         p.mode(False)
 
-        by_row, block = vmap(grad(self._of_row), in_dims=(None, 0, 0)), max(1, ROW_GRADIENTS // self.d)
+        block = max(1, ROW_GRADIENTS // self.d)
         total = torch.zeros_like(x)
         weights = self._weights(rows)
         for k, (a, b) in enumerate(zip(torch.split(X, block), torch.split(y, block), strict=True)):
-            squared = by_row(x, inputs_of(a), b).square()
+            squared = self.row_gradients(x, a, b).square()
             some = None if weights is None else weights[k * block : (k + 1) * block]
             total += squared.sum(0) if some is None else some @ squared
         return total / len(y)
@@ -223,10 +237,9 @@ class NetworkObjective:
         weights = self._weights(rows)
         self.meter.rows += len(y)
         p.mode(True)
-        by_row = vmap(grad(self._of_row), (None, 0, 0))
         block = max(1, ROW_GRADIENTS // self.d)
         for at in range(0, len(y), block):
-            g = by_row(x, inputs_of(X[at : at + block]), y[at : at + block])
+            g = self.row_gradients(x, X[at : at + block], y[at : at + block])
             if weights is not None:
                 g *= weights[at : at + block, None]
             g.masked_fill_(~g.isfinite().all(1, keepdim=True), 0.0)
@@ -263,7 +276,7 @@ class NetworkObjective:
         p.load(x)
         p.mode(False)
         found = []
-        most = max(64, EVALUATED_AT_ONCE // max(1, self.X[:1].numel()))
+        most = rows_at_once(self.X, p.numbers)
         for at in range(0, self.n, most):
             rows = slice(at, at + most)
             batch = NetworkBatch(self, x, *self._rows(rows), rows)

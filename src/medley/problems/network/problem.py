@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,7 +32,19 @@ log = logging.getLogger("medley")
 DRAWING = (_DropoutNd, nn.RNNBase, nn.RReLU, nn.MultiheadAttention, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 """Torch's layers whose forward pass may draw random numbers in training mode."""
 
-TRIED = ("gives", "row", "allowed", "by_rows", "changes_inputs", "noisy", "head_at", "decision")
+TRIED = (
+    "gives",
+    "row",
+    "allowed",
+    "by_rows",
+    "changes_inputs",
+    "noisy",
+    "head_at",
+    "decision",
+    "still",
+    "numbers",
+    "maps",
+)
 """What `Network.ready` finds out on rows of the data, and processes that have none are told."""
 
 
@@ -75,6 +88,10 @@ class NetworkProblem(NetworkModel):
         self.row: torch.Size | None = None
         self.seen: tuple[Data, Data] | None = None
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew where it is sent: pickled, the parameters would cease to be views of one vector.
         state = {name: getattr(self, name) for name in TRIED}
@@ -84,7 +101,11 @@ class NetworkProblem(NetworkModel):
         """Floats in the run's dtype, integers (token ids) as they are. Raises as `check_ids` does."""
         if self.row is not None and X.shape[1:] == self.row:
             self.check_ids(X)
-        return X.to(device=self.device, dtype=self.dtype if X.is_floating_point() else X.dtype)
+        return X.to(device=self.device, dtype=self._dtype_of(X))
+
+    def _dtype_of(self, X: Data) -> torch.dtype:
+        """The dtype in which the module gets these rows: the run's, or 16 bits where they and the base have those."""
+        return X.dtype if not X.is_floating_point() or (self.low and X.itemsize < 4) else self.dtype
 
     def check_ids(self, X: Data) -> None:
         """Raise BadData, with the row, for an integer that the network cannot read; of floats if it has embeddings.
@@ -104,7 +125,7 @@ class NetworkProblem(NetworkModel):
                 ids = part[row]
                 try:
                     rows = X[row : row + 1]
-                    self.outputs(self.flat, rows.to(self.device, self.dtype if X.is_floating_point() else X.dtype))
+                    self.outputs(self.flat, rows.to(self.device, self._dtype_of(X)))
                 except IndexError as e:
                     raise BadData(
                         f"the network cannot read ids{where} {ids.min():.9g}..{ids.max():.9g} ({e}); give its "
@@ -164,21 +185,41 @@ class NetworkProblem(NetworkModel):
         }
         return found
 
-    def works_in_place(self, X: Data) -> bool:
-        """Whether the forward pass of these rows, in training or in evaluation mode, changes its inputs in place.
+    def works_in_place(self, X: Data) -> tuple[bool, frozenset[str]]:
+        """Whether a forward pass of these rows, in training or evaluation mode, changes them, and the still buffers.
 
-        Tried on a copy, as `draws_random_numbers` tries. What a pass that fails has done until then counts.
+        Tried on a copy, as `draws_random_numbers` tries. What a pass that fails has done until then counts, and no
+        buffer stands still then.
         """
         rows = X.clone()
         parts = [part for part, _ in tensors(rows, "")]
-        before = [part._version for part in parts]
+        before, moving, kept = [part._version for part in parts], set[str](), dict[str, Tensor]()
         with torch.random.fork_rng([torch.device(self.device)] if self.device.startswith("cuda") else []):
             for training in (False, True):
                 self.mode(training)
                 kept = {name: b.clone() for name, b in self.module.named_buffers()}
+                copies, moved = {n: (b, b.clone()) for n, b in kept.items()}, {*kept}
                 with torch.no_grad(), contextlib.suppress(Exception):
                     functional_call(self.module, kept, *arguments(self.module, inputs_of(rows)), tie_weights=False)
-        return before != [part._version for part in parts]
+                    # Batch normalisation changes its statistics without a new version.
+                    moved = {
+                        n
+                        for n, (b, was) in copies.items()
+                        if kept[n] is not b or b._version or not torch.equal(b.nan_to_num(), was.nan_to_num())
+                    }
+                moving |= {n.rpartition(".")[0] for n in moved}  # of a layer all: one may be as it was by chance
+        still = frozenset(n for n in kept if n.rpartition(".")[0] not in moving)
+        return before != [part._version for part in parts], still
+
+    def maps_rows(self, X: Data, y: Data) -> bool:
+        """Whether vmap takes the forward and the backward pass of these rows: control flow may depend on numbers."""
+        self.mode(False)
+        try:
+            with self.forked():
+                self.bind(X, y).row_gradients(self.flat, X, y)
+        except Exception:
+            return False
+        return True
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> NetworkProblem:
         """The same network, with a row of label y compared with classes ``allowed[y]`` only; None for all.

@@ -38,6 +38,7 @@ class OwnPart:
             for m in joint.module.modules()
             if any(p.data_ptr() in own for p in m.parameters(recurse=False))
             for b in m.buffers(recurse=False)
+            if any(b is moving for moving in (*joint.floats, *joint.ints))
         ]
         self.floats = [b for b in mine if b.is_floating_point()]
         self.ints = [b for b in mine if not b.is_floating_point()]

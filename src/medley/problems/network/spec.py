@@ -33,3 +33,4 @@ class NetworkSpec(Settings):
     ignore_index: int = -100
     transform: Transform | None = None
     shared: Patterns | None = None
+    base: str | None = None

@@ -1,0 +1,108 @@
+"""The base of a network with adapters: frozen parameters, which clients, workers and results share.
+
+A folder refers to the base by a name and a digest of its numbers, and holds what was trained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..contract.errors import WireError
+from .checksum import checksum
+
+BASE, STILL = "_base_of_medley", "_still_in_medley"
+"""Attributes of a run's module: the name of its base, and its buffers that training does not change."""
+
+
+def base_name(module: nn.Module) -> str | None:
+    """The name of a module's base: as `Network(base=...)` gave it, or peft's; None where a folder holds all numbers."""
+    if (given := vars(module).get(BASE)) is not None:
+        return str(given)
+    configs = getattr(module, "peft_config", None)
+    if not isinstance(configs, Mapping) or not configs:
+        return None
+    config: Any = next(iter(configs.values()))
+    inner: Any = getattr(module, "get_base_model", None)
+    of = inner() if callable(inner) else module
+    return str(getattr(config, "base_model_name_or_path", None) or type(of).__name__)
+
+
+def still_buffers(module: nn.Module) -> frozenset[str]:
+    """Names of the buffers that training did not change; they are no part of a result's ``buffers``."""
+    return frozenset(vars(module).get(STILL, ()))
+
+
+def frozen(module: nn.Module) -> dict[str, Tensor]:
+    """The frozen parameters by name."""
+    return {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+
+
+def digest(module: nn.Module) -> str:
+    """The digest of a module's base: names, dtypes, shapes and numbers of its frozen parameters."""
+    return checksum({}, {name: t.cpu().contiguous() for name, t in frozen(module).items()})
+
+
+def refuse_other(module: nn.Module, said: Mapping[str, str]) -> None:
+    """Raise WireError unless a module has the base of this name and digest."""
+    if (found := digest(module)) != said["digest"]:
+        raise WireError(
+            f"the result's adapter is of the base {said['name']} with the digest {said['digest'][:12]}, and this "
+            f"module's has {found[:12]}: load the same weights, in the same dtype, into the module first"
+        )
+
+
+def is_low(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether a run keeps a base of 16 bits: what is trained must have the run's dtype, or float32, already."""
+    trained = {p.dtype for p in module.parameters() if p.requires_grad}
+    low = any(t.is_floating_point() and t.itemsize < 4 for t in frozen(module).values())
+    return low and trained <= {dtype, torch.float32}
+
+
+def shared_copy(module: nn.Module) -> nn.Module:
+    """A copy of a module that has its frozen parameters in common with it."""
+    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
+def apart(module: nn.Module | None) -> nn.Module | None:
+    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared.
+
+    A module that cannot be copied, such as one that keeps its last outputs, stays as it is.
+    """
+    with suppress(Exception):
+        return None if module is None else shared_copy(module)
+    return module
+
+
+def placed(module: nn.Module, dtype: torch.dtype, device: str | torch.device = "cpu") -> nn.Module:
+    """A copy of a module, in this dtype and on this device; frozen parameters that are there already are shared.
+
+    A base of 16 bits stays so, see `is_low`, as do whole numbers.
+    """
+    low = is_low(module, dtype)
+
+    def at(t: Tensor) -> Tensor:
+        stays = not t.is_floating_point() or (low and t.itemsize < 4)
+        return t.to(device=device, dtype=t.dtype if stays else dtype)
+
+    memo: dict[int, Any] = {}
+    for p in module.parameters():
+        if not p.requires_grad:
+            moved = at(p.detach())
+            same = moved.data_ptr() == p.data_ptr() and moved.dtype == p.dtype
+            memo[id(p)] = p if same else nn.Parameter(moved, requires_grad=False)
+    if not memo:
+        return copy.deepcopy(module).to(device=device, dtype=dtype)
+    out = copy.deepcopy(module, memo)
+    for m in out.modules():
+        for own in m._parameters.values():
+            if own is not None and own.requires_grad:
+                own.data = at(own.data)
+        for name, b in m._buffers.items():
+            m._buffers[name] = None if b is None else at(b)
+    return out

@@ -1,0 +1,157 @@
+"""Models of transformers with adapters of peft, made by their configurations: as they are, without a wrapper."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import medley as md
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+
+V, T = 50, 8
+
+
+def bert(dtype: torch.dtype = torch.float32) -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=V,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=T,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return adapted(lambda: transformers.BertForSequenceClassification(config), "SEQ_CLS", ["query", "value"], dtype)
+
+
+def llama(dtype: torch.dtype = torch.float32) -> nn.Module:
+    config = transformers.LlamaConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=4 * T,
+    )
+    return adapted(lambda: transformers.LlamaForCausalLM(config), "CAUSAL_LM", ["q_proj", "v_proj"], dtype)
+
+
+def adapted(make: Any, task: str, layers: list[str], dtype: torch.dtype) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        config = peft.LoraConfig(task_type=task, r=2, lora_alpha=4, target_modules=layers)
+        model: nn.Module = peft.get_peft_model(make().to(dtype), config)
+    return model
+
+
+def rows(seed: int, classes: bool, n: int = 6) -> tuple[dict[str, Tensor], Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    ids, mask = torch.randint(3, V, (n, T), generator=g), torch.ones(n, T, dtype=torch.int64)
+    mask[::2, -3:] = 0
+    return {"input_ids": ids, "attention_mask": mask}, ids[:, 0] % 2 if classes else ids.masked_fill(mask == 0, -100)
+
+
+def federation(model: nn.Module, classes: bool, **options: Any) -> md.Federation:
+    loss = "cross_entropy" if classes else md.problems.causal_lm
+    return md.Federation(
+        md.problems.Network(model, loss=loss, start="module"),
+        clients=[rows(i, classes) for i in range(3)],
+        test=rows(9, classes),
+        pace=md.scenarios.Pace(lr=0.1, epochs=2, batch=None),
+        weights="uniform",
+        **options,
+    )
+
+
+def by_hand(model: nn.Module, classes: bool, rounds: int) -> Tensor:
+    """FedAvg's x after so many rounds of two full steps a client, in plain PyTorch."""
+    model.train()
+    params = [p for p in model.parameters() if p.requires_grad]
+    for _ in range(rounds):
+        start, total = [p.detach().clone() for p in params], [torch.zeros_like(p) for p in params]
+        for i in range(3):
+            X, y = rows(i, classes)
+            for _ in range(2):
+                out = model(**X).logits.float()
+                loss = nn.functional.cross_entropy(out, y) if classes else md.problems.causal_lm(out, y).mean()
+                with torch.no_grad():
+                    for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
+                        p -= 0.1 * g
+            with torch.no_grad():
+                for p, s, t in zip(params, start, total, strict=True):
+                    t += (p - s) / 3
+                    p.copy_(s)
+        with torch.no_grad():
+            for p, t in zip(params, total, strict=True):
+                p += t
+    return torch.cat([p.detach().reshape(-1) for p in params])
+
+
+@pytest.mark.parametrize(("make", "classes"), [(bert, True), (llama, False)])
+def test_adapters_are_those_of_a_loop_by_hand(make: Any, classes: bool) -> None:
+    result = md.run(md.FedAvg(), federation(make(), classes), 2, progress=False)
+    assert float((result.x - by_hand(make(), classes, 2)).abs().max()) < 1e-6
+    assert len(result.x) == sum(p.numel() for p in make().parameters() if p.requires_grad)
+    assert result.buffers is None
+
+
+def test_a_base_of_16_bits_stays_and_generates() -> None:
+    result = md.run(md.FedAvg(), federation(llama(torch.bfloat16), False), 1, progress=False)
+    assert result.model is not None
+    kinds = {p.requires_grad: p.dtype for p in result.model.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    made = result.model.generate(input_ids=torch.tensor([[5, 6]]), max_new_tokens=3, do_sample=False)
+    assert made.shape == (1, 5)
+
+
+@pytest.mark.parametrize(("make", "classes"), [(bert, True), (llama, False)])
+def test_private_and_secure(make: Any, classes: bool) -> None:
+    fed, model = federation(make(), classes), make()
+    plain = md.run(md.FedAvg(), fed, 1, progress=False)
+    secure = md.run(md.FedAvg(), fed, 1, progress=False, secure=md.SecureSum())
+    assert float((plain.x - secure.x).abs().max()) < 1e-4
+    for unit in ("client", "row"):
+        method = md.privacy.Private(md.FedAvg(), clip=1e6, noise=0.0, unit=unit)
+        assert float((md.run(method, fed, 1, progress=False).x - plain.x).abs().max()) < 1e-5
+    del model
+
+
+def test_peft_reads_what_a_result_saves_and_a_folder_holds_the_adapter_alone(tmp_path: Path) -> None:
+    fed = federation(llama(), False)
+    result = md.run(md.FedAvg(), fed, 1, progress=False, checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    with pytest.raises(md.RecipeError, match="its base LlamaForCausalLM"):
+        md.Result.load(tmp_path / "run").predict(rows(9, False)[0])
+    wanted = result.outputs(rows(9, False)[0])
+    assert torch.equal(md.Result.load(tmp_path / "run", llama()).outputs(rows(9, False)[0]), wanted)
+    assert result.model is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result.model.save_pretrained(tmp_path / "adapter")
+        base = llama().unload()
+        again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    assert torch.allclose(again(**rows(9, False)[0]).logits, wanted, atol=1e-6)
+
+
+def test_a_tokenised_data_set_of_hugging_face_is_a_client(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    X, y = rows(0, False)
+    table = datasets.Dataset.from_dict({k: v.tolist() for k, v in {**X, "labels": y}.items()})
+    pace, problem = (
+        md.scenarios.Pace(lr=0.1, batch=None),
+        lambda: md.problems.Network(llama(), loss=md.problems.causal_lm, start="module"),
+    )
+    found = [
+        md.run(md.FedAvg(), md.Federation(problem(), clients=[c, c], pace=pace), 1, progress=False).x
+        for c in ((X, y), table.with_format("torch"))
+    ]
+    assert float((found[0] - found[1]).abs().max()) < 1e-6
