@@ -48,6 +48,18 @@ def test_its_mean_is_the_loss_and_its_error_the_deviation(weights: Any, weighted
     assert np.sqrt((errors**2).mean()) == pytest.approx(deviation, rel=0.15)
 
 
+@pytest.mark.parametrize(("weights", "weighted"), [("size", False), ("uniform", True)])
+def test_of_more_clients_than_rows_some_are_drawn(weights: Any, weighted: bool) -> None:
+    sizes = tuple(1 + k % 5 for k in range(90))
+    fed = md.Federation(md.problems.Softmax(mu=0.1), clients=sites(weighted, sizes), weights=weights, classes=3)
+    exact = fed.draw(0).evaluate(X0)["loss"]
+    rows = [fed.draw(seed).evaluator(eval_rows=40).evaluate(X0, None, 0) for seed in range(100)]
+    found, errors = (np.array([row[name] for row in rows]) for name in ("loss", "loss_error"))
+    deviation = found.std(ddof=1)
+    assert abs(found.mean() - exact) < 3 * deviation / 10
+    assert np.sqrt((errors**2).mean()) == pytest.approx(deviation, rel=0.3)
+
+
 @pytest.mark.shapes
 def test_all_rows_give_the_loss_itself() -> None:
     fed = md.Federation(md.problems.Softmax(), clients=sites())

@@ -55,7 +55,7 @@ def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode,
         for i in range(4):
             met = [tuple(world.client(i, t, Seq()).task.now.nonzero()[:, 0].tolist()) for t in (1, 3, 5)]
             assert sorted(met) == sorted(tuple(sorted(classes)) for _, classes, *_ in tasks)
-    orders = {tuple(turn.tolist()) for turn in fed.draw(0).plan.turns}
+    orders = {tuple(turn.tolist()) for turn in fed.draw(0).plan.orders}
     assert len(orders) > 1 if own_order else orders == {(0, 1, 2)}
 
 

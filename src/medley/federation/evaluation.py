@@ -20,6 +20,7 @@ from ..server.options import Metric
 from ..storage.result import Row
 from . import fairness
 from .clients import ClientFactory
+from .fairness import Mixes
 from .scenario import Scenario
 
 Held = tuple[Tensor, Tensor]
@@ -37,7 +38,7 @@ class EvaluationData:
 
     Attributes:
         sizes: int64 [clients], rows of each client
-        histograms: [clients, classes], rows of each class; None where there are no classes
+        mixes: the labels that each client trains on; None where there are no classes
         held: test or validation rows of the tasks that clients meet at this step; None without any
         owner: int64, the client of each of these rows, −1 for nobody's; None where clients have none of their own
         whole: whether ``p`` has all clients; default True
@@ -45,7 +46,7 @@ class EvaluationData:
 
     p: Mapping[int, float]
     sizes: np.ndarray
-    histograms: np.ndarray | None
+    mixes: Mixes | None
     held: Held | None
     owner: Tensor | None
     whole: bool = field(default=True, kw_only=True)
@@ -55,8 +56,8 @@ class EvaluationData:
         ids, owner = list(p), self.owner
         if owner is not None:
             owner = torch.where(torch.isin(owner, torch.tensor(ids)), owner, -1)
-        histograms = None if self.histograms is None else self.histograms[ids]
-        return replace(self, p=p, histograms=histograms, owner=owner, whole=len(ids) == len(self.sizes))
+        mixes = None if self.mixes is None else replace(self.mixes, ids=ids)
+        return replace(self, p=p, mixes=mixes, owner=owner, whole=len(ids) == len(self.sizes))
 
     @property
     def present(self) -> dict[int, float]:
@@ -110,7 +111,7 @@ class RowEvaluator:
         if self.grad_norm:
             row["grad_norm"] = float(self._gradient(problem, x, s, data).norm())
         if data.held is not None:
-            row |= held_figures(problem, x, data.held, self.metrics, data.histograms, data.owner)
+            row |= held_figures(problem, x, data.held, self.metrics, data.mixes, data.owner)
         if self.triggered is not None and (hit := scores(problem, x, self.triggered)[1]) is not None:
             row["attack_success"] = hit
         return row
@@ -271,7 +272,7 @@ def held_figures(
     x: Vec,
     held: Held,
     metrics: Mapping[str, Metric],
-    histograms: np.ndarray | None = None,
+    mixes: Mixes | None = None,
     owner: Tensor | None = None,
     client: int | None = None,
 ) -> Row:
@@ -286,7 +287,7 @@ def held_figures(
     metrics: by name
 
     Args:
-        histograms: training rows of each client and label; None for no estimate
+        mixes: the labels that each client trains on; None for no estimate
         owner: the client of each row; None where rows are everybody's
         client: the client whose rows these are, for messages; None for all
 
@@ -305,8 +306,8 @@ def held_figures(
         row["accuracy"] = float(hits.double().mean())
         if owner is not None:
             row |= fairness.measured("accuracy", hits, owner, low_is_worse=True)
-        elif histograms is not None:
-            row |= fairness.estimated(hits, y, row["accuracy"], histograms)
+        elif mixes is not None:
+            row |= fairness.estimated(hits, y, row["accuracy"], mixes)
     elif owner is not None and losses is not None:
         row |= fairness.measured("test_loss", losses, owner, low_is_worse=False)
     for name, f in metrics.items():

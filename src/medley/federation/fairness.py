@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,7 +33,34 @@ def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Ro
     return {f"client_{name}_mean": mean, f"client_{name}_worst": _tenth(worst), f"client_{name}_spread": spread}
 
 
-def estimated(hits: Tensor, y: Tensor, accuracy: float, histograms: np.ndarray) -> Row:
+@dataclass(frozen=True, eq=False)
+class Mixes:
+    """The labels that each client trains on.
+
+    Attributes:
+        labels: of all training rows [n], client by client
+        sizes: the number of rows of each client [clients]
+        classes: the number of labels that there are
+        ids: the clients that count; None for all
+    """
+
+    labels: Tensor
+    sizes: np.ndarray
+    classes: int
+    ids: list[int] | None = None
+
+    def means(self, by_class: np.ndarray) -> np.ndarray:
+        """Σ_c share_i(c) by_class(c) of each client that has rows. In one pass over the rows, whatever their number."""
+        there = self.sizes > 0
+        starts = (np.cumsum(self.sizes) - self.sizes)[there]
+        sums = np.zeros(len(self.sizes))
+        sums[there] = np.add.reduceat(by_class[self.labels.numpy(force=True).astype(np.int64)], starts)
+        ids = np.flatnonzero(there) if self.ids is None else np.array([i for i in self.ids if there[i]])
+        means: np.ndarray = sums[ids] / self.sizes[ids]
+        return means
+
+
+def estimated(hits: Tensor, y: Tensor, accuracy: float, mixes: Mixes) -> Row:
     """Mean and worst tenth of the clients' accuracies, estimated from test rows that all share.
 
     A client's accuracy is taken to be Σ_c share_i(c) · accuracy(c). That is right only where rows of one label are
@@ -40,15 +69,13 @@ def estimated(hits: Tensor, y: Tensor, accuracy: float, histograms: np.ndarray) 
     Args:
         hits: whether the model labels each test row rightly [n]
         accuracy: the mean of ``hits``, for labels without a test row
-        histograms: training rows of each client and label [clients, classes]
+        mixes: the clients' training labels
     """
     label = (y > 0).long() if y.is_floating_point() else y
-    C = histograms.shape[1]
-    seen = torch.bincount(label, minlength=C).cpu().numpy()
-    right = torch.bincount(label, weights=hits.double(), minlength=C).cpu().numpy()
+    seen = torch.bincount(label, minlength=mixes.classes).cpu().numpy()
+    right = torch.bincount(label, weights=hits.double(), minlength=mixes.classes).cpu().numpy()
     by_class = np.where(seen > 0, right / np.maximum(seen, 1), accuracy)
-    mixes = histograms[histograms.sum(1) > 0]
-    by_client = np.sort(mixes @ by_class / mixes.sum(1))
+    by_client = np.sort(mixes.means(by_class))
     mean = float(by_client.mean())
     return {"client_accuracy_mean_estimate": mean, "client_accuracy_worst_estimate": _tenth(by_client)}
 

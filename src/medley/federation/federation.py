@@ -186,14 +186,14 @@ class Federation(Settings):
 
     def _draw(self, seed: int, on: HeldOut, dtype: torch.dtype | None, device: str, rounds: int) -> Simulation:
         if self.stream is not None:
-            return Simulation(self.scenario, self.tasks(seed), [], seed, on, dtype, device, rounds)
+            return Simulation(self.scenario, self.tasks(seed), None, seed, on, dtype, device, rounds)
         whole, kept = self.whole(seed)
-        for i, rows in enumerate(whole.parts):
-            if len(rows) == 0:
-                raise BadData(
-                    f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
-                    client=i,
-                )
+        if len(idle := np.flatnonzero(whole.parts.sizes == 0)):
+            i = int(idle[0])
+            raise BadData(
+                f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
+                client=i,
+            )
         if self.attack is not None and self.attack.of_rows:
             liars = {i: whole.parts[i] for i in self.attack.liars(seed, len(whole.parts))}
             data = whole.data
@@ -228,9 +228,9 @@ class Federation(Settings):
                 data = data.split(test=0.0, validation=self.validation)
             if self.partition is not None:
                 y = data.y.numpy() if data.classes and data.y.ndim == 1 else None
-                parts = self.partition.split(y, len(data.X), streams.key(seed, "task", s), data.keys)
+                parts = Parts.of(self.partition.split(y, len(data.X), streams.key(seed, "task", s), data.keys))
             else:
-                parts = [np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or []))]
+                parts = Parts.of(np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or [])))
             tests = self._tests(data, parts, streams.rng(seed, "partition", "test", s))
             out.append(DealtTask(data, classes, parts, tests))
         if len({len(task.parts) for task in out}) > 1:
@@ -261,7 +261,7 @@ class Federation(Settings):
         if data.X_test is None or data.y_test is None or self.own_test is False:
             return None
         if self.sizes is not None and "client" in data.test_keys:
-            return [np.flatnonzero(data.test_keys["client"] == i) for i in range(len(parts))]
+            return Parts.of(np.flatnonzero(data.test_keys["client"] == i) for i in range(len(parts)))
         if isinstance(self.partition, ByKey) and self.partition.key in data.test_keys:
             return self.partition.split_test(data.keys, data.test_keys)
         if not self.own_test:
@@ -269,26 +269,28 @@ class Federation(Settings):
         y, y_test = (data.y.numpy(), data.y_test.numpy()) if data.classes and data.y.ndim == 1 else (None, None)
         return dealt_alike(parts, y, y_test, len(data.X_test), g)
 
-    def whole(self, seed: int) -> tuple[DealtTask, list[np.ndarray]]:
+    def whole(self, seed: int) -> tuple[DealtTask, Parts]:
         """All data under this seed, dealt among clients, and each client's rows for validation as in `parts`."""
         parts, kept = self.parts(seed)
         tests = self._tests(self.data, parts, streams.rng(seed, "partition", "test"))
         return DealtTask(self.data, range(self.data.classes or 0), parts, tests), kept
 
-    def parts(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def parts(self, seed: int) -> tuple[Parts, Parts]:
         """Each client's rows for training, and its rows for validation, which are empty unless carved per client."""
         if self.sizes is None:
             assert self.partition is not None
             labels = self._labels()
-            parts = self.partition.split(labels, len(self.data.X), seed, self.data.keys)
-            return parts, [p[:0] for p in parts]
-        ends = np.cumsum(self.sizes)
-        whole = [np.arange(e - n, e) for n, e in zip(self.sizes, ends, strict=True)]
+            parts = Parts.of(self.partition.split(labels, len(self.data.X), seed, self.data.keys))
+            return parts, Parts(parts.rows[:0], np.zeros_like(parts.starts))
+        starts = np.cumsum([0, *self.sizes], dtype=np.int64)
+        whole = Parts(np.arange(starts[-1]), starts)
+        if not self.validation:
+            return whole, Parts(whole.rows[:0], np.zeros_like(starts))
         kept = []
         for i, rows in enumerate(whole):
             out = streams.rng(seed, i, "validation").permutation(rows)[: int(self.validation * len(rows))]
             kept.append(np.sort(out))
-        return [np.setdiff1d(rows, out) for rows, out in zip(whole, kept, strict=True)], kept
+        return Parts.of(np.setdiff1d(rows, out) for rows, out in zip(whole, kept, strict=True)), Parts.of(kept)
 
     def _labels(self) -> np.ndarray | None:
         return self.data.y.numpy() if self.data.classes and self.data.y.ndim == 1 else None

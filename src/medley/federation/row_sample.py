@@ -15,6 +15,7 @@ from ..runtime.recent import Recent
 from ..storage.result import Row
 from .evaluation import EvaluationData, outputs
 from .rows import ClientRows
+from .scenario import Shares
 
 LEAST = 2
 """Rows of a client in a sample, where it has as many: the least that a variance is estimated from."""
@@ -50,27 +51,47 @@ class Drawn:
         return float(self.p @ means), math.sqrt(float(variance.sum()))
 
 
+@dataclass(frozen=True)
+class DrawnClients:
+    """One row each of clients that were drawn with probability p_i, with replacement.
+
+    Attributes:
+        places: int64 [m], the rows' places among all training rows
+    """
+
+    places: Tensor
+
+    def mean(self, by_row: np.ndarray) -> tuple[float, float]:
+        """The mean, which is Σ p_i (mean of client i's values) in expectation, and its standard error.
+
+        See Hansen and Hurwitz, On the theory of sampling from finite populations (1943).
+        """
+        return float(by_row.mean()), float(by_row.std(ddof=1)) / math.sqrt(len(by_row))
+
+
 @dataclass(frozen=True, eq=False)
 class RowSample:
     """Training rows of each client, the same in each round of a run, for an unbiased estimate of Σ p_i f_i(x).
 
-    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. The draw depends on
-    the seed alone, so that all methods of a comparison are measured on the same rows.
+    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. If there are
+    more clients than ``count``, so many clients are drawn with probability p_i, and one row of each. The draw depends
+    on the seed alone, so that all methods of a comparison are measured on the same rows.
     """
 
     rows: ClientRows
     seed: int
     count: int
-    _drawn: Recent[EvaluationData, Drawn] = field(default_factory=Recent, repr=False)
+    _drawn: Recent[EvaluationData, Drawn | DrawnClients] = field(default_factory=Recent, repr=False)
 
-    def drawn(self, s: int, data: EvaluationData) -> Drawn:
+    def drawn(self, s: int, data: EvaluationData) -> Drawn | DrawnClients:
         """The sample of step s, of the clients in ``data``."""
-        return self._drawn.of(data, lambda: self._draw(s, data))
+        few = self.count < len(data.p)
+        return self._drawn.of(data, lambda: self._few(s, data) if few else self._draw(s, data))
 
     def _draw(self, s: int, data: EvaluationData) -> Drawn:
         layout = self.rows.layout
         sizes = layout.sizes[s]
-        p = np.array([data.p.get(i, 0.0) for i in layout.ids])
+        p = self._shares(data)
         counts = np.minimum(sizes, np.maximum(LEAST, np.rint(p * self.count).astype(np.int64))) * (p > 0)
         owner = np.repeat(np.arange(len(sizes)), sizes)
         # A client's rows in an order of its own; the first ones are the sample.
@@ -79,6 +100,19 @@ class RowSample:
         places = np.sort(order[rank < counts[owner]]) + layout.step(s).start
         there = counts > 0
         return Drawn(torch.from_numpy(places), counts[there], sizes[there], p[there])
+
+    def _few(self, s: int, data: EvaluationData) -> DrawnClients:
+        layout, g = self.rows.layout, streams.rng(self.seed, "eval rows", s)
+        sizes = layout.sizes[s]
+        who = g.choice(len(sizes), max(2, self.count), p=self._shares(data))
+        places = (np.cumsum(sizes) - sizes)[who] + (g.random(len(who)) * sizes[who]).astype(np.int64)
+        return DrawnClients(torch.from_numpy(places + layout.step(s).start))
+
+    def _shares(self, data: EvaluationData) -> np.ndarray:
+        """p_i of the clients in ``layout.ids``, 0 of those that are no members."""
+        if isinstance(data.p, Shares):
+            return data.p.array
+        return np.array([data.p.get(i, 0.0) for i in self.rows.layout.ids])
 
     def loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Row:
         """The estimate of Σ p_i f_i(x), ``loss``, and its standard error, ``loss_error``.

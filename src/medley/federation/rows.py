@@ -20,6 +20,7 @@ from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks, joined
 from ..rows.sparse import largest, not_finite
+from ..scenarios.dealing import Parts
 
 
 @runtime_checkable
@@ -63,33 +64,28 @@ class Layout:
     """Places of clients' rows among all rows that are held here.
 
     Attributes:
-        ids: the clients whose rows are held, ascending
+        ids: the clients whose rows are held, ascending; a range, which takes no memory, or a tuple
         sizes: int64 [tasks, clients], the rows of each client at each step
         stream: whether there is more than one task, for messages
     """
 
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     sizes: np.ndarray
     stream: bool
 
     @cached_property
     def starts(self) -> np.ndarray:
         """First row of client ``ids[k]`` at step s among all rows, ``starts[s * clients + k]``; one more at the end."""
-        return np.cumsum([0, *self.sizes.ravel()])
+        return np.concatenate([[0], np.cumsum(self.sizes)])
 
     @cached_property
     def firsts(self) -> np.ndarray:
         """Number of the same row among the client's own: ``firsts[s, k]``, [tasks + 1, clients]."""
         return np.cumsum(np.vstack([np.zeros_like(self.sizes[:1]), self.sizes]), axis=0)
 
-    @cached_property
-    def columns(self) -> dict[int, int]:
-        """The place k of each client in ``ids``."""
-        return {i: k for k, i in enumerate(self.ids)}
-
     def place(self, s: int, i: int) -> slice:
         """Rows of client i at step s."""
-        at = s * len(self.ids) + self.columns[i]
+        at = s * len(self.ids) + self.ids.index(i)
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
     def step(self, s: int) -> slice:
@@ -99,12 +95,12 @@ class Layout:
 
     def span(self, s: int, i: int) -> tuple[int, int]:
         """The same rows by the client's own numbers: the first, and the one after the last."""
-        k = self.columns[i]
+        k = self.ids.index(i)
         return int(self.firsts[s, k]), int(self.firsts[s + 1, k])
 
     def find(self, i: int, s: int, rows: Index) -> Index:
         """Places of client i's rows ``rows``, its own numbers, of step s or earlier. Raises BadData for later ones."""
-        numbers, k = rows.cpu().numpy(), self.columns[i]
+        numbers, k = rows.cpu().numpy(), self.ids.index(i)
         firsts = self.firsts[:, k]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < firsts[s + 1]:
             raise BadData(
@@ -191,7 +187,7 @@ def laid_out(
     """The problem for these rows, and the rows as it takes them.
 
     Args:
-        met: rows of each client at each step, in the order of ``layout``
+        met: tables and their rows, which come in the order of ``layout``; an entry may be of several clients
 
     Raises BadData, naming the client, for rows that the problem cannot take.
     """
@@ -282,15 +278,21 @@ def counting(family: Family, y: Tensor) -> Tensor | None:
     return None if bool(there.all()) else there
 
 
-def with_targets(family: Family, y: Tensor, rows: np.ndarray, client: int) -> np.ndarray:
-    """A client's rows of a data set with labels y that count. Raises BadData, naming the client, where none does."""
-    there = counting(family, y[torch.from_numpy(rows)])
+def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Parts:
+    """The clients' rows of a data set with labels y that count. Raises BadData, naming the client, where none does.
+
+    Args:
+        first: the id of the first client
+    """
+    there = counting(family, y)
     if there is None:
-        return rows
-    if not bool(there.any()):
+        return parts
+    kept = there.numpy()[parts.rows]
+    before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows that count, before each client's first
+    if len(idle := np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))):
+        client = first + int(idle[0])
         raise BadData(f"client {client}: all targets of its rows are ignore_index; leave it out", client=client)
-    counted: np.ndarray = rows[there.numpy()]
-    return counted
+    return Parts(parts.rows[kept], before)
 
 
 def targets_of(family: Family, problem: Problem, y: Tensor, classes: int | None, device: str) -> Tensor:
@@ -318,12 +320,12 @@ def _weights(
     if met[0][0].weights is None:
         return None, sizes
     refuse_weights(family, problem)
-    parts = [torch.as_tensor(table.weights)[torch.from_numpy(rows)].double() for table, rows in met]
+    spread = torch.cat([torch.as_tensor(table.weights)[torch.from_numpy(rows)].double() for table, rows in met])
+    parts = torch.split(spread, sizes.ravel().tolist())
     totals = np.array([float(w.sum()) for w in parts]).reshape(sizes.shape)
     if (idle := (totals == 0) & (sizes > 0)).any():
         client = layout.ids[int(idle.nonzero()[1][0])]
         raise BadData(f"client {client}: all its rows have weight 0; leave it out", client=client)
-    spread = torch.cat(parts)
     if (odd := (spread != 0) & ((spread < LEAST_WEIGHT) | (spread > 1 / LEAST_WEIGHT))).any():
         row = int(odd.nonzero()[0, 0])
         raise layout.blamed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,28 @@ from ..storage.as_json import without_addresses
 from .checks import expect
 
 Weighting = Literal["size", "uniform"]
+
+
+class Shares(Mapping[int, float]):
+    """p_i of the clients 0 to n − 1, in one array: for ten million clients a dictionary would take a gigabyte.
+
+    Attributes:
+        array: the shares [n]
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __getitem__(self, i: int) -> float:
+        if not 0 <= i < len(self.array):
+            raise KeyError(i)
+        return float(self.array[i])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.array)))
+
+    def __len__(self) -> int:
+        return len(self.array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,15 +145,17 @@ class Scenario:
         """Ids of the members in a round, out of ``clients`` clients."""
         return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
 
-    def shares(self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None) -> dict[int, float]:
+    def shares(
+        self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None
+    ) -> Mapping[int, float]:
         """p_i by client id, Σ p_i = 1, of the members; None for all. Raises BadData where no member has rows."""
         weights = totals if self.weights == "size" else (sizes > 0).astype(np.int64)
-        ids = range(len(sizes)) if members is None else members
-        if members is not None:
-            weights = weights[list(members)]
-            if not weights.any():
-                raise BadData(f"none of the members {[*members]} has rows; let a client stay that has some")
-        return dict(zip(ids, (weights / weights.sum()).tolist(), strict=True))
+        if members is None:
+            return Shares(weights / weights.sum())
+        weights = weights[list(members)]
+        if not weights.any():
+            raise BadData(f"none of the members {[*members]} has rows; let a client stay that has some")
+        return dict(zip(members, (weights / weights.sum()).tolist(), strict=True))
 
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
         """Ids of the clients that take part: of the members that are drawn, those that have rows."""

@@ -13,11 +13,13 @@ from torch import Tensor
 from ..contract import BadData, Client, Engine, Problem, RecipeError, State, Task, TaskView, Vec
 from ..datasets import Dataset
 from ..runtime.recent import Recent
+from ..scenarios.dealing import Parts
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.result import Row
 from .clients import ClientFactory
 from .evaluation import EvaluationData, Held, RowEvaluator
+from .fairness import Mixes
 from .row_sample import RowSample
 from .rows import Layout, counting, held_out, laid_out, with_targets
 from .scenario import Scenario
@@ -43,7 +45,7 @@ class Simulation(Planned):
 
     Args:
         dealt: data, classes and the clients' rows of each task; one without a stream
-        kept: rows of each client for validation; empty arrays, or an empty list, where none are carved per client
+        kept: rows of each client for validation; None, or none of each, where none are carved per client
         on: the rows that test figures are of, "test" or "validation"
         dtype: the floating-point type of the model; None for the family's own
         rounds: the rounds of one task of a stream
@@ -56,7 +58,7 @@ class Simulation(Planned):
         self,
         scenario: Scenario,
         dealt: Sequence[DealtTask],
-        kept: Sequence[np.ndarray],
+        kept: Parts | None,
         seed: int,
         on: HeldOut,
         dtype: torch.dtype | None,
@@ -68,13 +70,14 @@ class Simulation(Planned):
         scenario.check(n)
         labels = [task.classes for task in dealt]
         self.plan = TaskPlan.draw(scenario.stream, labels, classes, n, seed, rounds, device)
-        met = [
-            (dealt[turn[s]].data, with_targets(scenario.problem, dealt[turn[s]].data.y, dealt[turn[s]].parts[i], i))
-            for s in range(len(dealt))
-            for i, turn in enumerate(self.plan.turns)
-        ]
-        sizes = np.array([len(rows) for _, rows in met], dtype=np.int64).reshape(len(dealt), n)
-        layout = Layout(tuple(range(n)), sizes, scenario.stream is not None)
+        own = [with_targets(scenario.problem, task.data.y, task.parts) for task in dealt]
+        turns = [self.plan.at(s, n) for s in range(len(dealt))]
+        sizes = np.stack([np.stack([parts.sizes for parts in own])[turn, np.arange(n)] for turn in turns])
+        layout = Layout(range(n), sizes, scenario.stream is not None)
+        if len(self.plan.orders) == 1:
+            met = [(task.data, parts.rows) for task, parts in zip(dealt, own, strict=True)]
+        else:
+            met = [(dealt[k].data, own[k][i]) for turn in turns for i, k in enumerate(turn)]
         self.problem: Problem
         self.problem, self.rows = laid_out(met, layout, scenario.problem, classes, dtype, device)
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
@@ -100,19 +103,15 @@ class Simulation(Planned):
         self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None], classes: int | None
     ) -> TaskData:
         rows, layout = self.rows, self.rows.layout
-        sizes, histograms = layout.sizes[s], None
+        sizes, mixes = layout.sizes[s], None
         if rows.labels is not None:
-            owner = np.repeat(np.arange(len(sizes)), sizes)
-            histograms = np.zeros((len(sizes), classes or 0))
-            np.add.at(histograms, (owner, rows.labels[layout.step(s)].numpy().astype(np.int64)), 1.0)
+            mixes = Mixes(rows.labels[layout.step(s)], sizes, classes or 0)
         now = [t for k in self.plan.now(s) if (t := tests[k]) is not None]
         held = (torch.cat([X for X, _ in now]), torch.cat([y for _, y in now])) if len(now) > 1 else None
         if len(now) == 1:
             held = now[0]  # not a copy
         p = self.scenario.shares(sizes, rows.totals[s])
-        return TaskData(
-            p, sizes, histograms, held, self._meets(s, tests, owners), self.plan.tasks[s], self.plan.allowed[s]
-        )
+        return TaskData(p, sizes, mixes, held, self._meets(s, tests, owners), self.plan.tasks[s], self.plan.allowed[s])
 
     def _meets(self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None]) -> Tensor | None:
         """The client of each test row of step s [m], −1 for nobody's; None where no client has test rows of its own."""
@@ -123,7 +122,7 @@ class Simulation(Planned):
             if (owner := owners[k]) is None:
                 return None
             # A client measures itself on the tasks that it meets now.
-            meets = np.array([turn[s] == k for turn in self.plan.turns])
+            meets = self.plan.at(s, len(self.rows.layout.ids)) == k
             out.append(np.where((owner >= 0) & meets[owner], owner, -1))
         return torch.from_numpy(np.concatenate(out)) if out else None
 
@@ -204,7 +203,7 @@ class Simulation(Planned):
         return self.evaluator(grad_norm=grad_norm).evaluate(x, buffers, round)
 
 
-def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Sequence[np.ndarray]) -> np.ndarray | None:
+def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Parts | None) -> np.ndarray | None:
     """The client of each test or validation row of a task, −1 for nobody's; None where clients have none of their own.
 
     Args:
@@ -213,19 +212,18 @@ def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Sequence[np.nd
     if task.tests is None or held is None:
         return None
     if on == "validation":
-        sizes = [len(rows) for rows in kept]
-        return np.repeat(np.arange(len(kept)), sizes) if sum(sizes) == len(held[1]) else None
+        carved = kept is not None and len(kept.rows) == len(held[1])
+        return np.repeat(np.arange(len(kept)), kept.sizes) if kept is not None and carved else None
     owner = np.full(len(held[1]), -1)
-    for i, rows in enumerate(task.tests):
-        owner[rows] = i
+    owner[task.tests.rows] = np.repeat(np.arange(len(task.tests)), task.tests.sizes)
     return owner
 
 
-def _held(data: Dataset, s: int, on: HeldOut, kept: Sequence[np.ndarray], stream: bool) -> tuple[Tensor, Tensor] | None:
+def _held(data: Dataset, s: int, on: HeldOut, kept: Parts | None, stream: bool) -> tuple[Tensor, Tensor] | None:
     """Test or validation rows of task s, or None. Raises RecipeError or BadData where there must be some."""
     X, y = (data.X_test, data.y_test) if on == "test" else (data.X_validation, data.y_validation)
-    if on == "validation" and X is None and len(kept):
-        carved = torch.from_numpy(np.concatenate(kept))
+    if on == "validation" and X is None and kept is not None:
+        carved = torch.from_numpy(kept.rows)
         X, y = data.X[carved], data.y[carved]
     if X is not None and y is not None and len(X):
         return X, y

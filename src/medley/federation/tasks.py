@@ -35,12 +35,13 @@ class TaskPlan:
     """The tasks of a run, step after step. With ``own_order`` clients meet different tasks at the same step.
 
     Attributes:
-        turns: int [tasks] of each client; ``turns[i][s]`` is the task that client i meets at step s
+        orders: int [1 or clients, tasks]; ``orders[i, s]`` is the task that client i meets at step s. One row where
+            all clients meet the same
         masks: bool [tasks, classes], the classes of each task; no columns without a stream
         mode: the mode of the stream; None without a stream, which has one task
     """
 
-    turns: list[np.ndarray]
+    orders: np.ndarray
     masks: Tensor
     mode: Mode | None
     rounds: int
@@ -59,11 +60,13 @@ class TaskPlan:
         """The plan of a seed."""
         count = len(labels)
         own = stream is not None and stream.own_order
-        turns = [streams.rng(seed, i, "order").permutation(count) if own else np.arange(count) for i in range(clients)]
+        orders = np.arange(count)[None]
+        if own:
+            orders = np.stack([streams.rng(seed, i, "order").permutation(count) for i in range(clients)])
         masks = torch.zeros(count, 0 if stream is None else classes or 0, dtype=torch.bool, device=device)
         for k, its in enumerate(labels if stream is not None else ()):
             masks[k, list(its)] = True
-        return cls(turns, masks, None if stream is None else stream.mode, rounds)
+        return cls(orders, masks, None if stream is None else stream.mode, rounds)
 
     def __len__(self) -> int:
         return len(self.masks)
@@ -77,15 +80,24 @@ class TaskPlan:
     @property
     def first_steps(self) -> list[int]:
         """The first step at which a client meets each task."""
-        return [min(int(np.flatnonzero(turn == k)[0]) for turn in self.turns) for k in range(len(self))]
+        return [int((self.orders == k).argmax(1).min()) for k in range(len(self))]
+
+    def order(self, i: int) -> np.ndarray:
+        """The tasks of client i, step after step."""
+        row: np.ndarray = self.orders[i if len(self.orders) > 1 else 0]
+        return row
+
+    def at(self, s: int, clients: int) -> np.ndarray:
+        """The task that each of so many clients meets at step s [clients]."""
+        return np.broadcast_to(self.orders[:, s], (clients,))
 
     def now(self, s: int) -> list[int]:
         """The tasks that clients meet at step s, ascending."""
-        return sorted({int(turn[s]) for turn in self.turns})
+        return np.unique(self.orders[:, s]).tolist()  # type: ignore[no-any-return]
 
     def before(self, s: int) -> list[int]:
         """The tasks that some client met before step s, ascending."""
-        return sorted({int(k) for turn in self.turns for k in turn[:s]})
+        return np.unique(self.orders[:, :s]).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
@@ -104,7 +116,7 @@ class TaskPlan:
         """The task of client i at step s; ``first`` is the number of its first row among the client's own."""
         if self.mode is None:
             return self.tasks[s]
-        turn = self.turns[i]
+        turn = self.order(i)
         now, past, heads = self.masks[turn[s]], self.masks[turn[:s]].any(0), tuple(self.masks[turn[: s + 1]])
         return replace(self.tasks[s], now=now, past=past, first=first, heads=heads)
 

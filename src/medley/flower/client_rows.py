@@ -20,6 +20,7 @@ from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
 from ..recipe import Recipe
 from ..rows.fields import Fields
+from ..scenarios.dealing import Parts
 from .client_reports import ClientReport, Known, Names, RowKind, TaskReport
 
 Own = Dataset | Sequence[Dataset]
@@ -60,7 +61,7 @@ class Lot:
 
     def counted(self, family: Family, client: int) -> Lot:
         """The rows that have a target, as in a simulation. Raises BadData where no training row has one."""
-        kept = torch.from_numpy(with_targets(family, self.y, np.arange(len(self.y)), client))
+        kept = torch.from_numpy(with_targets(family, self.y, Parts.of([np.arange(len(self.y))]), client).rows)
         X, y = self.X_test, self.y_test
         if X is not None and y is not None and (there := counting(family, y)) is not None:
             X, y = (X[there], y[there]) if bool(there.any()) else (None, None)
@@ -167,7 +168,7 @@ class OwnRows:
         scenario.check(n)
         classes, family = known.classes, scenario.problem
         self.plan = TaskPlan.draw(scenario.stream, known.labels, classes, n, seed, rounds, device)
-        met = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.turns[self.i]]
+        met = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.order(self.i)]
         sizes = np.array([[len(rows)] for _, rows in met], dtype=np.int64)
         layout = Layout((self.i,), sizes, scenario.stream is not None)
         X, y = (gathered([(getattr(lot, k), rows) for lot, rows in met]) for k in "Xy")

@@ -100,11 +100,11 @@ class RemoteSimulation(Planned):
 
     def sizes(self, s: int) -> tuple[np.ndarray, np.ndarray]:
         """The clients' numbers of rows [clients] at step s, and the sums of their weights [clients]."""
-        census, n = self.census, len(self.plan.turns)
-        met = [turn[s] for turn in self.plan.turns]
+        census, n = self.census, len(self.fed.census)
+        met = self.plan.at(s, n)
         return census.rows[np.arange(n), met], census.weights[np.arange(n), met]
 
-    def shares(self, round: int) -> dict[int, float]:
+    def shares(self, round: int) -> Mapping[int, float]:
         """p_i of the members of this round, by id."""
         scenario = self.fed.scenario
         members = None if scenario.membership is None else self.members(round)  # it may add to the census

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from ..runtime.streams import rng
 from .dealing import (
     Column,
     Parts,
+    Rows,
     apportion,
     check_alpha,
     check_length,
@@ -35,7 +36,7 @@ class Partition(Protocol):
     def clients(self) -> int | None:
         """The number of clients; None where it depends on the data."""
 
-    def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
+    def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Sequence[Rows]:
         """Deal the rows 0..n-1; no row goes to two clients.
 
         Args:

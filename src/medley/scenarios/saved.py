@@ -13,7 +13,7 @@ import numpy as np
 
 from ..contract import BadData, RecipeError, Settings, WireError
 from ..storage import atomic
-from .dealing import Column, Parts
+from .dealing import Column, Parts, Rows
 
 log = logging.getLogger("medley")
 
@@ -42,7 +42,7 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
     atomic.write(path, text)
 
 
-def load(path: str | Path) -> Parts:
+def load(path: str | Path) -> list[Rows]:
     """Read a partition that `save` wrote, or the plain JSON of one: [[0, 2], [1]] or {"0": [0, 2], "1": [1]}.
 
     The latter is what Flower Datasets' ``partition_id_to_indices`` becomes as JSON. Raises RecipeError where there is
@@ -51,7 +51,7 @@ def load(path: str | Path) -> Parts:
     return _read(path)[0]
 
 
-def _read(path: str | Path) -> tuple[Parts, int | None]:
+def _read(path: str | Path) -> tuple[list[Rows], int | None]:
     """A partition as `load` reads it, and the number of rows that it was made for, where the file says so."""
     rows = None
     try:
@@ -74,7 +74,7 @@ def _read(path: str | Path) -> tuple[Parts, int | None]:
         raise WireError(f"The partition file {str(path)!r} is damaged: {error}.") from None
 
 
-def _parts(given: Any) -> Parts:
+def _parts(given: Any) -> list[Rows]:
     """Each client's rows, ascending, from arrays or lists, or from those by the client's number. Raises ValueError."""
     if isinstance(given, Mapping):
         by = {str(k): rows for k, rows in given.items()}
@@ -82,9 +82,9 @@ def _parts(given: Any) -> Parts:
             names = ", ".join([*by][:5])
             raise ValueError(f"its clients are {names}, not 0 to {len(by) - 1}; give a list, in the order of clients")
         given = [by[str(i)] for i in range(len(by))]
-    if not isinstance(given, list | tuple):
+    if not isinstance(given, list | tuple | Parts):
         raise ValueError(f"it is a {type(given).__name__}, not a list of clients")
-    parts: Parts = []
+    parts: list[Rows] = []
     for client, rows in enumerate(given):
         rows = np.asarray(rows).tolist() if hasattr(rows, "__array__") else rows
         if not isinstance(rows, list | tuple) or not all(type(row) is int and abs(row) < 2**63 for row in rows):
@@ -107,11 +107,11 @@ class Saved(Settings):
         return len(load(self.path))
 
     @property
-    def fingerprint(self) -> Parts:
+    def fingerprint(self) -> list[Rows]:
         """The rows of each client, as the file has them now."""
         return load(self.path)
 
-    def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
+    def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> list[Rows]:
         """Read the file, and check it against the data; ``y``, ``seed`` and ``keys`` play no part.
 
         Raises RecipeError where there is no file, WireError where it is damaged, and BadData, naming client and row,

@@ -244,7 +244,7 @@ class Loop:
         """One round of the method, and the end of the task where it is its last."""
         t, b = state.round, state.bookkeeping
         view = self.clients.view(t)
-        before = self.clients.view(max(t - 1, 1)).p.keys()
+        before = self.clients.view(max(t - 1, 1)).p
         cohort = LiveCohort(
             self.clients.cohort(t),
             view.p,
@@ -262,8 +262,8 @@ class Loop:
             view.local,
             view.lies,
         )
-        if self._readmit or before != view.p.keys():
-            cohort = regrouped(self.algorithm, state, (cohort, view), before, self._readmit, self._events)
+        if self._readmit or not (before is view.p or before.keys() == view.p.keys()):
+            cohort = regrouped(self.algorithm, state, (cohort, view), before.keys(), self._readmit, self._events)
         streams.name_globals("cpu", self.options.seed, "server", t, "noise")
         if cohort.ids or self.algorithm.every_round:
             with stopwatch.doing("server"):

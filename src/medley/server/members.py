@@ -19,7 +19,7 @@ log = logging.getLogger("medley")
 def known(clients: ClientSource, state: RunState) -> int:
     """The number of clients that were ever members, whose ids begin at 0."""
     rounds = {1, max(1, state.round)}
-    return 1 + max({i for t in rounds for i in clients.view(t).p} | state.bookkeeping.earlier)
+    return 1 + max(max(max(clients.view(t).p) for t in rounds), max(state.bookkeeping.earlier, default=0))
 
 
 def regrouped(
