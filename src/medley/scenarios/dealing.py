@@ -85,7 +85,8 @@ def by_key(key: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
 def shuffled_by(label: Int64[np.ndarray, " n"], g: np.random.Generator) -> Int64[np.ndarray, " n"]:
     """All rows ordered by label, and at random within a label."""
     rows = g.permutation(len(label))
-    return rows[by_key(label[rows])]
+    ordered: np.ndarray = rows[by_key(label[rows])]
+    return ordered
 
 
 def dirichlet(alpha: Number, k: int, g: np.random.Generator) -> Float64[np.ndarray, " k"]:
