@@ -180,7 +180,7 @@ def test_a_methods_page_has_its_status_and_that_of_its_other_forms(pages: Path):
 
 def test_a_page_has_settings_reference_example_and_no_stray_emphasis(pages: Path):
     text = (pages / "fedecado.md").read_text()
-    for part in ("**Reference**: Agarwal", "```pycon\n>>> import medley", "```bibtex\n@misc{agarwal2025"):
+    for part in ("**Reference**: Agarwal", "```pycon\n>>> import medley", "```bibtex\n@inproceedings{agarwal2025"):
         assert part in text
     text = (pages / "fednorton.md").read_text()
     assert "| `flows` | " in text

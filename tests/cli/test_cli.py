@@ -132,7 +132,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
         (["compare", "{file}", "--seeds", ""], "--seeds : write a number"),
         (["compare", "{file}", "--base", "Fed"], "compare(base=...) has no 'Fed'"),
-        (["compare", "{file}", "--save", "a.pdf"], "a board is saved as .html"),
+        (["compare", "{file}", "--save", "a.doc"], "a board is saved as .html"),
         (["tune", "{file}", "--metric", "accurcy", "--methods", "fedavg"], "Did you mean 'accuracy'?"),
         (["tune", "{file}", "--set", "data.validation=0"], "give Federation(validation=0.1)"),
         (["report", "nowhere"], "there is no run in nowhere"),
@@ -249,9 +249,29 @@ def test_cite_has_the_reference_and_bibtex():
     got = medley("cite", "FEDAVG", "scaffold")
     assert got.exit_code == 0
     assert "Communication-Efficient Learning of Deep Networks" in got.stdout
-    assert "@misc{mcmahan2017communication," in got.stdout
+    assert "@inproceedings{mcmahan2017communication," in got.stdout
+    assert "booktitle = {International Conference on Artificial Intelligence and Statistics}" in got.stdout
     assert "author = {McMahan and Moore and Ramage and Hampson and {Agüera y Arcas}}" in got.stdout
     assert "year = {2020}" in got.stdout
+
+
+@pytest.mark.parametrize(
+    ("after", "kind", "fields"),
+    [
+        ("ICML 2020, Algorithm 1.", "inproceedings", {"booktitle": "International Conference on Machine Learning"}),
+        ("JMLR 25, 2024.", "article", {"journal": "Journal of Machine Learning Research", "volume": "25"}),
+        ("Mathematical Programming 45 (1989).", "article", {"journal": "Mathematical Programming", "volume": "45"}),
+        ("2021, arXiv:2106.10874, Algorithm 1.", "misc", {"eprint": "2106.10874", "archivePrefix": "arXiv"}),
+        ("arXiv 2511.19066, 2025.", "misc", {"eprint": "2511.19066", "archivePrefix": "arXiv"}),
+        ("1964.", "misc", {}),
+    ],
+)
+def test_an_entry_has_the_type_of_its_venue(after, kind, fields):
+    made = bibtex(f'Liu & Nocedal, "On R&D", {after} It follows "Another", arXiv:1111.22222, 2001.')
+    entry = dict(re.findall(r"^  (\w+) = \{(.*)\},$", made, re.MULTILINE))
+    assert made.startswith(f"@{kind}{{liu")
+    assert {k: v for k, v in entry.items() if k not in ("author", "title", "year")} == fields
+    assert entry["title"] == r"{On R\&D}"
 
 
 @pytest.mark.parametrize("name", sorted(recipe.methods()))
@@ -266,7 +286,7 @@ def test_every_method_can_be_cited_and_says_whether_it_is_as_published(name):
     assert ("." in name) <= (said == "this library's own")  # a form with a constructor of its own
     got = medley("cite", name)
     assert got.exit_code == 0
-    assert ("@misc{" in got.stdout) == (name != "FedNorton")  # which has no paper
+    assert bool(re.search(r"^@(misc|article|inproceedings)\{", got.stdout, re.MULTILINE)) == (name != "FedNorton")
     assert f"{name} is {said}: " in " ".join(got.stdout.split())
 
 
@@ -281,6 +301,8 @@ def test_an_entrys_author_title_and_year_are_one_papers_of_the_card(name):
     names = people[0] if len(people) == 1 else f"{', '.join(people[:-1])} & {people[-1]}"
     names = names.replace(" & others", " et al.")
     title, year = entry["title"][1:-1], int(entry["year"])
+    kinds = {"booktitle": "inproceedings", "journal": "article", "eprint": "misc"}
+    assert [k for key, k in kinds.items() if key in entry] in ([bibtex(reference)[1:].split("{")[0]], [])
     assert f'{names}, "{title}"' in reference
     after = reference.partition(f'"{title}"')[2]
     assert year == int(re.search(r"(?<![.:\d])(?:18|19|20)\d\d\b", after)[0])
@@ -298,7 +320,7 @@ def test_an_entrys_author_title_and_year_are_one_papers_of_the_card(name):
     ],
 )
 def test_the_paper_is_the_first_with_authors(name, key):
-    assert bibtex(card(recipe.constructors()[name], "Reference")).startswith(f"@misc{{{key},")
+    assert f"{{{key},\n" in bibtex(card(recipe.constructors()[name], "Reference"))
 
 
 @pytest.mark.parametrize(
@@ -397,7 +419,7 @@ def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monke
     monkeypatch.setattr(comparison, "compare", lambda *a, **k: pytest.fail("it ran"))
     got = medley("compare", file, "--save", "page.htm")
     assert got.exit_code == 2
-    assert "page.htm: a board is saved as .html (report)" in got.stderr
+    assert "page.htm: a board is saved as .html (report), .csv (table)" in got.stderr
 
 
 @pytest.mark.parametrize(

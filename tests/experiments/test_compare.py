@@ -249,8 +249,8 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
     assert len(lines) == 2
     back = Board.load(board.save(tmp_path / "runs"))
     assert sorted(r.method for r in back.results) == ["mine", "mine", "still", "still"]
-    with pytest.raises(md.RecipeError, match=r"report\.pdf: a board is saved as"):
-        board.save(tmp_path / "report.pdf")
+    with pytest.raises(md.RecipeError, match=r"report\.doc: a board is saved as"):
+        board.save(tmp_path / "report.doc")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
         ({"jobs": 0}, "jobs=0"),
         ({"base": "FedAvgg"}, "Did you mean 'FedAvg'"),
         ({"seed": 3}, "set for every run by compare itself; say which by seeds=, a list or their number"),
-        ({"save": "x.pdf"}, "saved as .html"),
+        ({"save": "x.doc"}, "saved as .html"),
     ],
 )
 def test_settings_that_make_no_sense(over, says):

@@ -1,7 +1,7 @@
 """ER-ring: FedAvg whose clients put rows of past tasks into every mini-batch.
 
 **Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
-Learning", 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
+Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
 
 **Status**: published
 

@@ -1,7 +1,7 @@
 """FedAvgM: FedAvg whose server keeps its momentum.
 
 **Reference**: Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", 2019, §4.3.
+Classification", arXiv:1909.06335, 2019, §4.3.
 
 **Status**: published
 

@@ -39,8 +39,30 @@ PAPER = re.compile(
 """Names, a title in quotes, and the first year after it."""
 
 
+CONFERENCES = {
+    "AAAI": "AAAI Conference on Artificial Intelligence",
+    "AISTATS": "International Conference on Artificial Intelligence and Statistics",
+    "CDC": "IEEE Conference on Decision and Control",
+    "CVPR": "IEEE/CVF Conference on Computer Vision and Pattern Recognition",
+    "ECCV": "European Conference on Computer Vision",
+    "ICCV": "IEEE/CVF International Conference on Computer Vision",
+    "ICDE": "IEEE International Conference on Data Engineering",
+    "ICLR": "International Conference on Learning Representations",
+    "ICML": "International Conference on Machine Learning",
+    "KDD": "ACM SIGKDD Conference on Knowledge Discovery and Data Mining",
+    "MLSys": "Conference on Machine Learning and Systems",
+    "NeurIPS": "Advances in Neural Information Processing Systems",
+    "OPT Workshop": "NeurIPS Workshop on Optimization for Machine Learning",
+    "UAI": "Conference on Uncertainty in Artificial Intelligence",
+}
+JOURNALS = {"JMLR": "Journal of Machine Learning Research", "PNAS": "Proceedings of the National Academy of Sciences"}
+
+
 def bibtex(reference: str) -> str:
-    """A BibTeX entry of a card's first paper: surnames, title, venue, year; empty for a reference in another form."""
+    """A BibTeX entry of a card's first paper: its conference, its journal and volume, or its number at arXiv.
+
+    Cards have surnames, so the entry has no given names. Empty for a reference in another form.
+    """
     found = PAPER.search(reference)
     if found is None:
         return ""
@@ -48,14 +70,19 @@ def bibtex(reference: str) -> str:
     if found["names"].endswith(" et al."):
         people.append("others")
     word = next((w for w in re.findall(r"[A-Za-z]+", _plain(found["title"])) if len(w) > 3), "paper")
-    fields = {
-        "author": " and ".join(f"{{{p}}}" if " " in p else p for p in people),
-        "title": f"{{{found['title']}}}",
-        "howpublished": re.sub(r"\([^)]*\)", "", found["venue"]).strip(" ,"),
-        "year": found["year"],
-    }
-    body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items() if v)
-    return f"@misc{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+    fields = {"author": " and ".join(f"{{{p}}}" if " " in p else p for p in people), "title": f"{{{found['title']}}}"}
+    venue = re.sub(r"\([^)]*\)", "", found["venue"]).strip(" ,")
+    kind = "misc"
+    if number := re.search(r"arXiv[: ](\d{4}\.\d{4,5})", re.split(r"[“\";]", reference[found.start("venue") :])[0]):
+        fields |= {"eprint": number[1], "archivePrefix": "arXiv"}
+    elif venue in CONFERENCES:
+        kind, fields["booktitle"] = "inproceedings", CONFERENCES[venue]
+    elif journal := re.fullmatch(r"(\D+?)(?: (\d+))?", venue):
+        kind, fields["journal"] = "article", JOURNALS.get(journal[1], journal[1])
+        fields |= {"volume": journal[2]} if journal[2] else {}
+    fields["year"] = found["year"]
+    body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items())
+    return f"@{kind}{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
 
 
 def _plain(text: str) -> str:

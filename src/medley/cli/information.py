@@ -23,23 +23,30 @@ if TYPE_CHECKING:
 
 def make_report(
     runs: Annotated[list[Path], typer.Argument(help="Folders; every run below them is taken.", metavar="RUNS...")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="PAGE.html", help="The page to write.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="page.html, table.tex, .md or .csv, curves.svg or .pdf, figures.json.",
+        ),
+    ] = Path("report.html"),
     base: Base = None,
     title: Annotated[str | None, typer.Option(help="The page's title. Default the methods and the data.")] = None,
+    metric: Annotated[str | None, typer.Option(help="The figure of curves; default what runs are compared by.")] = None,
+    over: Annotated[str, typer.Option(help="What curves are over: round, bytes, seconds or epsilon.")] = "round",
     debug: Debug = False,
 ) -> None:
-    """Make one HTML page of finished runs, and print its table."""
-    from .. import report
+    """Make one HTML page of finished runs, or a table or curves for a paper, and print their table."""
     from ..contract import RecipeError
-    from ..experiments.board import Board
+    from ..experiments.board import Board, kind_of
 
-    results = _loaded(runs)
-    if output.suffix != ".html":
-        raise RecipeError(f"medley report -o {output}: the page's name must end in .html")
-    report.save(output, results, base=base, title=title, command=shlex.join(["medley", *sys.argv[1:]]))
-    show(Board(results, base))
+    board = Board(_loaded(runs), base, command=shlex.join(["medley", *sys.argv[1:]]))
+    if kind_of(output) == "folder":
+        raise RecipeError(f"medley report -o {output}: give a file, page.html, table.tex or curves.svg", "output")
+    board.save(output, title=title, metric=metric, over=over)
+    show(board)
     show(f"saved in {output}")
 
 

@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 from .. import report
 from ..contract.errors import RecipeError, WireError
+from ..report.figures.paper import pdf
 from ..report.table import NAMES, caption
+from ..runtime.versions import is_installed
 from ..storage import atomic
 from ..storage.as_json import plain
 from ..storage.result import Result, Status
@@ -100,15 +102,19 @@ class Board:
         """Differences of every method from ``base``, seed by seed. Raises RecipeError for a base that is not there."""
         return report.paired(self._told, base or self.base, metric)
 
-    def save(self, path: str | Path) -> Path:
+    def save(
+        self, path: str | Path, *, title: str | None = None, metric: str | None = None, over: str = "round"
+    ) -> Path:
         """Write the board; the ending of ``path`` says in which form. Returns the path.
 
-        - .html: a report
-        - .csv: the table
+        - .html: a report, called ``title``; default its methods and data
+        - .csv, .md, .tex: the table; for LaTeX with booktabs
+        - .svg, .pdf: the curves of ``metric`` over "round" (default), "bytes", "seconds" or "epsilon"; a PDF needs
+          Matplotlib, ``pip install 'medley-fl[figures]'``. Default the figure that runs are compared by
         - .json: all figures
         - a folder: every run, as `load` reads them
 
-        Raises RecipeError for another ending.
+        Raises RecipeError for another ending, and for a metric that has no curve.
         """
         path = Path(path)
         kind = kind_of(path)
@@ -122,11 +128,23 @@ class Board:
             return report.save(
                 path,
                 self.results,
+                title=title,
                 base=self.base,
                 partition=self.partition,
                 target=report.Goal.of(self.results, self.target, self.target_over),
                 command=self.command,
             )
+        if kind in (".svg", ".pdf"):
+            drawn = report.curve(self.results, metric, over, self.base)
+            made = pdf(**drawn) if kind == ".pdf" else report.lines(**drawn).encode()
+            atomic.made(path.parent)
+            with atomic.replacing(path) as tmp:
+                tmp.write_bytes(made)
+            return path
+        if kind in (".md", ".tex"):
+            atomic.made(path.parent)
+            atomic.write(path, self.markdown() if kind == ".md" else report.latex(self._told, self.base))
+            return path
         atomic.made(path.parent)
         with atomic.replacing(path) as tmp, tmp.open("w", newline="", encoding="utf-8") as f:
             if kind == ".csv":
@@ -161,14 +179,30 @@ class Board:
         return cls([Result.load(f.parent, model=False) for f in found], base)
 
 
+FORMS = {
+    ".html": "report",
+    ".csv": "table",
+    ".md": "table",
+    ".tex": "table",
+    ".svg": "curves",
+    ".pdf": "curves",
+    ".json": "figures",
+}
+"""What a file of each ending holds."""
+
+
 def kind_of(path: Path) -> str:
-    """The form in which a board is saved: ".html", ".csv", ".json" or "folder". Raises RecipeError for another."""
-    if path.suffix in (".html", ".json", ".csv"):
+    """The form in which a board is saved: an ending of `FORMS`, or "folder".
+
+    Raises RecipeError for another ending, and for a PDF where Matplotlib is not installed.
+    """
+    if path.suffix == ".pdf" and not is_installed("matplotlib"):
+        raise RecipeError(f"{path}: a PDF needs Matplotlib, pip install 'medley-fl[figures]'; or save as .svg", "save")
+    if path.suffix in FORMS:
         return path.suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
-        raise RecipeError(
-            f"{path}: a board is saved as .html (report), .csv (table), .json (figures), or into a folder", "save"
-        )
+        listed = ", ".join(f"{ending} ({what})" for ending, what in FORMS.items())
+        raise RecipeError(f"{path}: a board is saved as {listed}, or into a folder", "save")
     return "folder"
 
 

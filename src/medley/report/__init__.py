@@ -3,12 +3,13 @@
 from .bands import Band, band
 from .figures import Dots, Line, Markup, forest, lines, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
-from .page import page, save
-from .table import html, markdown, rows, table
+from .page import curve, page, save
+from .table import html, latex, markdown, rows, table
 from .targets import Goal, told
 
 __all__ = [
     "Band", "Dots", "Goal", "Line", "Markup", "MethodSummary", "Paired", "Stat", "aggregate", "band", "by_method",
-    "forest", "html", "lines", "markdown", "page", "paired", "partition", "primary", "rows",
+    "curve",
+    "forest", "html", "latex", "lines", "markdown", "page", "paired", "partition", "primary", "rows",
     "save", "strip", "table", "told", "usable",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..contract.errors import RecipeError
 from ..storage import atomic
 from ..storage.result import Result
 from .document import page as made_of
@@ -15,7 +16,7 @@ from .sections.compared import compared
 from .sections.compared import title as heading_of
 from .sections.comparison import Comparison
 from .sections.costs import cost
-from .sections.curves import curves
+from .sections.curves import AXES, curves, pictured
 from .sections.holdings import Described, holdings
 from .sections.notes import made, notes
 from .sections.outcome import lede
@@ -76,6 +77,29 @@ def page(
     return made_of(
         heading_of(c) if title is None else title, [*compared(c), *lede(c)], sections, tuple(c.slots.values())
     )
+
+
+def curve(
+    results: Sequence[Result], metric: str | None = None, over: str = "round", base: str | None = None
+) -> dict[str, Any]:
+    """The curves of one figure of the page, as arguments of `medley.report.figures.lines`.
+
+    Args:
+        metric: A column of the history; default the figure that runs are compared by.
+        over: "round" (default), "bytes", "seconds" or "epsilon".
+
+    Raises RecipeError for a column without a curve.
+    """
+    c = Comparison.of(list(results), base)
+    axes = {axis[0]: axis for axis in (*AXES, ("epsilon", "ε", "number"))}
+    if over not in axes:
+        raise RecipeError.unknown(over, axes, "a figure over rounds, bytes or time")
+    metric = metric or c.metric
+    found = pictured(c, metric, *axes[over])
+    if not any(len(s.x) for s in found["series"]):
+        there = {m for r in c.results for row in r.history for m in row}
+        raise RecipeError.unknown(metric, there - {"round", "task"}, f"a figure over {over}: the history")
+    return found
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:

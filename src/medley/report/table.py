@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import scipy
@@ -203,6 +203,57 @@ def markdown(results: Sequence[Result], base: str | None = None) -> str:
     rule = ["---", *["---:"] * (len(head) - 2), "---"]
     text = "\n".join(f"| {' | '.join(line)} |" for line in [_clean(head), rule, *map(_clean, lines)])
     return f"{text}\n\n{caption(results)}\n"
+
+
+def latex(results: Sequence[Result], base: str | None = None) -> str:
+    """The table of `table` for LaTeX with booktabs, without wall time, and the status where all runs ended well.
+
+    Arguments and errors are those of `rows`.
+    """
+    head, lines = _cells(results, base)
+    left_out = {"wall"} | ({"status"} if all(r.status.ok for r in results) else set())
+    keep = [k for k, name in enumerate(head) if name not in left_out]
+    bold, most = told_apart(results, primary(results)), 3 if primary(results) in COLUMNS else 2
+    form: Callable[[str, bool], str] = lambda cell, strong: rf"\textbf{{{_tex(cell)}}}" if strong else _tex(cell)
+    body = [[form(line[k], k < most and line[0] in bold) for k in keep] for line in lines]
+    rows = [[_tex(head[k]) for k in keep], *body]
+    first, *others = (rf"    {' & '.join(row)} \\" for row in rows)
+    columns = "l" + "r" * (len(keep) - 1)
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"  \caption{{{_tex(caption(results))}}}",
+            rf"  \begin{{tabular}}{{{columns}}}",
+            r"    \toprule",
+            first,
+            r"    \midrule",
+            *others,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "–": "--",
+    "<": r"$<$",
+    ">": r"$>$",
+}
+"""Signs that LaTeX has other words for."""
+
+
+def _tex(text: str) -> str:
+    return " ".join(text.translate(str.maketrans(_TEX)).split())
 
 
 def html(results: Sequence[Result], base: str | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from ..numbers import directions, final, in_use, is_share, usable
 from ..table import NAMES, named
 from .comparison import Comparison
 
-# Column, label, kind.
-_AXES = (
+AXES = (
     ("round", "round", "count"),
     ("bytes", "bytes sent, up and down", "bytes"),
     ("seconds", "virtual time", "seconds"),
 )
+"""Column, label and kind of each abscissa."""
 
 _LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
     (False, False): False,
@@ -47,12 +47,12 @@ def curves(c: Comparison) -> list[Markup]:
     own = directions(c.results)
     wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
     metrics = [m for m in wanted if m in there or m in own]
-    axes = [axis for axis in _AXES if any(_moves(r, axis[0], metrics) for r in c.results)]
+    axes = [axis for axis in AXES if any(_moves(r, axis[0], metrics) for r in c.results)]
     if not metrics or not axes:
         return []
     rows = [figures([figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
     if "epsilon" in there:
-        drawn = [_figure(c, "epsilon", *_AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
+        drawn = [_figure(c, "epsilon", *AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
         rows.append(figures([figure(svg) for svg in drawn]))
     note = ""
     if any(len(r) > 1 for r in c.groups.values()):
@@ -74,20 +74,24 @@ def curves(c: Comparison) -> list[Markup]:
 
 
 def _figure(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> Markup:
+    return lines(**pictured(c, metric, x, xlabel, kind), legend=False)
+
+
+def pictured(c: Comparison, metric: str, x: str, xlabel: str, kind: str) -> dict[str, Any]:
+    """The curves of a metric over a column ``x``, as arguments of `medley.report.figures.lines`."""
     log = metric == "gap" or _decades(c.results, metric)
     series = _series(c, x, metric, log)
     bands = _helpful(_series(c, "round", metric, log), log) and _helpful(series, log)
     ylabel = named(metric, c.results, "current")
-    return lines(
-        series if bands else [replace(s, low=None, high=None) for s in series],
-        title=f"{ylabel} over {xlabel}",
-        xlabel=xlabel,
-        ylabel=ylabel,
-        x=kind,
-        y="percent" if is_share(metric) else "number",
-        log=_LOG[log, x != "round" and _squeezed(series)],
-        legend=False,
-    )
+    return {
+        "series": series if bands else [replace(s, low=None, high=None) for s in series],
+        "title": f"{ylabel} over {xlabel}",
+        "xlabel": xlabel,
+        "ylabel": ylabel,
+        "x": kind,
+        "y": "percent" if is_share(metric) else "number",
+        "log": _LOG[log, x != "round" and _squeezed(series)],
+    }
 
 
 def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
