@@ -236,7 +236,7 @@ def latex(results: Sequence[Result], base: str | None = None) -> str:
     )
 
 
-_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+_TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
