@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test shapes slow check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
+.PHONY: demo test shapes slow timed check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -24,10 +24,12 @@ test: .venv/.ready
 shapes: .venv/.ready
 	$(BIN)/pytest --jaxtyping-packages=medley,support.checked -m "shapes and not slow" $$(grep -rl "mark\.shapes" tests --include="test_*.py")
 
-# The slow tests run the commands of README and docs too. Two workers take each other's tests when theirs are done; those
-# marked `timed` run alone.
+# The slow tests run the commands of README and docs too. Two workers take each other's tests when theirs are done.
 slow: .venv/.ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not timed" $(SLOWEST)
+
+# Tests that measure time, each alone; nothing else should run beside them.
+timed: .venv/.ready
 	$(BIN)/pytest -m "slow and timed" $(SLOWEST)
 
 # The quick tests with lines counted; the floor is `fail_under` in pyproject.toml. A target of its own:
@@ -75,9 +77,8 @@ soak-deploy: .venv-deploy/.ready
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest -n 2 --dist loadgroup $(SLOWEST) tests/transports/test_ray.py tests/flower \
-	  tests/conformance/test_transports.py
+	  tests/conformance/test_transports.py "tests/test_soak.py::test_two_minutes_of_rounds_leave_memory_flat[ray]"
 	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/flower
-	.venv-deploy/bin/pytest tests/test_soak.py -k ray
 
 .venv-deploy/.ready: pyproject.toml constraints.txt
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.pairs import quick
 from support.scripts import in_a_child
 
 SCRIPT = """
@@ -36,12 +37,14 @@ def test_heavy_libraries_wait_until_they_are_needed():
     assert ran & heavy == set()
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_leaves_the_search_for_garbage_on():
     script = "import gc, sys\nsys.modules['medley.experiments.tune'] = None\n"
     script += "try: from medley import run\nexcept ImportError: print(gc.isenabled())"
     assert in_a_child(script) == "True\n"
 
 
+@pytest.mark.slow
 def test_the_commands_and_the_battery_need_no_extra():
     absent = ("Crypto", "cryptography", "flwr", "ray", "pandas", "PIL", "datasets")
     script = f"import sys\nof_them = [name for name in sys.modules if name.split('.')[0] in {absent}]\n"
@@ -51,7 +54,7 @@ def test_the_commands_and_the_battery_need_no_extra():
     assert in_a_child(script) == "False True\n"
 
 
-@pytest.mark.parametrize("command", ["-h", "run -h", "deploy run --help", "--version"])
+@pytest.mark.parametrize("command", quick(2, ["-h", "run -h", "deploy run --help", "--version"]))
 def test_help_comes_without_torch(command: str) -> None:
     script = f"import sys\nfrom medley.cli import app\ntry: app({command.split()})\n"
     script += "except SystemExit as e: assert not e.code and not {'torch', 'numpy'} & {*sys.modules}, e.code"
@@ -78,7 +81,7 @@ from medley.cli import app
     assert done.stderr == said if said else done.stderr.endswith("KeyboardInterrupt\n")
 
 
-@pytest.mark.parametrize("end", ["md.__all__", "dir(md)"])
+@pytest.mark.parametrize("end", quick(1, ["md.__all__", "dir(md)"]))
 def test_public_names_are_there_before_the_first_is_used(end: str) -> None:
     out = in_a_child(f"import medley as md\nprint(*{end})").split()
     assert {"run", "FedAvg", "datasets", "Result"} <= {*out}

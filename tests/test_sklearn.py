@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import medley as md
 from medley.sklearn import FederatedLogisticRegression, FederatedRidge
+from support.pairs import quick
 
 
 def cancer():
@@ -57,7 +58,7 @@ def test_logistic_regression_is_scikit_learns(weighted, intercept):
     assert ours.bytes_up_ == 2 * ours.n_iter_[0] * (8 * (d * (d + 1) // 2 + d) + 8 * 13)
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "fednl", "shed", "shed.fast", md.SHED(pairs=3)], ids=str)
+@pytest.mark.parametrize("solver", quick(2, ["lbfgs", "fednl", "shed", "shed.fast", md.SHED(pairs=3)]), ids=str)
 def test_every_solver_gives_the_same_model(solver):
     X, y = cancer()
     theirs = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(X, y)
@@ -66,7 +67,7 @@ def test_every_solver_gives_the_same_model(solver):
     assert ours.history_[-1]["bytes_up"] == ours.bytes_up_
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", quick(1, [False, True]))
 def test_many_classes_by_softmax(weighted):
     X, y = digits(300)
     X, w = X[:, ::4], weights(len(y)) if weighted else None
@@ -90,7 +91,7 @@ def test_many_classes_one_against_the_rest():
     assert ours.n_iter_.shape == (10,)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", quick(1, [False, True]))
 @pytest.mark.parametrize("solver", ["newton", "lbfgs", "shed"])
 def test_ridge_is_scikit_learns(solver, weighted):
     X, y = load_diabetes(return_X_y=True)

@@ -13,6 +13,7 @@ import medley as md
 from medley.contract import pytree as tree
 from medley.contract.algorithm import Algorithm
 from medley.storage import checkpoint
+from support.pairs import quick
 
 Q = md.problems.quadratics(clients=6)
 DEVICES = md.scenarios.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)
@@ -30,7 +31,7 @@ def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **o
 ASYNC = [md.FedBuff(), md.FedAsync(), md.FedNorton(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5)]
 
 
-@pytest.mark.parametrize("method", ASYNC, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(3, ASYNC), ids=lambda m: m.name)
 def test_nobody_late_is_nobody_stale(method: Algorithm[Any, Any]):
     a, b = run(method, None), run(method, 6)
     assert torch.equal(a.x, b.x)
@@ -80,7 +81,7 @@ def test_a_late_reply_is_delivered_in_the_round_in_which_it_arrives_and_its_byte
     assert stale[came[0]] == pytest.approx((came[0] - 1) / len(there))
 
 
-@pytest.mark.parametrize("method", ASYNC, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(3, ASYNC), ids=lambda m: m.name)
 def test_replies_in_flight_survive_a_checkpoint(method: Algorithm[Any, Any], tmp_path: Path):
     whole = run(method, 2, 20)
     run(method, 2, 7, checkpoint=tmp_path)
@@ -89,6 +90,7 @@ def test_replies_in_flight_survive_a_checkpoint(method: Algorithm[Any, Any], tmp
     assert list(whole.ledger) == list(again.ledger)
 
 
+@pytest.mark.slow
 def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     """S = Σ p_i J_i, and the fixed point is everybody's, not that of the fast."""
     r = run(md.FedNorton(), 3, 150, checkpoint=tmp_path)

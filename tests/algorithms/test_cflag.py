@@ -384,6 +384,7 @@ def test_what_a_round_notes_is_gamma_of_the_step_taken():
     assert b.notes["gamma"] == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_aggregated_gradient_is_stable_below_the_bound_on_beta_and_not_far_above():
     """With ten steps a round: βL = 0.92 ends at the minimum, 1.85 leaves it for good."""
     L = max(float(torch.linalg.eigvalsh(X.T @ X / len(X))[-1]) for X, _ in Quadratics().now)

@@ -20,6 +20,7 @@ def test_scaffold_finds_the_optimum_through_a_codec(codec):
     assert coarse.summary["gap"] < 1e-9
 
 
+@pytest.mark.slow
 def test_fedavg_through_eight_bits_ends_where_it_does_without():
     exact, coarse = (run(md.FedAvg(), FED, 100, codec=c, eval_every=100).x for c in (None, Quantise()))
     assert float((exact - coarse).norm() / exact.norm()) < 0.01

@@ -51,6 +51,7 @@ def test_at_rest_nothing_moves(lr, steps):
     assert all(float((rig.s.I[i] - before[i]).norm()) <= 1e-13 * max(1.0, G) for i in range(N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_unequal_clients_get_to_the_optimum(seed):
     toy = md.problems.quadratics(clients=8, d=6, seed=seed)

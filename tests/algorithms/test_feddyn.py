@@ -6,6 +6,7 @@ import torch
 import medley as md
 from medley.contract.errors import RecipeError
 from support.oracles import error, federation, mean, quadratic_parts, run, states, walk
+from support.pairs import quick
 from support.toys import A_QUARTER_LOST, LossyTransport
 
 UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
@@ -59,6 +60,7 @@ def test_at_the_optimum_h_is_every_clients_gradient(tmp_path):
         assert float((H[i] @ toy.x_star - b[i] + 5 / (5 * float(p[i])) * m.h).norm()) < 1e-9
 
 
+@pytest.mark.slow
 def test_clients_count_by_their_size():
     toy = md.problems.quadratics(6, rows=(10, 200), seed=1)
     H, b, p = quadratic_parts(toy)
@@ -69,7 +71,7 @@ def test_clients_count_by_their_size():
     assert error(got, toy.x_star) < 1e-10
 
 
-@pytest.mark.parametrize("steps", [5, 50])
+@pytest.mark.parametrize("steps", quick(1, [5, 50]))
 def test_the_fixed_point_does_not_depend_on_how_well_clients_solve(steps):
     toy = md.problems.quadratics(4, d=4)
     H, b, p = quadratic_parts(toy)

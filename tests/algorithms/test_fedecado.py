@@ -22,6 +22,7 @@ from medley.numerics.circuit.step import SHORTEST, State, Window, integrate
 from medley.problems import LeastSquares, Synthetic
 from medley.runtime.streams import generator
 from support.oracles import digits, error, federation, quadratic_parts, run, walk
+from support.pairs import quick
 from support.rig import Rig
 from support.toys import LossyTransport
 
@@ -153,6 +154,7 @@ def rig(delta: float = ONE_STEP, L: float = 1.0, toy: Synthetic = TOY, x: Tensor
     return made
 
 
+@pytest.mark.slow
 @given(
     L=st.floats(0.5, 5),
     delta=st.sampled_from([0.003, 0.03, ONE_STEP]),
@@ -204,7 +206,7 @@ def test_every_correction_in_numbers():
     assert printed(TOY, ALL[:3], LR, STEPS, curvatures(TOY), FIXES - {"loop"}, delta=1e-3)[1] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("L", [0.1, 1.0])
+@pytest.mark.parametrize("L", quick(1, [0.1, 1.0]))
 def test_the_printed_form_with_the_right_signs_rests_at_the_plain_means_optimum(L):
     xs, _ = printed(TOY, ALL * 5, LR, STEPS, curvatures(TOY), {"signs", "right side", "tau"}, L)
     assert float((xs[-1] - PLAIN).norm()) < 1e-8
@@ -302,6 +304,7 @@ def test_backward_euler_is_of_order_one_and_its_error_estimate_of_order_two():
     assert all(3.3 < a / b < 4.3 for a, b in pairwise(said))
 
 
+@pytest.mark.slow
 @given(delta=st.floats(1e-4, 10), seed=st.integers(0, 50))
 @settings(max_examples=20)
 def test_algorithm_1_keeps_every_error_below_delta_and_ends_at_the_longest_time(delta, seed):
@@ -373,6 +376,7 @@ def test_without_the_absent_clients_flows_it_does_not_rest():
     assert float((r.s.x - TOY.x_star).norm()) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))])
 def test_unequal_quadratics_are_solved_at_40_percent_where_fedavg_is_not(seed):
     toy = md.problems.quadratics(clients=10, d=20, seed=seed)
@@ -444,6 +448,7 @@ def test_when_nobody_answers_nothing_changes():
     assert all(torch.equal(J, before[2][i]) for i, J in r.s.J.items())
 
 
+@pytest.mark.slow
 def test_one_client_alone():
     alone = Synthetic(LeastSquares(), TOY.clients[:1], optimum(TOY, torch.tensor([1.0, 0, 0, 0, 0])), 0.0)
     assert error(run(md.FedECADO(), federation(alone, lr=0.1, epochs=5), 200, eval_every=200), alone.x_star) < 1e-10

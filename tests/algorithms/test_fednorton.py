@@ -25,6 +25,7 @@ from medley.contract.messages import Model, TimedStep
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from support.oracles import error, federation, quadratic_parts, run, walk
+from support.pairs import quick
 from support.rig import Rig
 from support.stars import COHORTS, EIGHT, LR, STEPS, TOY, UNEQUAL, WHERE, N, card
 from support.toys import LossyTransport
@@ -164,6 +165,7 @@ def test_unequal_logistic_regressions_are_solved_at_any_scale_of_the_learning_ra
     assert error(result, toy.x_star) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_momentum_and_lost_messages_leave_the_optimum_where_it_is(where):
     lost = {(t, 0, (3 * t) % 8): "reply" for t in range(1, 500) if t % 3 == 0}
@@ -174,6 +176,7 @@ def test_momentum_and_lost_messages_leave_the_optimum_where_it_is(where):
     assert any(e.up == 0 for e in result.ledger)
 
 
+@pytest.mark.slow
 def test_one_client_alone():
     H, b, _ = quadratic_parts(TOY)
     alone = Synthetic(LeastSquares(), TOY.clients[:1], torch.linalg.solve(H[0], b[0]), 0.0)
@@ -181,6 +184,7 @@ def test_one_client_alone():
     assert error(result, alone.x_star) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_long_and_short_descents_together_settle(where):
     """Ran away: a long window along Kirchhoff's sum overshoots the flows of clients with short times."""
@@ -200,7 +204,7 @@ APART = [
 ]
 
 
-@pytest.mark.parametrize(("epochs", "lr", "momentum"), APART)
+@pytest.mark.parametrize(("epochs", "lr", "momentum"), quick(1, APART))
 @pytest.mark.parametrize("where", ONE_QUICK)
 def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, lr, momentum):
     """Ran away, or took long: a descent that had reached its minimum was extrapolated by more than twice its way."""
@@ -423,6 +427,7 @@ def test_a_client_that_replies_rarely_counts_for_at_most_three_mean_gaps():
 # Stability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.0, 0.75, 1.0, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.25, 0.5, 0.9))])
 def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
     """Eigenvalues of a round of clients of one curvature that all take part, as (J_1 .. J_n, x) maps, at lr h ≤ 1.
@@ -457,7 +462,7 @@ def mean_round(eta: float, f: float, e: float, beta: float = 0.0) -> np.ndarray:
     return np.array([x, [f * eta, 1 - f, 0], x - [1, 0, 0]])
 
 
-@pytest.mark.parametrize("f", [0.01, 0.1, 0.3, 0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("f", quick(2, [0.01, 0.1, 0.3, 0.5, 0.8, 0.95, 1.0]))
 def test_the_mean_round_is_stable_for_every_curvature_that_a_descent_bears(f: float):
     """A descent that does not diverge has η ≤ 1: it cannot go further than its own minimum. The motion is below f.
 
@@ -632,6 +637,7 @@ def test_a_descent_that_is_made_again_has_the_masks_and_the_augmentation_of_the_
     assert all(same == 0 and differs > 0.01 for same, differs in off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ONE_QUICK)
 @pytest.mark.parametrize("steps", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_rare_large_gradients_count_as_often_as_they_come(where, steps):
@@ -854,6 +860,7 @@ def test_the_share_of_flows_that_lasts():
     assert [float(steadiness(a, b)) for a, b in ((huge, huge), (huge, one), (one, huge))] == [0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
     """Mini-batches of four rows, all clients, from x* on: mean square distances over 40 rounds."""
 
@@ -871,6 +878,7 @@ def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
     assert damped < 0.65 * distance()
 
 
+@pytest.mark.slow
 def test_motion_pays_on_a_valley_where_everybody_takes_part(monkeypatch):
     """Eigenvalues of two decades, exact gradients: a tenth of the error that there is without it, after 60 rounds."""
     valley = md.problems.quadratics(clients=4, d=8, low=0.05, high=5.0, seed=3)

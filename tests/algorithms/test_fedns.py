@@ -12,6 +12,7 @@ import medley as md
 from medley.contract.errors import RecipeError, Unsupported
 from medley.testing import Check, checks
 from support.oracles import digits, error
+from support.pairs import quick
 from support.rig import Rig
 
 TOY = md.problems.logistic(clients=5, d=6, mu=1e-2, rows=(15, 40), spread=0.5)
@@ -97,7 +98,7 @@ def test_it_finds_the_optimum():
 RANDOM = {"card", "scrambled", "resume", "lost reply"}
 
 
-@pytest.mark.parametrize("check", [c for c in checks(md.FedNS(k=3)) if c.name in RANDOM], ids=str)
+@pytest.mark.parametrize("check", quick(2, [c for c in checks(md.FedNS(k=3)) if c.name in RANDOM]), ids=str)
 def test_the_battery_with_random_sketches(check: Check):
     """The table of methods has clients with fewer rows than k. Here all are sketched, each from its own stream."""
     check()

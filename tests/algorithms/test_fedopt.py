@@ -66,6 +66,7 @@ def test_fedadam_the_first_step_is_bounded():
     assert x.abs().tolist() == pytest.approx([0.3 * (1 - 0.9) / math.sqrt(1 - 0.99)] * 4, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_fedyogi_v_stays_positive_and_moves_a_little_at_a_time(tmp_path):
     fed = federation(md.problems.quadratics(3, d=4), lr=LR, steps=STEPS)
     method = md.FedYogi(server_lr=0.5)

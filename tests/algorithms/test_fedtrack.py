@@ -61,6 +61,7 @@ def test_cf3_drift_cancels_and_cf2_the_first_step_is_everybodys() -> None:
     assert torch.allclose(one.x, full.x, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_network_learns() -> None:
     history = run(md.FedTrack(), digits(epochs=3), 10).history
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]

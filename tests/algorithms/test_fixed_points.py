@@ -14,6 +14,7 @@ def unequal(toy, low, high):
     return federation(toy, 0.4, lr=md.scenarios.Uniform(low, high), epochs=md.scenarios.Integers(1, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_quadratics(seed):
     toy = md.problems.quadratics(clients=10, d=10, seed=seed)

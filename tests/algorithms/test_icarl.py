@@ -12,6 +12,7 @@ from medley.contract.errors import RecipeError, Unsupported
 from medley.contract.messages import Model, TaughtModel
 from support.continual import client, go, rows, stream
 from support.oracles import states
+from support.pairs import quick
 
 
 def test_cf15_exemplars_are_herded_and_cut_to_a_prefix() -> None:
@@ -40,7 +41,7 @@ def test_cf15_exemplars_are_herded_and_cut_to_a_prefix() -> None:
     assert later.recall(later.memory.exemplars[3]).y.tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("net", [True, False])
+@pytest.mark.parametrize("net", quick(1, [True, False]))
 def test_the_model_after_a_task_is_the_nearest_class_mean(net: bool, tmp_path: Any) -> None:
     """Normalised features of all clients' exemplars, averaged by class and compared as vectors, against its logits."""
     method, fed = md.ICaRL(capacity=12), stream(net=net, lr=0.3)

@@ -13,6 +13,7 @@ import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.scenarios import Fixed
+from support.pairs import quick
 
 Q = md.problems.quadratics(clients=3, d=4, rows=(6, 10))
 
@@ -270,7 +271,7 @@ def test_prototypes_need_a_last_layer_with_a_bias():
 
 
 @pytest.mark.parametrize(
-    "method", [md.Local(), md.Ditto(), md.pFedMe(), md.APFL(), md.FedProto(), md.FedPer(), md.FedRep(2)]
+    "method", quick(3, [md.Local(), md.Ditto(), md.pFedMe(), md.APFL(), md.FedProto(), md.FedPer(), md.FedRep(2)])
 )
 def test_a_client_that_never_took_part_has_the_servers_model(method: Algorithm[Any, Any]):
     r = run(method, network(participation=Fixed([[0, 2]]), batch=5))
@@ -281,7 +282,7 @@ def test_a_client_that_never_took_part_has_the_servers_model(method: Algorithm[A
     assert 1 not in r.personal or not r.personal[1]
 
 
-@pytest.mark.parametrize("method", [md.FedProto(predict="prototype"), md.pFedMe(everyone=True)])
+@pytest.mark.parametrize("method", quick(1, [md.FedProto(predict="prototype"), md.pFedMe(everyone=True)]))
 def test_what_clients_keep_for_an_option_is_resumed(method: Algorithm[Any, Any], tmp_path: Path):
     fed = network(participation=0.5, batch=5)
     whole = run(method, fed, 5)

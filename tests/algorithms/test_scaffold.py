@@ -78,6 +78,7 @@ def test_the_first_round_is_fedavgs():
         assert float((a - b).norm()) < 1e-14 * float(b.norm())
 
 
+@pytest.mark.slow
 def test_momentum_decay_and_schedules_keep_the_fixed_point():
     toy = md.problems.quadratics(5, d=5)
     H, b, p = quadratic_parts(toy)

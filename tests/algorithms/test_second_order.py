@@ -13,6 +13,7 @@ import medley as md
 from medley.contract.errors import RecipeError
 from medley.wire.codecs import Delta, Quantise
 from support.oracles import error
+from support.pairs import quick
 from support.rig import Rig
 
 F_STAR = {1e-3: 0.05983977454242, 1e-5: 0.03363455155305}
@@ -32,15 +33,18 @@ def to_the_end(method, fed, rounds, **options):
 
 @pytest.mark.parametrize(
     ("method", "mu", "iterations", "exchanges"),
-    [
-        (md.Newton(), 1e-3, 8, 16),
-        (md.Newton(), 1e-5, 10, 20),
-        (md.FedNL(), 1e-3, 31, 62),
-        (md.FedNL(speculative=True), 1e-3, 31, 32),
-        pytest.param(md.FedNL(), 1e-5, 91, 182, marks=pytest.mark.slow),
-        pytest.param(md.GIANT(), 1e-3, 73, 219, marks=pytest.mark.slow),
-        (md.LBFGS(), 1e-3, 28, 29),
-    ],
+    quick(
+        2,
+        [
+            (md.Newton(), 1e-3, 8, 16),
+            (md.Newton(), 1e-5, 10, 20),
+            (md.FedNL(), 1e-3, 31, 62),
+            (md.FedNL(speculative=True), 1e-3, 31, 32),
+            pytest.param(md.FedNL(), 1e-5, 91, 182, marks=pytest.mark.slow),
+            pytest.param(md.GIANT(), 1e-3, 73, 219, marks=pytest.mark.slow),
+            (md.LBFGS(), 1e-3, 28, 29),
+        ],
+    ),
     ids=str,
 )
 def test_reference_counts_on_breast_cancer(method, mu, iterations, exchanges):
@@ -72,7 +76,7 @@ SECOND = [
 ]
 
 
-@pytest.mark.parametrize("method", SECOND, ids=str)
+@pytest.mark.parametrize("method", quick(5, SECOND), ids=str)
 def test_all_find_the_optimum_and_stay(method):
     toy = md.problems.logistic(clients=6, d=6, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients)
@@ -150,6 +154,7 @@ def test_sh15_fednl_learns_the_hessian_and_its_mean_is_the_servers():
         )
 
 
+@pytest.mark.slow
 def test_sh17_heavy_ball_is_stable_just_below_its_bound():
     """SH-17: on a quadratic iff lr·λ_max < 2(1 + m)."""
     toy = md.problems.quadratics(clients=3, d=4)
@@ -212,7 +217,7 @@ BAD = {
 ROBUST = [md.Newton(), md.LBFGS(), md.FedNL(init="zero"), md.GIANT(), md.SHED(), md.SHED.fast()]
 
 
-@pytest.mark.parametrize("method", [md.Newton(), md.SHED(), md.SHED.fast()], ids=str)
+@pytest.mark.parametrize("method", quick(1, [md.SHED(), md.Newton(), md.SHED.fast()]), ids=str)
 @pytest.mark.parametrize("case", BAD)
 def test_newton_and_shed_on_bad_data(method, case):
     mu, change = BAD[case]
@@ -222,7 +227,7 @@ def test_newton_and_shed_on_bad_data(method, case):
     assert result.status.outcome == "target"
 
 
-@pytest.mark.parametrize("method", ROBUST, ids=str)
+@pytest.mark.parametrize("method", quick(3, ROBUST), ids=str)
 @pytest.mark.parametrize("case", [c for c in BAD if "mu = 0" not in c and c != "another unit"])
 def test_rivals_on_bad_data(method, case):
     mu, change = BAD[case]

@@ -15,6 +15,7 @@ import medley as md
 from medley.algorithms.shed import SHED
 from medley.algorithms.shed.paper import fibonacci
 from medley.contract.errors import BadData, RecipeError, Stalled, Unsupported
+from support.pairs import quick
 from support.rig import Rig
 from support.toys import LossyTransport
 
@@ -44,6 +45,7 @@ def to_the_end(method, fed, rounds=200, goal=1e-8, **options):
     return md.run(method, fed, rounds, target={"gap": goal}, progress=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mu", "counts"), [(1e-3, (32, 64, 6)), pytest.param(1e-5, (63, 126, 8), marks=pytest.mark.slow)]
 )
@@ -210,7 +212,7 @@ def test_sh_4_5_steps_that_armijo_accepts_on_quadratics(rho, alpha, least):
     assert min(run["eta"][1:]) >= least
 
 
-@pytest.mark.parametrize("option", ALONE)
+@pytest.mark.parametrize("option", quick(3, ALONE))
 def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
     toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
@@ -220,6 +222,7 @@ def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
     assert float((run.x - toy.x_star).norm()) < 1e-7
 
 
+@pytest.mark.slow
 def test_speculation_halves_the_exchanges_and_changes_nothing_else():
     a, b = (to_the_end(SHED(search=search), breast_cancer(1e-3)) for search in ("armijo", "speculative"))
     assert a.history[-1]["round"] == b.history[-1]["round"] == 32
@@ -227,6 +230,7 @@ def test_speculation_halves_the_exchanges_and_changes_nothing_else():
     assert np.allclose(a["gap"], b["gap"], rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fast_is_fast():
     slow, fast = (to_the_end(m, breast_cancer(1e-3)).history[-1] for m in (SHED(), SHED.fast()))
     assert fast["exchanges"] <= slow["exchanges"] / 4
@@ -262,7 +266,7 @@ def test_clients_that_miss_a_fifth_of_the_rounds_cost_half_as_many_more_at_most(
     assert sorted(rounds)[1] <= 1.5 * everyone
 
 
-@pytest.mark.parametrize("method", [SHED(pairs=2), SHED.fast()], ids=["paper", "fast"])
+@pytest.mark.parametrize("method", quick(1, [SHED(pairs=2), SHED.fast()]), ids=["paper", "fast"])
 def test_lost_requests_and_replies_leave_both_ends_in_step(method):
     toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
@@ -394,6 +398,7 @@ def test_singular_problems_without_a_ridge_still_go_to_a_minimum(method):
     assert run.status.outcome == "target"
 
 
+@pytest.mark.slow
 def test_columns_in_other_units_cost_fast_shed_no_rounds_and_hardly_a_byte():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
@@ -462,6 +467,7 @@ def test_reference_counts_on_large_data(name, rounds, hessians, monkeypatch):
     assert abs(last["hessians"] - hessians) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [1e-6, *(pytest.param(mu, marks=pytest.mark.slow) for mu in (0, 1e-4))])
 def test_rounding_where_no_pair_is_left_to_send(mu):
     """Clients of fewer rows than columns: ρ would be μ, and what 8 bits took off the pairs is more."""
@@ -482,6 +488,7 @@ def test_pairs_are_one_number_or_one_a_client():
             md.run(md.SHED(pairs=pairs), fed, 1, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [300, *(pytest.param(off, marks=pytest.mark.slow) for off in (30, 3000))])
 def test_codes_give_way_where_one_direction_drowns_the_others(off):
     rng = np.random.default_rng(0)

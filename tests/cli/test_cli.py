@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 
 import pytest
+import typer.testing
 from typer.testing import CliRunner
 
 import medley as md
@@ -56,6 +58,10 @@ def file(tmp_path):
     return str(path)
 
 
+# Typer makes its commands anew in every call, which takes longer than most of them.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
 def medley(*args):
     return CliRunner().invoke(cli.app, [str(a) for a in args])
 
@@ -74,6 +80,7 @@ def test_run_prints_saves_and_resumes_to_the_same_bits(file, tmp_path):
     assert recipe.load(tmp_path / "a" / "recipe.toml").tables["run"] == {"rounds": 5, "seeds": 2, "seed": 4}
 
 
+@pytest.mark.slow
 def test_a_profile_says_where_the_time_went(file):
     got = medley("run", file, "--profile")
     assert got.exit_code == 0, got.output
@@ -185,6 +192,7 @@ def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
     assert md.Result.load(tmp_path / "a").history[-1]["round"] == 3
 
 
+@pytest.mark.slow
 def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path):
     page, figures = tmp_path / "report.html", tmp_path / "figures.json"
     got = medley("compare", file, "--methods", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
@@ -198,6 +206,7 @@ def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path
     assert runs[2]["settings"]["method.mu"] == 0.5
 
 
+@pytest.mark.slow
 def test_compare_into_a_folder_can_be_reported(file, tmp_path):
     board = tmp_path / "runs"
     assert medley("compare", file, "--jobs", 1, "--save", board).exit_code == 0
@@ -444,6 +453,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(
     assert says.format(tmp_path / place) in " ".join(got.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "place"), [("compare", "page.html"), ("run", "run")])
 def test_the_table_is_printed_where_saving_fails_at_the_end(file, tmp_path, monkeypatch, command, place):
     def full(self, path, *_):
@@ -473,6 +483,7 @@ def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
     assert "is not empty" in again.output
 
 
+@pytest.mark.slow
 def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(file, tmp_path):
     board, single = tmp_path / "board", tmp_path / "single"
     args = ("compare", file, "--jobs", 1, "--seeds", 1, "--rounds", 1, "--methods", "fedavg", "--save")
@@ -524,6 +535,7 @@ def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):
     assert "there is no run in" in got.stderr
 
 
+@pytest.mark.slow
 def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
     args = (
         "compare",
@@ -588,6 +600,7 @@ def test_names_in_a_folder_move_no_cursor(file, tmp_path):
     assert not set(got.stdout) & set("\x1b\x07\x9b\u202e")
 
 
+@pytest.mark.slow
 def test_the_seed_of_a_private_run_is_shown_nowhere_and_its_folder_is_its_owners(tmp_path, caplog):
     pytest.importorskip("dp_accounting")
     q = md.problems.quadratics(clients=3, d=2)

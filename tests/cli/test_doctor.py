@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cli.test_cli import medley
 
 
@@ -16,6 +18,7 @@ def test_it_names_versions_extras_and_data_sets(tmp_path, monkeypatch):
     assert "w8a" not in got.stdout
 
 
+@pytest.mark.slow
 def test_a_data_folder_that_is_none_is_a_problem_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("MEDLEY_DATA", str(tmp_path / "gone"))
     got = medley("doctor")

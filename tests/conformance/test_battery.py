@@ -161,11 +161,14 @@ SCRAMBLED = {fault: "arrival, two workers, asked twice" for fault in FAULTS if "
 """The parts of a scrambled run that fail by themselves."""
 
 
+@pytest.mark.slow
 def test_a_sound_method_passes() -> None:
     assert failing(Descent(), ALL) == {}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=pytest.mark.slow) if len(FAULTS[f]) > 3 else f for f in FAULTS]
+)
 def test_a_fault_is_found_where_it_should_be(fault: str) -> None:
     # One check of those that have nothing to do with it is run along, lest a fault be one that fails everywhere.
     others = sorted(ALL - FAULTS[fault] - {"frozen"})[:1]
@@ -226,6 +229,7 @@ class Mixing(Algorithm[Server]):
         return fedavg.Step(step * (1 + 1e-6 * (step.ndim - 1)) if self.mixing else step)
 
 
+@pytest.mark.slow
 def test_a_method_that_is_another_one_for_stacks_is_found() -> None:
     assert failing(Mixing(), {"stacks", "card", "scrambled"}).keys() == {"stacks"}
     assert failing(Mixing(mixing=False), {"stacks"}) == {}

@@ -244,7 +244,7 @@ def waits_a_round(method: Algorithm[Any, Any], name: str, engine: str = "stacked
     [
         (md.FedAvg(), "network", 1),
         pytest.param(md.SCAFFOLD(), "network", 1, marks=pytest.mark.slow),
-        (md.FedNorton(), "network", 3),
+        pytest.param(md.FedNorton(), "network", 3, marks=pytest.mark.slow),
         pytest.param(md.CFLAG.joint(), "network stream", 1, marks=pytest.mark.slow),
     ],
     ids=lambda v: getattr(v, "name", ""),

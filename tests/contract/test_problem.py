@@ -11,6 +11,7 @@ from torch import nn
 import medley as md
 from medley.contract.needs import Need
 from medley.contract.problem import Family, Objective, Problem
+from support.pairs import quick
 
 N, D = 12, 4
 FAMILIES: dict[str, Any] = {
@@ -57,7 +58,7 @@ def test_the_bounds_hold_the_hessians_eigenvalues(name: str) -> None:
     assert max(largest) <= f.smoothness() * (1 + 1e-12) < 3 * max(largest)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", quick(2, FAMILIES))
 @pytest.mark.shapes
 def test_squares_are_those_of_the_rows_gradients(name: str) -> None:
     _, f, x = made(name)

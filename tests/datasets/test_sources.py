@@ -46,6 +46,7 @@ def run(clients: Any, test: Any, module: nn.Module = NET, **options: Any) -> md.
     return md.run(md.FedAvg(), fed, 2, engine="seq", **options)
 
 
+@pytest.mark.slow
 def test_data_sets_loaders_and_mappings_give_the_bits_of_arrays() -> None:
     want = run(ARRAYS, (DIGITS.X_test, DIGITS.y_test))
     assert DIGITS.X_test is not None
@@ -71,6 +72,7 @@ def test_one_data_set_is_dealt_among_clients() -> None:
     assert one.digest == two.digest
 
 
+@pytest.mark.slow
 def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
     two = run([Rows(p) for p in PARTS], None, transport=md.transports.Processes(workers=2))
     assert two.digest == run(ARRAYS, None).digest

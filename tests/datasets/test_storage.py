@@ -91,6 +91,7 @@ def test_mapped_rows_train_to_the_bits_of_memory(tmp_path: Path, how: str) -> No
     assert one.digest == two.digest
 
 
+@pytest.mark.slow
 def test_mapped_targets_reach_the_loss_of_targets_in_memory(tmp_path: Path) -> None:
     fed = federation("memory", "mapped", tmp_path, 2)
     assert type(fed.data.y) is torch.Tensor

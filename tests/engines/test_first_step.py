@@ -12,6 +12,7 @@ import medley as md
 from medley.contract.algorithm import on_client
 from medley.contract.messages import Model, Step
 from medley.engines.fused import products
+from support.pairs import quick
 
 SIZES = (5, 17, 4, 7, 6, 12, 30)
 PACES: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ class Whole(Told):
 
 
 @pytest.mark.parametrize("engine", ["seq", "fused", "stacked"])
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("pace", quick(2, PACES))
 @pytest.mark.parametrize("spanned", [False, True])
 def test_the_first_step_is_that_of_a_descent_of_one_step(engine: str, pace: str, spanned: bool, monkeypatch):
     monkeypatch.setattr(products, "ONEDNN", 1 if spanned else products.ONEDNN)

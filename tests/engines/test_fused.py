@@ -14,7 +14,7 @@ from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines.fused import products, span
 from medley.engines.fused.engine import Fused
-from support.pairs import crossed
+from support.pairs import crossed, quick
 
 SIZES = (5, 11, 4, 7, 6, 9, 14)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 2, 2, 1, 2, 3, 1]
@@ -109,7 +109,7 @@ TERMS = [
 ]
 
 
-@pytest.mark.parametrize("method", TERMS)
+@pytest.mark.parametrize("method", quick(2, TERMS))
 @pytest.mark.shapes
 def test_every_term_of_the_update_in_a_network(method: Algorithm[Any, Any]):
     a, b = both(method, federation("deep"))
@@ -131,7 +131,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize(("name", "pace"), crossed(WIDE, PACES))
+@pytest.mark.parametrize(("name", "pace"), quick(3, crossed(WIDE, PACES)))
 def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, spans: list[list[int]]):
     longer = {"steps": [40, 50, 30, 60, 1, 40, 50]} if "steps" in PACES[pace] else {}
     fed = federation(name, WIDE, **({"epochs": [6, 9, 4, 8, 1, 7, 5]} | PACES[pace] | longer))
@@ -147,6 +147,7 @@ def test_few_rows_span_all_that_a_wide_layer_can_become(name: str, pace: str, sp
         assert max(map(len, spans)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.shapes
 def test_a_gram_matrix_that_is_too_large_is_not_made(spans: list[list[int]], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(span, "TABLE_LIMIT", 9 * (9 + 8))  # rows, and rows and outputs
@@ -183,7 +184,7 @@ def test_a_linear_model_in_float32_is_not_trained_in_the_span(spans: list[list[i
     assert [bool(group) for group in spans] == [True, False]
 
 
-@pytest.mark.parametrize("method", TERMS)
+@pytest.mark.parametrize("method", quick(3, TERMS))
 def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any, Any], spans: list[list[int]]):
     for options in ({}, {"reply_policy": md.ReplyPolicy(retries=1)}):  # which has clients served one by one
         fed = federation("network", WIDE, epochs=8, weight_decay=0.05)

@@ -14,7 +14,7 @@ from medley import engines
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import stacked
-from support.pairs import crossed
+from support.pairs import crossed, quick
 
 SIZES = (5, 11, 4, 7, 6, 9, 14)
 LR, EPOCHS = [0.02, 0.05, 0.1, 0.03, 0.08, 0.02, 0.04], [1, 2, 2, 1, 2, 3, 1]
@@ -144,13 +144,13 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("method", quick(3, METHODS), ids=repr)
 @pytest.mark.shapes
 def test_every_term_of_the_update(method: Algorithm[Any, Any]):
     agree(method, federation("normal"))
 
 
-@pytest.mark.parametrize("transport", [md.transports.Processes(1), md.transports.Processes(2)], ids=repr)
+@pytest.mark.parametrize("transport", quick(1, [md.transports.Processes(2), md.transports.Processes(1)]), ids=repr)
 def test_workers_have_the_same_bits(transport: Any):
     fed = federation("residual", momentum=0.5)
     assert torch.equal(run(md.FedAvg(), fed, "stacked").x, run(md.FedAvg(), fed, "stacked", transport=transport).x)
@@ -166,7 +166,7 @@ def test_as_many_clients_at_a_time_as_there_is_memory_for(monkeypatch: pytest.Mo
     assert max(calls) < 4
 
 
-@pytest.mark.parametrize("mode", ["task", "class"])
+@pytest.mark.parametrize("mode", quick(1, ["task", "class"]))
 def test_a_stream_masks_the_same_classes(mode: Any):
     fed = md.Federation(
         md.problems.Network(nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 10))),

@@ -28,6 +28,7 @@ from medley.experiments import workers
 from medley.experiments.board import Board
 from medley.experiments.compare import compare, names
 from medley.experiments.plan import slot
+from support.pairs import quick
 
 
 def federation(**over):
@@ -100,6 +101,7 @@ def test_all_methods_meet_the_same_clients_cohorts_and_start():
     torch.testing.assert_close(one[1].x - one[2].x, (one[0].x - one[2].x) / 2, atol=1e-7, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_jobs_give_the_bits_of_one():
     methods = [md.FedAvg(), md.FedAvg(server_lr=1.3)]
     one = compare(methods, federation(), rounds=3, seeds=2, jobs=1)
@@ -269,6 +271,7 @@ def test_settings_that_make_no_sense(over, says):
         compare([md.FedAvg()], federation(), rounds=1, **over)
 
 
+@pytest.mark.slow
 def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
     methods = [md.SHED(pairs=1), md.FedAvg()]
     fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(4))
@@ -298,7 +301,7 @@ def test_the_error_of_saving_has_the_board(tmp_path, monkeypatch):
     assert [r.method for r in caught.value.result.results] == ["FedAvg"]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", quick(1, [1, 2]))
 def test_no_network_is_read_where_only_figures_are_wanted(tmp_path, monkeypatch, jobs):
     one = federation().run(md.FedAvg(), rounds=1, checkpoint=tmp_path / "one", progress=False)
     assert md.Result.load(tmp_path / "one").model is not None

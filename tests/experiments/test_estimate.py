@@ -16,6 +16,7 @@ from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
 from medley.models import cnn, lstm, mlp
 from medley.runtime import memory
 from medley.server.options import RunOptions
+from support.pairs import quick
 
 
 def images(
@@ -44,7 +45,7 @@ def test_rows_in_the_local_steps_of_a_client_with_100(pace: dict[str, int], rows
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
 def test_bytes_are_those_of_a_round(method: md.Algorithm, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHEAP", math.inf if whole else 0.0)  # not by the clock of a busy machine
     fed = images(n=120)

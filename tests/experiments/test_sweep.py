@@ -10,6 +10,7 @@ import pytest
 import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.experiments.sweep import OWN_OPTIONS, Sweep
+from support.pairs import quick
 
 TOY = md.problems.quadratics(clients=3)
 METHODS: dict[str, Algorithm[Any, Any]] = {"b": md.FedAvg(), "a": md.FedProx()}
@@ -20,7 +21,7 @@ def sweep(seeds: tuple[int, ...] = (4, 0), **given: Any) -> Sweep:
     return Sweep(METHODS, fed, 2, seeds, "sweep", progress=False, **given)
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 9])
+@pytest.mark.parametrize("jobs", quick(2, [1, 2, 9]))
 def test_results_stand_in_the_order_of_methods_and_seeds_whatever_the_jobs(jobs: int) -> None:
     results, status = sweep(jobs=jobs).run()
     assert [(r.method, r.seed) for r in results] == [("b", 4), ("b", 0), ("a", 4), ("a", 0)]

@@ -39,6 +39,7 @@ def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path:
     assert md.Board.load(tmp_path / "b").rows[0]["compared_by"] == "seconds_to_target"
 
 
+@pytest.mark.slow
 def test_a_target_that_nobody_reached_is_said_below_the_table(tmp_path: Path) -> None:
     board = md.compare([md.FedAvg()], federation(), 2, 2, jobs=1, target={"accuracy": 0.999}, save=tmp_path / "b")
     said = "No run reached accuracy of at least 99.9 %, so final figures are compared."
@@ -51,6 +52,7 @@ def test_a_target_that_nobody_reached_is_said_below_the_table(tmp_path: Path) ->
     assert "No run reached" not in near.markdown() + md.report.markdown(near.results)
 
 
+@pytest.mark.slow
 def test_a_target_may_be_an_own_metric_in_its_own_direction_on_a_mean_of_evaluations() -> None:
     def worst_class(z: torch.Tensor, y: torch.Tensor) -> float:
         return min(float((z.argmax(1)[y == c] == c).double().mean()) for c in range(10))

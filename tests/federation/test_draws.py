@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import medley as md
+from support.pairs import quick
 
 
 def mixup(o: Tensor, t: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ CASES: dict[str, tuple[nn.Module, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick(3, CASES))
 def test_the_seed_decides_the_draws_of_ones_own_code_with_any_number_of_workers(case: str) -> None:
     module, pace, options = CASES[case]
     one = digest(module, pace, **options)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import medley as md
+from support.pairs import quick
 
 RNG = np.random.default_rng(0)
 WORDS, AGES = RNG.integers(0, 20, (300, 6)), RNG.normal(size=(300, 3))
@@ -67,6 +68,7 @@ def test_several_inputs_train_as_the_same_numbers_in_one_tensor() -> None:
     assert one.history[-1]["loss"] < 0.9 * one.history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_several_inputs_on_workers_from_a_checkpoint_and_by_hessians(tmp_path: Path) -> None:
     fed = federation()
     whole = md.run(md.SCAFFOLD(), fed, 4)
@@ -87,6 +89,7 @@ def test_several_inputs_on_workers_from_a_checkpoint_and_by_hessians(tmp_path: P
     assert torch.allclose(one.clipped(x, None, 0.1)[0], two.clipped(x, None, 0.1)[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_data_set_of_several_inputs_is_split_dealt_and_compared() -> None:
     data = md.datasets.Dataset(named(slice(0, 300)), Y).split(test=0.2, validation=0.1)  # type: ignore[arg-type]
     assert "words [6], ages [3]" in repr(data)
@@ -132,7 +135,7 @@ class Items(TorchDataset[Any]):
         }[self.form]
 
 
-@pytest.mark.parametrize("form", ["flat", "pair", "named", "mapping"])
+@pytest.mark.parametrize("form", quick(1, ["flat", "pair", "named", "mapping"]))
 @pytest.mark.shapes
 def test_data_sets_of_pytorch_with_several_inputs_are_read_once_a_batch(form: str) -> None:
     sets = [Items(p, form) for p in PARTS]

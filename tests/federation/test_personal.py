@@ -20,6 +20,7 @@ from medley.contract.messages import Model, Step
 from medley.federation.run import PreparedRun
 from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
+from support.pairs import quick
 
 DATA = md.datasets.digits()
 
@@ -81,7 +82,7 @@ def test_a_client_predicts_with_its_own_model_and_the_servers_untrained_one_is_r
     assert len(everybody.predict(X)) == len(run(md.FedAvg(), fed).predict(X, client="Bern")) == 40
 
 
-@pytest.mark.parametrize("method", [md.Ditto(), md.FedRep(1), md.FedAvgFT()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, [md.Ditto(), md.FedRep(1), md.FedAvgFT()]), ids=lambda m: m.name)
 def test_a_measurement_changes_and_counts_nothing(method: Algorithm[Any, Any]):
     often, once = run(method, federation(), clients_every=1), run(method, federation())
     assert torch.equal(often.x, once.x)
@@ -111,7 +112,7 @@ def test_global_methods_have_no_columns_of_own_models():
                 result.predict(X, client=client)
 
 
-@pytest.mark.parametrize("method", [md.FedBN(), md.Ditto(), md.APFL()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, [md.FedBN(), md.Ditto(), md.APFL()]), ids=lambda m: m.name)
 def test_workers_and_losses_give_the_same_own_models(method: Algorithm[Any, Any]):
     here, there = (run(method, federation(), transport=t) for t in (None, Processes(2)))
     assert here.digest == there.digest
@@ -163,12 +164,14 @@ def test_a_folder_keeps_the_own_models(tmp_path: Path):
         md.Result.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_models_beyond_the_bound_are_kept_on_demand_only(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("medley.server.clientwise.MOST_KEPT", 1000)
     assert not run(md.Ditto(), federation()).personal
     assert set(run(md.Ditto(), federation(), client_models=True).personal) == set(range(6))
 
 
+@pytest.mark.slow
 def test_many_models_are_measured_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
     whole = run(md.Ditto(), federation()).clients
     monkeypatch.setattr("medley.federation.evaluation.MODELS_AT_ONCE", 2000)  # two models

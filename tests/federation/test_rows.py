@@ -19,6 +19,7 @@ import medley as md
 from medley.contract.errors import BadData
 from medley.federation import rows, simulation
 from medley.rows.lazy import Held, Lazy, blocks
+from support.pairs import quick
 
 G = torch.Generator().manual_seed(0)
 IMAGES, LABELS = torch.randn(400, 3, 8, 8, generator=G), torch.randint(0, 5, (400,), generator=G)
@@ -49,7 +50,7 @@ CASES: list[tuple[str, int | None, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("net", "batch", "of", "how"), CASES)
+@pytest.mark.parametrize(("net", "batch", "of", "how"), quick(4, CASES))
 def test_rows_read_by_number_give_the_bits_of_a_copy(
     monkeypatch: pytest.MonkeyPatch, net: str, batch: int | None, of: dict[str, Any], how: dict[str, Any]
 ) -> None:
@@ -147,12 +148,15 @@ TASKS: dict[str, Any] = {"stream": md.scenarios.Split(tasks=2), "replay": md.rep
 
 @pytest.mark.parametrize(
     ("method", "engine", "options"),
-    [
-        (md.FedNorton(), "seq", {}),
-        (md.FedNorton(), "stacked", {}),
-        (md.FedNorton(), "fused", {}),
-        (md.CFLAG.joint(), "seq", TASKS),
-    ],
+    quick(
+        2,
+        [
+            (md.FedNorton(), "seq", {}),
+            (md.FedNorton(), "stacked", {}),
+            (md.FedNorton(), "fused", {}),
+            (md.CFLAG.joint(), "seq", TASKS),
+        ],
+    ),
     ids=["seq", "stacked", "fused", "tasks"],
 )
 def test_rows_go_with_their_run(

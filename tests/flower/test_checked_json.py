@@ -32,6 +32,7 @@ from medley.storage.result import Status
 from medley.wire.codec import Plain
 from medley.wire.exchange import Exchange
 from medley.wire.fold import merged
+from support.pairs import quick
 
 LIMITS = ClientLimits(rows=1000, weight=2000.0, classes=10, row=64)
 
@@ -325,7 +326,7 @@ def fuzz() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("what", ["hello", "evaluation", "error", "reply", "request", "sealed", "step"])
+@pytest.mark.parametrize("what", quick(6, ["hello", "evaluation", "error", "reply", "request", "sealed", "step"]))
 def test_a_thousand_mutations_are_refused_or_read(what: str, fuzz: ModuleType, caplog: Any) -> None:
     """The short form of `make soak`: a refusal names the client, and values that pass are within bounds."""
     caplog.set_level(logging.ERROR, "medley")

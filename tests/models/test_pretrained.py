@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from medley import models
 from medley.contract.errors import RecipeError
 from medley.models.pretrained import load_torchvision
+from support.pairs import quick
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
@@ -76,7 +77,7 @@ def test_published_names_are_those_of_the_published_number_of_parameters() -> No
         assert sum(torch.Size(s).numel() for s in shapes) == size
 
 
-@pytest.mark.parametrize("depth", [18, 34, 50])
+@pytest.mark.parametrize("depth", quick(1, [18, 34, 50]))
 def test_every_weight_of_a_resnet_has_its_place(depth: int) -> None:
     make = {18: models.resnet18, 34: models.resnet34, 50: models.resnet50}[depth]
     model = make((3, 224, 224), 1000, "batch", "imagenet")

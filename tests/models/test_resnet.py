@@ -12,6 +12,7 @@ from medley import models
 from medley.contract.errors import RecipeError
 from medley.models.resnet import Block
 from medley.recipe import loads
+from support.pairs import quick
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from medley.recipe import loads
         ({"shape": (1, 28, 28), "width": 8}, (1, 28, 28), 19_810, 32),
     ],
 )
-@pytest.mark.parametrize("norm", ["group", "batch"])
+@pytest.mark.parametrize("norm", quick(1, ["group", "batch"]))
 def test_sizes_and_shapes(options: Any, row: tuple[int, ...], parameters: int, features: int, norm: Any) -> None:
     model = models.resnet(**options, norm=norm)
     assert sum(p.numel() for p in model.parameters()) == parameters
@@ -108,7 +109,7 @@ def test_groups_hold_sixteen_channels() -> None:
     assert {(m.num_channels, m.num_groups) for m in norms} == {(64, 4), (128, 8), (256, 16)}
 
 
-@pytest.mark.parametrize("norm", ["group", "batch"])
+@pytest.mark.parametrize("norm", quick(1, ["group", "batch"]))
 def test_a_federation_of_two_learns_and_averages_its_statistics(norm: Any) -> None:
     """Stripes up and down; running means start at 0, and are the clients' average after a round."""
     g = torch.Generator().manual_seed(0)

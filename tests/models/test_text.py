@@ -94,6 +94,7 @@ def test_text_cnn_takes_the_maximum_over_windows_of_words() -> None:
     assert torch.allclose(model(torch.tensor([[*row, 0]]))[0], H @ torch.cat(pairs) + h, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "lr"),
     [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.scripts import in_a_child
 
 SCRIPT = Path(__file__).parents[2] / "papers" / "flamby" / "tuned.py"
 
 
+@pytest.mark.slow
 def test_the_command_knows_the_leagues_methods(tmp_path: Path) -> None:
     asked = [str(SCRIPT), "--methods", "Nobody", "--out", str(tmp_path / "runs.jsonl")]
     script = f"""

@@ -190,6 +190,7 @@ def command(league: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *words: str
     return int(league["run"].main())
 
 
+@pytest.mark.slow
 def test_a_league_goes_on_after_a_kill_and_makes_its_page(
     league: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_league_goes_on_after_a_kill_and_makes_its_page(
     assert "Critical-difference diagram" in (tmp_path / "development.html").read_text()
 
 
+@pytest.mark.slow
 def test_runs_of_other_settings_are_not_mixed(
     league: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

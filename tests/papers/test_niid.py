@@ -34,6 +34,7 @@ def test_the_network_has_the_published_size(niid: Any) -> None:
     assert sum(p.numel() for p in niid.CELLS["fashion-2-mlp"].network().parameters()) == 50_890
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
     def curve(out: Path, rounds: int) -> list[list[float]]:
         out.mkdir(exist_ok=True)
@@ -48,12 +49,14 @@ def test_a_run_goes_on_from_its_checkpoint(niid: Any, tmp_path: Path) -> None:
     assert "| fashion-2 | SCAFFOLD | 33.8 ± 41.2 | 1 |" in niid.table(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_scaffold_learns_under_momentum_with_two_labels_a_client(niid: Any) -> None:
     result = md.run(md.SCAFFOLD(), niid.federation("fashion-2"), 8, throw=False, progress=False)
     assert result.status.outcome == "finished"
     assert result.summary["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "same"), [pytest.param(None, True, marks=pytest.mark.slow), (0.5, False)])
 def test_where_the_variates_begin_matters_to_a_part_of_the_clients_only(
     niid: Any, monkeypatch: pytest.MonkeyPatch, share: float | None, same: bool
@@ -90,6 +93,7 @@ def test_a_stop_and_an_error_have_exit_codes(
     assert "Error: no data" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_entrant_runs_on_a_gpu(niid: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
     rows = torch.eye(4).repeat(4, 1), torch.arange(16) % 4

@@ -69,6 +69,7 @@ def digits(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tables["experiments"].EXPERIMENTS, "fedecado-1", small)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     digits(tables, monkeypatch)
     run, path = tables["run"], tables["run"].file_of(tmp_path, "fedecado-1", "FedAvg")
@@ -112,6 +113,7 @@ def test_knobs_are_tuned_one_after_the_other_at_the_best_rate(
     assert page.rate(runs, page.at_the_best(runs)[0]) == "1, mu 2"
 
 
+@pytest.mark.slow
 def test_unknown_names_and_missing_data_end_with_2(
     tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from medley.contract.errors import RecipeError
 from medley.contract.sampling import Sampling
 from medley.privacy import noise_for
 from medley.privacy.accountant import Accountant, Release, epsilon, in_shares, release, together, within
+from support.pairs import quick
 
 pytest.importorskip("dp_accounting")
 
@@ -43,6 +44,7 @@ def test_by_renyi_divergence(
     assert epsilon([release(poisson(rate), noise, rounds)], delta) < found
 
 
+@pytest.mark.slow
 def test_opacus_noise_for_eight() -> None:
     """Opacus finds z = 1.4253 for ε = 8 by Rényi's divergence; a tighter account needs less, and spends 8."""
     z = noise_for(poisson(0.04), 8.0, 1e-5, 2_250)
@@ -97,7 +99,7 @@ def law(said: float | str) -> Sampling:
     return Sampling("without replacement", clients, size / clients, size)
 
 
-@pytest.mark.parametrize("case", EPSILONS, ids=lambda c: f"{c['rounds']}, {c['delta']}")
+@pytest.mark.parametrize("case", quick(3, EPSILONS), ids=lambda c: f"{c['rounds']}, {c['delta']}")
 def test_the_librarys_own_accountants(case: dict[str, Any]) -> None:
     """22 settings, see epsilons.py: by Rényi's divergence to rounding, by losses never less and at most 1.5 % more."""
     spent = [release(law(said), z, n) for said, z, n in case["rounds"]]
@@ -127,6 +129,7 @@ def test_turns_of_a_cycle() -> None:
     assert [epsilon([release(cycle, 1.5, t)], 1e-5) for t in (1, 10, 11)] == [once, once, twice]
 
 
+@pytest.mark.slow
 def test_sums_of_one_round() -> None:
     assert together([1.0, 1.0]) == pytest.approx(1 / math.sqrt(2))
     assert together([3.0, 4.0]) == pytest.approx(12 / 5)
@@ -147,6 +150,7 @@ def test_within_is_never_more_than_the_account() -> None:
     assert within([], 1e-9, 1e-5, None)
 
 
+@pytest.mark.slow
 def test_ends() -> None:
     by: Accountant = "pld"
     assert epsilon([], 1e-5, by) == 0.0

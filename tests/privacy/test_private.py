@@ -25,6 +25,7 @@ from medley.federation.checks import warn_of_seed
 from medley.privacy import Banded, Quantile, epsilon
 from medley.privacy.accountant import release
 from medley.runtime import streams
+from support.pairs import quick
 
 pytest.importorskip("dp_accounting")
 
@@ -113,6 +114,7 @@ def test_denominator_is_the_expected_cohort() -> None:
     assert float(x.sum()) == pytest.approx(came / 20)
 
 
+@pytest.mark.slow
 def test_lost_reply_changes_neither_noise_nor_denominator() -> None:
     lossy = md.transports.Lossy(loss=0.5)
     method = md.Private(Says(read="mean"), noise=1.0, clip=1.0)
@@ -121,6 +123,7 @@ def test_lost_reply_changes_neither_noise_nor_denominator() -> None:
     assert float(moved(md.Private(Says(read="mean"), noise=0.0), [1.0] * 30, transport=lossy).max()) == 1 / 30
 
 
+@pytest.mark.slow
 def test_other_contents_have_other_noise() -> None:
     """A difference of two releases under one seed has the noise of both: z·√2 for another method, or a lost reply."""
     says, n = md.Private(Says(), noise=1.0, clip=1.0), 400
@@ -197,6 +200,7 @@ def test_same_seed_same_noise_and_another_seed_another() -> None:
     assert not torch.equal(rounds[1] - rounds[0], rounds[0])
 
 
+@pytest.mark.slow
 def test_resume_goes_on_counting(tmp_path: Path) -> None:
     """A run of 8 rounds, and one that stops after 3 and goes on: the same bits and the same ε."""
     method = md.Private(md.SCAFFOLD(), noise=0.3, clip=Quantile(start=1.0))
@@ -244,6 +248,7 @@ def test_budget_ends_a_run() -> None:
     assert len(kept.history) == 6
 
 
+@pytest.mark.slow
 def test_quantile_follows_the_norms() -> None:
     """Replies of norm 2 and a bound that starts at 0.1: S ends near 2, where half of them are within."""
     clip = Quantile(0.5, start=0.1, lr=0.5, count_noise=0.05)
@@ -319,7 +324,7 @@ COUNTING = [
 ]
 
 
-@pytest.mark.parametrize("method", [*COUNTING, md.FedNorton(flows="client"), md.SCAFFOLD()], ids=repr)
+@pytest.mark.parametrize("method", quick(4, [*COUNTING, md.FedNorton(flows="client"), md.SCAFFOLD()]), ids=repr)
 def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
     """With everyone there, no noise and a wide bound, x is that of the plain run up to rounding."""
     toy = md.problems.logistic(clients=6)
@@ -341,6 +346,7 @@ def test_count_is_the_expected_one() -> None:
     assert {len(rule.draw(1, np.ones(20), s)) for s in range(6)} != {10}
 
 
+@pytest.mark.slow
 def test_noise_on_the_times_of_a_circuit() -> None:
     """FedNorton under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
     toy = md.problems.logistic(clients=6)
@@ -457,6 +463,7 @@ def audit(noise: float, canaries: int = 1_000, guesses: int = 100) -> float:
     return low
 
 
+@pytest.mark.slow
 def test_audit_stays_below_and_comes_near() -> None:
     """ε = 4.4 at z = 1: the audit finds at least a quarter of it, and never more."""
     true = epsilon([release(md.scenarios.Everyone().sampling(1_000), 1.0)], 1e-5)
@@ -532,6 +539,7 @@ class Seldom(Says):
             super().round(s, clients)
 
 
+@pytest.mark.slow
 def test_turns_follow_rounds(tmp_path: Path) -> None:
     """Of two groups in turns that are asked in odd rounds, one has a part in all sums; of three, each in a third."""
     method = md.Private(Seldom(), noise=2.0, clip=1.0)
@@ -550,6 +558,7 @@ def test_turns_follow_rounds(tmp_path: Path) -> None:
     assert resumed.history[-1]["epsilon"] == result.history[-1]["epsilon"]
 
 
+@pytest.mark.slow
 def test_bands_are_rounds() -> None:
     """A sum that every other round leaves out has the noise of rounds 1 and 3 of a run that takes each."""
     rule, c = md.scenarios.Cyclic(2), Banded(2).diagonals

@@ -23,6 +23,7 @@ from medley.engines.seq import Seq
 from medley.privacy import epsilon, rows
 from medley.privacy.accountant import release
 from medley.testing import conformance
+from support.pairs import quick
 
 pytest.importorskip("dp_accounting")
 
@@ -135,7 +136,7 @@ def by_row(method: Algorithm[Any, Any] | None = None, **kw: Any) -> md.Private:
 METHODS = [md.FedAvg(), md.FedProx(mu=0.1), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(), md.FedNova(), md.FedAdam()]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(2, METHODS), ids=lambda m: m.name)
 @pytest.mark.shapes
 def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
     fed = federation([5, 8, 6])
@@ -253,6 +254,7 @@ def test_steps_are_those_of_a_client() -> None:
             assert Local.of(pace, n) == Local(n, min(pace.batch or n, n) / n, me.steps)
 
 
+@pytest.mark.slow
 def test_budget_of_a_client_ends_the_run() -> None:
     method = by_row(noise=None, epsilon=2.0, rounds=4)
     fed = federation([12, 30], batch=4)
@@ -263,6 +265,7 @@ def test_budget_of_a_client_ends_the_run() -> None:
     assert torch.equal(e.value.result.x, four.x)
 
 
+@pytest.mark.slow
 def test_resume_and_workers_have_the_same_bits(tmp_path: Path) -> None:
     method = by_row(md.SCAFFOLD(), noise=1.1)
     fed = federation([10, 12, 9, 14], 0.5, batch=4)

@@ -95,6 +95,7 @@ def test_the_noise_of_a_run_is_that_of_its_clients() -> None:
     assert not torch.equal(noisy.x, run(private(), seed=1).x)
 
 
+@pytest.mark.slow
 def test_the_account_is_the_divergence_of_all_rounds() -> None:
     """No share is taken off for a cohort that was drawn: the server knows who takes part."""
     rounds, d = 4, 640
@@ -115,6 +116,7 @@ def test_the_account_is_the_divergence_of_all_rounds() -> None:
     assert run(at_server, federation(md.scenarios.Bernoulli(0.8)), rounds).history[-1]["epsilon"] < got
 
 
+@pytest.mark.slow
 def test_clients_that_leave_take_no_noise_below_the_target() -> None:
     lossy = md.transports.Lossy(loss=1.0, clients=[0, 1, 2, 3])
     left = run(private(), transport=lossy)
@@ -125,6 +127,7 @@ def test_clients_that_leave_take_no_noise_below_the_target() -> None:
         run(private(), transport=md.transports.Lossy(loss=1.0, clients=[0, 1, 2, 3, 4]))
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_run_before_it_is_spent() -> None:
     with pytest.raises(md.BudgetSpent) as e:
         run(private(noise=4.0, epsilon=3.0), rounds=50)

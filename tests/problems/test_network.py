@@ -15,6 +15,7 @@ from medley.contract.errors import BadData, RecipeError
 from medley.problems import Network, Softmax
 from medley.problems.network import NetworkObjective
 from medley.runtime import streams
+from support.pairs import quick
 
 F64 = torch.float64
 n, C = 10, 3
@@ -64,7 +65,7 @@ class Sampling(Functional):
         return self.head(F.dropout(X, 0.5))
 
 
-@pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
+@pytest.mark.parametrize("transport", quick(1, [None, md.transports.Processes(2)]))
 def test_draws_in_evaluation_are_the_same_in_every_run_and_leave_the_global_stream_alone(transport: Any) -> None:
     clients = [(torch.randn(12, 4), torch.arange(12) % C)] * 3
     fed = md.Federation(Network(Sampling()), clients=clients, test=clients[0])

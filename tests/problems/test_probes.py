@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import medley as md
 from medley.contract.needs import Need
 from medley.problems.network import probes
+from support.pairs import quick
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3)).astype("float32")
@@ -85,15 +86,18 @@ def ends(*parts: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize(
     ("module", "loss", "by_hand"),
-    [
-        (Act(), bce, 0.5),
-        (ends(nn.Sigmoid(), nn.Flatten(0)), bce, 0.5),
-        (ends(nn.Flatten(0), nn.Sigmoid()), bce, 0.5),
-        (ends(nn.Flatten(0)), logits, 0.0),
-        (ends(nn.Flatten(0)), weighted, 0.0),
-        (ends(nn.Sigmoid()), lambda o, t: bce(o[:, 0], t), 0.5),
-        (ends(nn.Flatten(0), nn.Sigmoid()), nn.BCEWithLogitsLoss(), 0.5),
-    ],
+    quick(
+        3,
+        [
+            (Act(), bce, 0.5),
+            (ends(nn.Sigmoid(), nn.Flatten(0)), bce, 0.5),
+            (ends(nn.Flatten(0), nn.Sigmoid()), bce, 0.5),
+            (ends(nn.Flatten(0)), logits, 0.0),
+            (ends(nn.Flatten(0)), weighted, 0.0),
+            (ends(nn.Sigmoid()), lambda o, t: bce(o[:, 0], t), 0.5),
+            (ends(nn.Flatten(0), nn.Sigmoid()), nn.BCEWithLogitsLoss(), 0.5),
+        ],
+    ),
     ids=["defined first", "flattened", "last", "logit", "weighted", "a column", "by mistake"],
 )
 def test_accuracy_and_predictions_are_those_by_hand(module: nn.Module, loss: Any, by_hand: float):

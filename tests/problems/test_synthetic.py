@@ -5,6 +5,7 @@ import torch
 
 import medley as md
 from medley.problems.synthetic import Synthetic, logistic, quadratics
+from support.pairs import quick
 
 
 def bound(s: Synthetic) -> list[object]:
@@ -53,7 +54,7 @@ def test_sizes_seeds_and_spread():
     assert far.f_star == pytest.approx(1e4 * near.f_star, rel=1e-9)
 
 
-@pytest.mark.parametrize("s", [quadratics(3, 3, seed=0), logistic(3, 3, mu=0.5, seed=0)])
+@pytest.mark.parametrize("s", quick(1, [quadratics(3, 3, seed=0), logistic(3, 3, mu=0.5, seed=0)]))
 def test_gradient_descent_in_a_federation_goes_to_the_optimum(s: Synthetic):
     fed = md.Federation(
         s.problem, clients=s.clients, f_star=s.f_star, pace=md.scenarios.Pace(lr=0.2, batch=None, epochs=1)

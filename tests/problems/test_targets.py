@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import medley as md
 from medley.problems import Network
+from support.pairs import quick
 
 F64 = torch.float64
 
@@ -32,7 +33,7 @@ def federation(problem: Network, y: Tensor, *more: Tensor, X: Tensor | None = No
 
 
 @pytest.mark.parametrize("loss", [F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()])
-@pytest.mark.parametrize("dtype", [torch.int64, F64])
+@pytest.mark.parametrize("dtype", quick(1, [torch.int64, F64]))
 def test_multi_label_targets_train_and_have_an_accuracy(loss: object, dtype: torch.dtype) -> None:
     y = (rows()[:, :3] > 0).to(dtype)
     r = md.run(md.FedAvg(), federation(Network(nn.Linear(6, 3), loss=loss), y), 10, dtype=F64)  # type: ignore[arg-type]
@@ -62,7 +63,7 @@ def tokens(n: int = 30, length: int = 7) -> tuple[Tensor, Tensor]:
     return ids, y
 
 
-@pytest.mark.parametrize("engine", ["auto", "seq", "stacked"])
+@pytest.mark.parametrize("engine", quick(1, ["auto", "seq", "stacked"]))
 @pytest.mark.parametrize("padding", [-100, 0])
 def test_sequences_are_learned_and_padding_counts_nowhere(engine: str, padding: int) -> None:
     X, y = tokens()
@@ -232,6 +233,7 @@ def quantile(z: Tensor, y: Tensor, q: float = 0.9) -> Tensor:
     return torch.maximum(q * (y - z), (q - 1) * (y - z)).squeeze(1)
 
 
+@pytest.mark.slow
 def test_cox_and_quantile_losses_train_without_an_accuracy() -> None:
     X = rows(120)
     times = torch.stack([torch.exp(-X[:, 0]), torch.ones(120, dtype=F64)], 1)
@@ -304,7 +306,7 @@ def test_integer_targets_of_mse_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("ignored", [255, 2, -1])
-@pytest.mark.parametrize("classes", [2, None])
+@pytest.mark.parametrize("classes", quick(1, [2, None]))
 def test_padding_is_no_class_whatever_its_number(ignored: int, classes: int | None) -> None:
     """Maps of two classes whose first row of pixels has no label, as 255 in VOC and Cityscapes."""
     X = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))

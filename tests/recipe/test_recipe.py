@@ -20,6 +20,7 @@ from medley.recipe import schema
 from medley.rows.sparse import Sparse
 from medley.scenarios import Dirichlet, Fraction, Integers, Pace, Uniform, cosine
 from medley.wire.codecs import Cast, Delta, Quantise, TopK, TwoWay
+from support.pairs import quick
 
 TEXT = """
 [problem]
@@ -318,7 +319,7 @@ values = st.recursive(scalars, lambda v: st.lists(v, max_size=3) | st.dictionari
 tables = st.dictionaries(words, values, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.fixed_dictionaries({"name": words}, optional={"run": tables, "pace": tables, "methods": st.lists(tables)}))
 def test_any_tables_survive_the_round_trip(tables):
     assert recipe.loads(recipe.Recipe(tables).dumps()).tables == tables
@@ -380,6 +381,7 @@ def test_a_codec_is_an_option_of_the_run_whatever_it_holds():
             recipe.loads(f"[codec]\n{wrong}").options()
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_on_sparse_rows_which_stay_sparse_through_a_codec(tmp_path):
     rng = np.random.default_rng(0)
     lines = []
@@ -418,7 +420,7 @@ def test_the_fading_channel_and_the_fast_preset_have_names():
 
 @pytest.mark.parametrize(
     "sizes",
-    ["hidden = [999999999]", "hidden = [40000, 40000]", f"hidden = [{', '.join(['1'] * 6000)}]"],
+    quick(2, ["hidden = [999999999]", "hidden = [40000, 40000]", f"hidden = [{', '.join(['1'] * 6000)}]"]),
     ids=["a layer", "two together", "many layers"],
 )
 def test_a_network_that_no_message_carries_is_refused_before_it_is_made(sizes: str) -> None:

@@ -191,6 +191,7 @@ def test_a_recipe_names_ones_own_model_loss_data_metric_optimizer_and_method(
     assert "AdamW" in str(fed.pace.optimizer)
 
 
+@pytest.mark.slow
 def test_a_model_with_options_takes_any_key(tmp_path: Path) -> None:
     path = written(tmp_path, "own_with_options")
     path.write_text(path.read_text().replace("own_with_options:Net", "own_with_options:loose"))
@@ -270,6 +271,7 @@ def test_a_folder_of_the_modules_name_is_no_module_and_a_run_folder_wants_the_re
     recipes.load("own_project/recipe.toml").federation()
 
 
+@pytest.mark.slow
 def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against_its_target(tmp_path: Path) -> None:
     path = written(tmp_path, "own_for_init")
     recipe = recipes.load(path)

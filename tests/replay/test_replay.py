@@ -49,6 +49,7 @@ def test_a_ring_needs_classes():
         md.replay.Ring(3).keep(NONE, torch.arange(5), None, 0, streams.generator(0))
 
 
+@pytest.mark.slow
 @pytest.mark.shapes
 def test_every_row_is_equally_likely_to_be_in_a_reservoir():
     """20 rows in two tasks, 5 kept, 1,000 draws: each is there in a quarter, to five standard errors."""

@@ -41,6 +41,7 @@ def test_interval_of_two_by_hand() -> None:
     assert s.half == pytest.approx(math.tan(0.475 * math.pi))
 
 
+@pytest.mark.slow
 def test_interval_covers_the_truth_19_times_in_20() -> None:
     draws = np.random.default_rng(0).normal(3.0, 2.0, (2000, 5))
     hit = sum(s.low <= 3.0 <= s.high for s in map(Stat.of, draws))

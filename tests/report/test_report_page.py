@@ -227,6 +227,7 @@ def test_what_was_spent_has_its_delta_and_unit() -> None:
     assert "ε is at" not in page(board(2))
 
 
+@pytest.mark.slow
 def test_a_target_counts_who_got_there() -> None:
     text = page(board(3, noise=0.001), target={"accuracy": 0.72})
     rows = table_rows(section(text, "Results"))
@@ -284,6 +285,7 @@ def test_extra_sections() -> None:
     assert section(text, "Two") == "<p>&lt;em&gt;text&lt;/em&gt;</p>"
 
 
+@pytest.mark.slow
 def test_long_histories_stay_small() -> None:
     short = len(page(board(2)))
     long = len(page([run(m, s, rounds=10_000) for m in "ABC" for s in range(2)]))
@@ -291,6 +293,7 @@ def test_long_histories_stay_small() -> None:
     assert long < 8 * short
 
 
+@pytest.mark.slow
 def test_many_methods_keep_apart() -> None:
     text = page([run(f"M{k}", s) for k in range(20) for s in range(2)])
     seen = Strict(text)
@@ -445,6 +448,7 @@ def test_intervals_that_leave_the_range_give_way_to_the_seeds() -> None:
     assert table_rows(section(page(more), "Results"))[0][1].startswith("52.5 ± ")
 
 
+@pytest.mark.slow
 def test_bands_that_would_hide_the_curves_are_left_out() -> None:
     clear = section(page(board(5, noise=0.001)), "Learning curves")
     wild = section(page([run(f"M{k}", s, noise=0.4) for k in range(14) for s in range(2)]), "Learning curves")

@@ -16,6 +16,7 @@ import medley as md
 from medley.contract.errors import RecipeError, TooFewReplies
 from medley.robust.mixed import mix
 from medley.robust.rule import Told, distances, liars_among, median, products, squared_distances, trimmed
+from support.pairs import quick
 
 R = md.robust
 CASES = json.loads(Path(__file__).with_name("byzfl.json").read_text())["cases"]
@@ -135,7 +136,7 @@ def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("fold", folds(0.4), ids=lambda f: f.name)
-@pytest.mark.parametrize("size", [1e2, 1e6, 1e15])
+@pytest.mark.parametrize("size", quick(1, [1e2, 1e6, 1e15]))
 @given(seed=st.integers(0, 200), f=st.integers(1, 4))
 @settings(max_examples=8, deadline=None)
 def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
@@ -224,7 +225,7 @@ def spread(rows: torch.Tensor, v: torch.Tensor) -> float:
     return float((rows - v).norm(dim=1).sum())
 
 
-@pytest.mark.parametrize("beside", [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1])
+@pytest.mark.parametrize("beside", quick(2, [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1]))
 def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(beside: float) -> None:
     g = torch.Generator().manual_seed(0)
     crossed = torch.tensor([[0, 0], [10, 0.1], [10, -0.1], [-0.1, 10], [-0.1, -10]], dtype=torch.float64)

@@ -21,6 +21,7 @@ from medley.numerics.curvature import decompose
 from medley.problems import LeastSquares, Logistic, Network, Softmax
 from medley.problems.linear import Linear, LinearObjective
 from medley.rows.sparse import Sparse, not_finite
+from support.pairs import quick
 
 F64 = torch.float64
 FAMILIES = [Logistic(mu=0.1), Logistic(mu=0.1, intercept=True), LeastSquares(mu=0.1), Softmax(mu=0.1)]
@@ -103,7 +104,7 @@ METHODS = [md.LBFGS(), md.SHED.fast(), md.SHED(), md.Newton(), md.GradientDescen
 METHODS += [md.FedAvg()]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", quick(4, METHODS), ids=lambda m: type(m).__name__)
 def test_a_run_on_sparse_rows_is_the_run_on_dense_ones(method: Any) -> None:
     X, rng = matrix(120, 30, 0.2), np.random.default_rng(5)
     y = (X @ rng.normal(size=30) + 0.3 * rng.normal(size=120) > 0).astype(int)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 import medley as md
 from medley.experiments.profile import profiled
 from medley.runtime.stopwatch import Stopwatch, doing
@@ -24,6 +26,7 @@ def test_what_is_done_within_something_else_is_not_counted_there():
     assert watch.seconds["inner"] >= 0.03
 
 
+@pytest.mark.slow
 def test_a_profile_counts_the_operations_of_local_steps():
     fed = federation(pace=md.scenarios.Pace(lr=0.01, epochs=2, batch=3))
     result, spent = profiled(md.SCAFFOLD(), fed, 3, progress=False)

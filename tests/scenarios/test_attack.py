@@ -17,6 +17,7 @@ from medley.recipe import loads
 from medley.scenarios import Attack
 from medley.scenarios.attack import z_max
 from medley.transports import Lossy, Processes
+from support.pairs import quick
 
 R = md.robust
 
@@ -163,6 +164,7 @@ def test_the_trigger_is_a_corner_of_images() -> None:
     assert torch.equal(got, X)
 
 
+@pytest.mark.slow
 @pytest.mark.shapes
 def test_success_is_measured_on_test_rows_of_other_classes() -> None:
     attack = Attack("backdoor", 0.4, target=3, strength=2.0)
@@ -183,11 +185,14 @@ def test_success_is_measured_on_test_rows_of_other_classes() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "gaussian",
-        "backdoor",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("label flip", "sign flip", "alie", "ipm")),
-    ],
+    quick(
+        1,
+        [
+            "gaussian",
+            "backdoor",
+            *(pytest.param(k, marks=pytest.mark.slow) for k in ("label flip", "sign flip", "alie", "ipm")),
+        ],
+    ),
 )
 def test_a_run_under_attack_has_the_same_bits_elsewhere_and_resumes(kind: Any, tmp_path: Path) -> None:
     fed, method = federation(Attack(kind, 0.3)), md.SCAFFOLD()

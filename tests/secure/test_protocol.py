@@ -101,6 +101,7 @@ def test_one_more_that_leaves_and_nothing_is_opened(cohort: tuple[int, float, li
     assert clients.opened == (not (len(gone[0]) + len(gone[1]) > n - needed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [50, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 500))])
 def test_a_sparse_graph_gives_the_exact_sum_of_large_cohorts(n: int) -> None:
     secure, rng = SecureSum(), np.random.default_rng(n)

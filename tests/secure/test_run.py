@@ -12,6 +12,7 @@ import torch
 import medley as md
 from medley.secure.ring import Ring
 from medley.wire.codecs import Cast, Plain, Quantise, TwoWay
+from support.pairs import quick
 
 
 def federation(clients: int = 6, participation: Any = None, **more: Any) -> md.Federation:
@@ -25,7 +26,7 @@ def federation(clients: int = 6, participation: Any = None, **more: Any) -> md.F
     )
 
 
-@pytest.mark.parametrize("method", [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(flows="client")])
+@pytest.mark.parametrize("method", quick(1, [md.FedAvg(), md.SCAFFOLD(), md.FedDyn(), md.FedNorton(flows="client")]))
 def test_methods_of_sums_reach_what_they_reach_without(method: Any) -> None:
     fed = federation(participation=0.7)
     plain = md.run(method, fed, 10, progress=False)
@@ -35,6 +36,7 @@ def test_methods_of_sums_reach_what_they_reach_without(method: Any) -> None:
         assert abs(run.summary["accuracy"] - plain.summary["accuracy"]) < 0.005
 
 
+@pytest.mark.slow
 def test_the_same_run_again_and_a_resumed_one_have_the_same_bits(tmp_path: Path) -> None:
     fed, secure = federation(participation=0.7), md.SecureSum()
     once, again = (md.run(md.SCAFFOLD(), fed, 6, secure=secure, progress=False) for _ in range(2))
@@ -119,6 +121,7 @@ def test_a_client_that_fails_is_left_out_where_the_policy_says_so() -> None:
         md.run(md.FedAvg(), federation(), 2, secure=secure, transport=crash, reply_policy=policy, progress=False)
 
 
+@pytest.mark.slow
 def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
     fed = federation(10, md.scenarios.Bernoulli(0.8), weights="uniform")
     method = md.Private(md.FedAvg(), noise=0.5, clip=0.5)
@@ -181,6 +184,7 @@ def test_a_recipe_has_a_table_of_its_own() -> None:
         recipe.loads(text + "[secure]\nbitz = 32\n").options()
 
 
+@pytest.mark.slow
 def test_noise_is_whole_with_the_shares_that_a_client_insists_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that lies about the graph could open a sum of 12 of 60 clients, a client's own threshold."""
     seen, right = [], Ring.share_of_noise

@@ -17,6 +17,7 @@ from medley.server.run_state import RunState
 from medley.storage import checkpoint, events, spill
 from medley.storage.result import Result
 from medley.transports.local import LocalConnection
+from support.pairs import quick
 from support.toys import Kill, Toy, federation, host
 
 HERE = Path(__file__).parent.parent
@@ -78,7 +79,7 @@ def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_not(whole: Result):
     assert not torch.equal(whole.x, md.run(Toy(), federation(), 6, seed=1).x)
 
 
-@pytest.mark.parametrize("exchange", [0, 1])
+@pytest.mark.parametrize("exchange", quick(1, [0, 1]))
 @pytest.mark.parametrize("round", [1, 4])
 def test_ctrl_c_in_a_client_undoes_the_round_and_resume_goes_on(
     whole: Result, tmp_path: Path, round: int, exchange: int
@@ -422,7 +423,7 @@ def test_late_replies_are_told_by_the_clients_that_a_round_asks(
     assert ("waits for every reply" in caplog.text) == warns == ("waits as" in r.settings)
 
 
-@pytest.mark.parametrize("every", [2, 3, 5, 7])
+@pytest.mark.parametrize("every", quick(2, [2, 3, 5, 7]))
 def test_a_finished_run_with_an_extra_last_row_goes_on_to_the_same_bits(every: int, tmp_path: Path):
     """A row of round 5 is there because it is the last; a run of 7 rounds has none."""
     whole = md.run(Toy(), federation(), 7, eval_every=every)
@@ -477,7 +478,7 @@ def test_ctrl_c_while_a_memory_is_stored_loses_none(
     same(md.run(Toy(), federation(), 6, resume=tmp_path), whole)
 
 
-@pytest.mark.parametrize("writes", [30, 47])
+@pytest.mark.parametrize("writes", quick(1, [30, 47]))
 def test_a_disk_that_is_full_for_a_moment_loses_no_memory(
     writes: int, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

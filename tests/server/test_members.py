@@ -12,6 +12,7 @@ import medley as md
 from medley.contract.needs import Need
 from medley.runtime.recent import FEW
 from medley.storage import events, run_view
+from support.pairs import quick
 
 from .test_readmit import state
 
@@ -52,7 +53,7 @@ def sums(method: Any, s: Any, memories: dict[int, Any], p: dict[int, float]) -> 
             return zero, zero
 
 
-@pytest.mark.parametrize("participation", [None, 0.6])
+@pytest.mark.parametrize("participation", quick(1, [None, 0.6]))
 @pytest.mark.parametrize("method", METHODS, ids=IDS)
 def test_sums_over_clients_hold_after_each_change(method: Any, participation: float | None, tmp_path: Path) -> None:
     """Σ p_i = 1 over the members, and S = Σ p_i J_i, c = Σ p_i c_i, u = Σ p_i u_i, h = Σ p_i h_i over them alone."""
@@ -72,7 +73,7 @@ def test_sums_over_clients_hold_after_each_change(method: Any, participation: fl
         assert torch.allclose(held, summed, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=IDS)
+@pytest.mark.parametrize("method", quick(2, METHODS), ids=IDS)
 def test_a_run_that_is_resumed_between_changes_has_the_same_bits(method: Any, tmp_path: Path) -> None:
     fed, _ = federation(participation=0.6)
     whole = fed.run(method, 12)
@@ -110,6 +111,7 @@ def test_fedavg_after_the_last_change_is_fedavg_among_the_members(tmp_path: Path
     assert torch.allclose(fed.run(md.FedAvg(), 15).x, alone.run(md.FedAvg(), 7, init=at).x, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
     toy = md.problems.logistic(clients=5, d=8, mu=1e-3)
     for method in (md.SHED(pairs=2), md.SHED.fast(pairs=2)):
@@ -119,7 +121,7 @@ def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
         assert float((r.x - best.x).norm() / best.x.norm()) < 1e-6
 
 
-@pytest.mark.parametrize("flows", ["server", "client"])
+@pytest.mark.parametrize("flows", quick(1, ["server", "client"]))
 def test_fednorton_begins_to_move_anew_when_members_change(flows: Any) -> None:
     """Five clients with labels that nobody had join a model that has converged: no method's loss runs away."""
     data = md.datasets.digits()

@@ -11,6 +11,7 @@ import torch
 import medley as md
 from medley.contract import pytree
 from medley.storage import checkpoint
+from support.pairs import quick
 
 
 def state(folder: Path, method: Any) -> tuple[Any, dict[int, Any]]:
@@ -46,6 +47,7 @@ def test_scaffolds_c_is_the_mean_of_the_c_i(participation: float | None, tmp_pat
     assert [(e.round, e.client) for e in asked] == [(9, i) for i in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flows", ["client", pytest.param("server", marks=pytest.mark.slow)])
 def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None:
     fed, q = federation(0.6)
@@ -90,7 +92,7 @@ def test_clients_without_a_memory_begin_anew_without_a_word(tmp_path: Path) -> N
         fed.run(md.FedAvg(), 7, readmit=[1])
 
 
-@pytest.mark.parametrize("method", [md.CFLAG(), md.CFLAG.joint()], ids=["paper", "joint"])
+@pytest.mark.parametrize("method", quick(1, [md.CFLAG(), md.CFLAG.joint()]), ids=["paper", "joint"])
 def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(method: Any, tmp_path: Path) -> None:
     """Its digest is that of the undisturbed run, in the midst of a task and at the change of tasks."""
     fed = md.Federation(

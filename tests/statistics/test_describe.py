@@ -15,6 +15,7 @@ pytest.importorskip("formulaic")
 from medley.statistics import Description, Rules, Study
 from medley.statistics.describe import Grid, ends, quantile
 from support.hospitals import patients, sites
+from support.pairs import crossed
 
 NUMBERS = ("age", "bmi", "stay", "visits", "pressure")
 
@@ -23,8 +24,7 @@ def described(by: str = "", cut: str = "turns", **how: Any) -> Description:
     return Study(sites(patients(), cut), **how).describe([*NUMBERS, "ward", "C(died)"], by=by)
 
 
-@pytest.mark.parametrize("cut", ["turns", "blocks", "age"])
-@pytest.mark.parametrize("rows", [1, 5, 20])
+@pytest.mark.parametrize(("cut", "rows"), crossed(["turns", "blocks", "age"], [1, 5, 20]))
 def test_numbers_are_those_of_pandas(cut: str, rows: int) -> None:
     frame, found = patients(), described("sex", cut, rules=Rules(rows=rows))
     for name in NUMBERS:
@@ -117,6 +117,7 @@ def test_quantiles_hold_for_any_merger() -> None:
     assert quantile(ends(np.full(9, 1e6), Grid(0, -4, 8), 1), Grid(0, -4, 8), 0.5, 9)[1] == np.inf  # an outer bin
 
 
+@pytest.mark.slow
 def test_secure_sums_of_a_description() -> None:
     plain, masked = described("sex"), described("sex", secure=md.SecureSum(bits=64, bound=2.0**40))
     for name in NUMBERS:

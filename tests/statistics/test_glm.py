@@ -18,6 +18,7 @@ pytest.importorskip("formulaic")
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.levels import sketched, union
 from support.hospitals import NAMES, patients, sites
+from support.pairs import crossed, quick
 
 REFERENCE = Path(__file__).parent / "reference.json"
 """What statsmodels and lifelines say of the made-up patients; `python tests/statistics/reference.py` writes it."""
@@ -47,8 +48,7 @@ def near(a: Any, b: Any, rel: float = 1e-8) -> None:
     assert np.asarray(a, dtype=float) == pytest.approx(np.asarray(b, dtype=float), rel=rel, abs=1e-12)
 
 
-@pytest.mark.parametrize("by", ["turns", "blocks", "age"])
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(("name", "by"), crossed(FITS, ["turns", "blocks", "age"]))
 def test_a_fit_is_statsmodels_to_8_digits(name: str, by: str, reference: Any) -> None:
     formula, family, how = FITS[name]
     rules = Rules() if by == "turns" else Rules(rows=1, events=1, parameters=1.0)
@@ -67,7 +67,7 @@ def test_a_fit_is_statsmodels_to_8_digits(name: str, by: str, reference: Any) ->
     assert fit.nobs == 900
 
 
-@pytest.mark.parametrize("cov", ["HC0", "HC1", "HC3", "cluster"])
+@pytest.mark.parametrize("cov", quick(2, ["HC0", "HC1", "HC3", "cluster"]))
 def test_robust_errors_are_those_of_the_textbook(cov: str, reference: Any) -> None:
     study = Study(sites(patients()))
     with warnings.catch_warnings():
@@ -85,6 +85,7 @@ def test_few_clusters_are_warned_of() -> None:
         Study(sites(patients())).glm("pressure ~ age", cov="cluster")
 
 
+@pytest.mark.slow
 def test_effects_of_sites() -> None:
     frame = patients()
     frame["place"] = np.array(NAMES)[np.arange(len(frame)) % 6]
@@ -173,7 +174,9 @@ def changes() -> Iterator[tuple[str, Any, str, str]]:
     yield "a column that is collinear within a site", constant, "pressure ~ age + C(sex)", "gaussian"
 
 
-@pytest.mark.parametrize(("change", "formula", "family"), [c[1:] for c in changes()], ids=[c[0] for c in changes()])
+@pytest.mark.parametrize(
+    ("change", "formula", "family"), quick(3, [c[1:] for c in changes()]), ids=[c[0] for c in changes()]
+)
 def test_an_awkward_site_does_not_matter(change: Any, formula: str, family: str) -> None:
     made = with_site(change)
     a, b = Study(made).glm(formula, family), pooled(made).glm(formula, family)
@@ -268,6 +271,7 @@ def test_categories_of_all_sites_are_found_in_a_sum() -> None:
         sketched(["x" * 41], "here")
 
 
+@pytest.mark.slow
 def test_one_process_and_several_have_the_same_bits() -> None:
     a = Study(sites(patients())).glm("died ~ age + C(sex)", "binomial")
     b = Study(sites(patients()), transport=md.transports.Processes(workers=2)).glm("died ~ age + C(sex)", "binomial")

@@ -16,6 +16,7 @@ pytest.importorskip("formulaic")
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.survival import merged, partial
 from support.hospitals import patients, sites
+from support.pairs import quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0)
 
@@ -29,7 +30,7 @@ def near(a: Any, b: Any, rel: float = 1e-8) -> None:
     assert np.asarray(a, dtype=float) == pytest.approx(np.asarray(b, dtype=float), rel=rel, abs=1e-12)
 
 
-@pytest.mark.parametrize("ties", ["efron", "breslow"])
+@pytest.mark.parametrize("ties", quick(1, ["efron", "breslow"]))
 def test_cox_is_statsmodels_stratified_by_site(ties: Any, reference: Any) -> None:
     fit = Study(sites(patients())).cox("months ~ age + C(sex)", "event", ties=ties)
     there = reference["cox"][ties]
@@ -94,6 +95,7 @@ def test_events_and_times_that_are_none_are_refused() -> None:
         Study(sites(patients())).kaplan_meier("months", "event", unit=0.0, until=20.0)
 
 
+@pytest.mark.slow
 def test_a_site_without_events_does_not_matter() -> None:
     made = sites(patients())
     made["Chur"] = made["Chur"].assign(event=0)
@@ -103,6 +105,7 @@ def test_a_site_without_events_does_not_matter() -> None:
     assert fit.nobs == rest.nobs + 150
 
 
+@pytest.mark.slow
 def test_secure_sums_of_survival() -> None:
     secure = md.SecureSum(bits=64, bound=2.0**40)
     a, b = (Study(sites(patients()), secure=s).cox("months ~ age + C(sex)", "event") for s in (None, secure))

@@ -187,6 +187,7 @@ def test_safetensors_hold_the_state_dict(ran: tuple[md.Federation, md.Result, Pa
     assert all(torch.equal(there[k], v) for k, v in r.model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_process_that_has_not_imported_the_class_runs_none_of_its_code(
     ran: tuple[md.Federation, md.Result, Path],
 ) -> None:

@@ -83,3 +83,8 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.SHED(search="armijo"),
     md.SHED.fast(),
 ]
+
+WHOLE = {md.FedAvg, md.SCAFFOLD, md.FedNorton, md.FedECADO, md.SHED, md.Ditto, md.FedBuff, md.EWC, md.TARGET}
+"""A method of each kind: without memories, with them, with flows, with pairs, personal, asynchronous, continual, with
+models of its own. They have every check, where others have those that differ from method to method.
+"""

@@ -17,6 +17,7 @@ from medley.runtime.cores import cores, one_thread
 from medley.transports import Auto, Local, Processes, auto
 from medley.transports.auto import AutoConnection, LongConnection, Unchosen, forks
 from medley.transports.local import LocalConnection
+from support.pairs import quick
 from support.scripted import Script, assert_same, federation, train
 
 
@@ -33,7 +34,7 @@ def run(transport: Any, method: Any = None, fed: md.Federation | None = None) ->
 
 
 @pytest.mark.parametrize(("spent", "place"), [(0.0, "2 processes from round 1 on"), (1e9, "this process: ")])
-@pytest.mark.parametrize("method", [md.SCAFFOLD(), md.FedNorton()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, [md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
 def test_bits_are_the_same_here_and_there(
     spent: float, place: str, method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,12 +68,14 @@ def test_workers_take_over_in_the_middle_of_an_exchange(monkeypatch: pytest.Monk
     assert served == [1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_small_run_stays_here() -> None:
     there = run(Auto(2), md.FedAvg(), digits(10))
     assert there.environment["place"].startswith("this process: 0 s of work here")
     assert there.digest == run(Local(), md.FedAvg(), digits(10)).digest
 
 
+@pytest.mark.slow
 def test_an_error_of_a_client_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "SPENT", 0.0)
     monkeypatch.setattr(auto, "LEAST", 0.0)
@@ -86,6 +89,7 @@ def test_an_error_of_a_client_is_that_of_one_process(monkeypatch: pytest.MonkeyP
     assert "client" in told[0]
 
 
+@pytest.mark.slow
 def test_one_thread_asked_for_is_one_process_and_more_are_as_many() -> None:
     host = _host()
     assert torch.get_num_threads() == 1

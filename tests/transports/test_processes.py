@@ -29,10 +29,11 @@ from medley.transports import Local, Processes
 from medley.transports.arena import ALIGNMENT, Arena
 from medley.transports.failures import describe, revive
 from medley.wire.exchange import Exchange
+from support.pairs import quick
 from support.scripted import Assassin, Script, assert_same, federation, train
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+@pytest.mark.parametrize("workers", quick(1, [2, 1, 3, 9]))
 def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
     a = train(Script(), Local())
     assert_same(a, train(Script(), Processes(workers)))
@@ -47,6 +48,7 @@ def test_a_number_of_workers_that_no_machine_bears_is_refused(workers: int) -> N
     assert caught.value.key == "workers"
 
 
+@pytest.mark.slow
 def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
@@ -60,6 +62,7 @@ def test_buffers_and_dropout_have_the_same_bits() -> None:
     assert float(a.model.get_buffer("1.running_mean").abs().max()) > 0
 
 
+@pytest.mark.slow
 def test_slow_clients_do_not_matter() -> None:
     def slow(client: int, round: int) -> None:
         time.sleep(0.05 * (client == (0, 3)[round % 2]))
@@ -83,6 +86,7 @@ def divide(client: int, round: int) -> None:
         1 / 0  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_first_block_that_fails_is_reported_as_in_one_process() -> None:
     found = []
     for transport in (Local(), Processes(2), Processes(4)):
@@ -167,18 +171,20 @@ def test_settings_that_make_no_sense() -> None:
 # Death
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", quick(1, [1, 2]))
 def test_a_dead_worker_is_replaced_and_nothing_is_lost(tmp_path: Path, workers: int) -> None:
     assert_same(train(Script(), Local()), train(Script(Assassin(str(tmp_path), 2)), Processes(workers)))
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_block_that_kills_every_worker_names_its_clients(tmp_path: Path) -> None:
     with pytest.raises(md.MedleyError, match=r"3 workers died .* clients \[3\] in round 2 \(train\).* -9"):
         train(Script(Assassin(str(tmp_path), 100)), Processes(2))
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_workers_killed_while_idle() -> None:
     killed = []
 
@@ -192,6 +198,7 @@ def test_workers_killed_while_idle() -> None:
     assert len(set(killed)) == 5  # after rounds 1, 2 and 3
 
 
+@pytest.mark.slow
 def test_an_exchange_given_up_leaves_nothing_behind() -> None:
     fed = federation()
     sim = fed.draw(0)
@@ -230,7 +237,7 @@ def children() -> set[str]:
 def test_no_process_file_or_memory_is_left(tmp_path: Path) -> None:
     train(Script(), Processes(1))  # whatever is opened once
     before = children(), len(list(Path("/proc/self/fd").iterdir())), sorted(os.listdir("/dev/shm"))
-    for k in range(3):
+    for k in range(2):
         train(Script(Assassin(str(tmp_path), k + 1)), Processes(2))
         with pytest.raises(md.BadData):
             train(Script(refuse), Processes(2))
@@ -280,6 +287,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_ctrl_c_reaches_everybody_and_only_the_parent_answers() -> None:
     with program() as (p, workers):

@@ -12,6 +12,7 @@ import medley as md
 from medley.contract.errors import RecipeError
 from medley.testing import PretendedGPU
 from medley.transports import Ray, ray
+from support.pairs import quick
 from support.scripted import Script, train
 
 
@@ -43,7 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(open=lambda host: ray.RayConnection(actors, host, ends=False))
 
 
-@pytest.mark.parametrize("method", [Script(), md.FedNorton(), md.SCAFFOLD()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, [Script(), md.FedNorton(), md.SCAFFOLD()]), ids=lambda m: m.name)
 def test_what_comes_as_bytes_is_put_on_the_device_of_the_run(method: Any, here: Any) -> None:
     plain = train(method, md.transports.Local())
     assert torch.equal(train(method, here).x, plain.x)

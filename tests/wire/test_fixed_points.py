@@ -31,6 +31,7 @@ def distance(method: md.Algorithm, rounds: int, codec: Codec | None) -> float:
     return float(np.abs(r.x.numpy() - BEST).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "rounds"), METHODS, ids=str)
 def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorithm, rounds: int) -> None:
     plain = distance(method, rounds, None)

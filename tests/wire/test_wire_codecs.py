@@ -16,6 +16,7 @@ from medley.testing.faults import Rewired, losing, one_by_one, twice
 from medley.transports import Local, Processes
 from medley.wire.codec import Codec
 from medley.wire.codecs import Cast, Delta, Plain, Quantise, TopK, TwoWay
+from support.pairs import quick
 
 f64 = torch.float64
 
@@ -139,7 +140,7 @@ def fed(**options):
 CODECS = [Quantise(feedback=True), Quantise(8, "stochastic"), TopK(0.25), Delta(), Delta(Quantise(4)), TwoWay()]
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("codec", quick(1, CODECS), ids=str)
 def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
     def go(rounds=3, **options):
         return md.run(md.SCAFFOLD(), fed(), rounds, codec=codec, progress=False, **options)
@@ -154,7 +155,7 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
     assert go(resume=tmp_path).x.equal(plain.x)
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("codec", quick(2, CODECS), ids=str)
 def test_a_lost_reply_is_one_never_asked_for(codec):
     lost = {(1, 0, 1), (2, 0, 2), (3, 0, 1)}
     both = [Rewired(Local(), losing(lost, served=served)) for served in (True, False)]
@@ -179,6 +180,7 @@ def test_eight_bits_up_and_sixteen_down(down: Codec, width: int):
     assert {e.down for e in r.ledger} == {20 * width}
 
 
+@pytest.mark.slow
 def test_a_codec_of_two_ways_is_its_parts():
     def go(codec):
         return md.run(md.SCAFFOLD(), fed(), 4, codec=codec, progress=False).x
@@ -205,6 +207,7 @@ class Running:
         return {k: v for k, v in decoded.items() if isinstance(v, Tensor)}
 
 
+@pytest.mark.slow
 def test_a_codec_of_ones_own_may_go_both_ways_and_remember(tmp_path):
     def go(rounds=4, **options):
         return md.run(md.SCAFFOLD(), fed(), rounds, codec=Running(), progress=False, **options)
