@@ -28,6 +28,7 @@ print(*sorted({*sys.modules} - torchs))
 """
 
 
+@pytest.mark.slow
 def test_heavy_libraries_wait_until_they_are_needed():
     out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     imported, ran = ({name for name in line.split()} for line in out.splitlines())
@@ -81,6 +82,7 @@ from medley.cli import app
     assert done.stderr == said if said else done.stderr.endswith("KeyboardInterrupt\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", quick(1, ["md.__all__", "dir(md)"]))
 def test_public_names_are_there_before_the_first_is_used(end: str) -> None:
     out = in_a_child(f"import medley as md\nprint(*{end})").split()

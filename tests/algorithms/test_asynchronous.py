@@ -44,12 +44,15 @@ def test_fedbuff_where_all_answer_is_fedavg():
 
 @pytest.mark.parametrize(
     ("method", "said"),
-    [
-        (md.FedBuff(), "it is FedAvg. Give"),
-        (md.FedAsync(), "it is FedAvg with a proximal term"),
-        (md.CA2FL(), "it is FedAvg if everybody takes part. Give"),
-        (md.ACED(), "it is FedAvg if everybody takes part. Give"),
-    ],
+    quick(
+        2,
+        [
+            (md.FedBuff(), "it is FedAvg. Give"),
+            (md.FedAsync(), "it is FedAvg with a proximal term"),
+            (md.CA2FL(), "it is FedAvg if everybody takes part. Give"),
+            (md.ACED(), "it is FedAvg if everybody takes part. Give"),
+        ],
+    ),
     ids=lambda v: getattr(v, "name", ""),
 )
 def test_a_run_that_waits_for_all_begins_with_one_warning(

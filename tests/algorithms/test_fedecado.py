@@ -206,6 +206,7 @@ def test_every_correction_in_numbers():
     assert printed(TOY, ALL[:3], LR, STEPS, curvatures(TOY), FIXES - {"loop"}, delta=1e-3)[1] == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("L", quick(1, [0.1, 1.0]))
 def test_the_printed_form_with_the_right_signs_rests_at_the_plain_means_optimum(L):
     xs, _ = printed(TOY, ALL * 5, LR, STEPS, curvatures(TOY), {"signs", "right side", "tau"}, L)
@@ -465,6 +466,7 @@ def test_names_of_clients_and_the_origin_do_not_matter():
         assert float((e(ids).x - c - x).norm()) <= 1e-11
 
 
+@pytest.mark.slow
 def test_a_network_learns():
     losses = [row["loss"] for row in run(md.FedECADO(), digits(lr=0.3), 30, eval_every=30).history]
     assert losses[-1] < 0.2 * losses[0]

@@ -204,6 +204,7 @@ APART = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "lr", "momentum"), quick(1, APART))
 @pytest.mark.parametrize("where", ONE_QUICK)
 def test_alike_clients_whose_times_are_far_apart_do_not_run_away(where, epochs, lr, momentum):
@@ -536,6 +537,7 @@ def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participati
 # Descents that overshoot
 
 
+@pytest.mark.slow
 @given(h=st.floats(0.01, 60), steps=st.integers(2, 12), net=st.floats(-5, 5))
 @example(h=24.999, steps=2, net=0.0)
 @example(h=25.001, steps=2, net=0.0)

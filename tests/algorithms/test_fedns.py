@@ -79,6 +79,7 @@ def test_a_lost_sketch_is_left_out_of_both_sums():
     torch.testing.assert_close(rig().x, x - torch.linalg.solve(H, g), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_many_outputs_and_bad_settings():
     fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(20))
     run = md.run(md.FedNS(k=100), fed, 3, progress=False)

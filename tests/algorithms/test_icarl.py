@@ -41,6 +41,7 @@ def test_cf15_exemplars_are_herded_and_cut_to_a_prefix() -> None:
     assert later.recall(later.memory.exemplars[3]).y.tolist() == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", quick(1, [True, False]))
 def test_the_model_after_a_task_is_the_nearest_class_mean(net: bool, tmp_path: Any) -> None:
     """Normalised features of all clients' exemplars, averaged by class and compared as vectors, against its logits."""
@@ -67,6 +68,7 @@ def test_the_model_after_a_task_is_the_nearest_class_mean(net: bool, tmp_path: A
     assert abs(sum(matrix) / 2 - float((nearest == truth).double().mean())) < 1e-12
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_trained_layer() -> None:
     """Whichever way it predicts, the next rounds are the same."""
     means, head = (go(md.ICaRL(capacity=12, predict=p), stream(net=True), 3) for p in ("means", "head"))

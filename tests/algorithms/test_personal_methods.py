@@ -140,6 +140,7 @@ def test_pfedme_finds_the_proximal_point_of_a_quadratic():
     assert torch.allclose(r1.x, r0.x + moved, atol=1e-10, rtol=0)
 
 
+@pytest.mark.slow
 def test_everyone_of_pfedme_trains_and_only_those_asked_are_in_the_mean():
     fed = network(participation=Fixed([[0, 2]]), batch=5)
     some, every = (run(md.pFedMe(mu=2.0, everyone=everyone), fed, 3) for everyone in (False, True))

@@ -386,6 +386,7 @@ def test_references_that_are_not_written_that_way_give_no_entry():
     assert "author = {Schwarz and Luo}" in entry
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "medley", "cite", "fedavgg"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -235,6 +235,7 @@ def test_a_method_that_is_another_one_for_stacks_is_found() -> None:
     assert failing(Mixing(mixing=False), {"stacks"}) == {}
 
 
+@pytest.mark.slow
 def test_conformance_tells_all_that_failed() -> None:
     with pytest.raises(ExceptionGroup, match="Descent breaks the contract") as e:
         conformance(Descent("sends more"))

@@ -15,7 +15,7 @@ from medley.testing.toys import PER_TASK
 from medley.wire.codecs import Cast
 from support.methods import METHODS, WHOLE
 
-EVERY = {"card", "resume", "lost reply"}
+EVERY = {"card", "resume"}
 """What `make test` checks of every method: its messages, its state and memories, and its random draws.
 
 The other checks it has for the methods in `WHOLE`.

@@ -150,6 +150,7 @@ def test_later_test_rows_are_taken_by_name_and_must_have_the_scale_of_training()
         rows.standardise(like=plain)
 
 
+@pytest.mark.slow
 def test_every_door_takes_frames_by_the_names_of_columns() -> None:
     """Test rows in another order of columns: what the run says of them is what predict gives."""
     table, later = wards(), wards()

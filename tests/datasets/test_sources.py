@@ -116,6 +116,7 @@ def shaken(X: Tensor, generator: torch.Generator) -> Tensor:
     return images.flatten(1)
 
 
+@pytest.mark.slow
 def test_a_transform_changes_training_batches_only_with_the_same_bits_everywhere() -> None:
     test = (DIGITS.X_test, DIGITS.y_test)
     make = lambda f: md.Federation(md.problems.Network(NET, transform=f), clients=ARRAYS, test=test)  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ def both(method: Algorithm[Any, Any], fed: md.Federation, **more: Any) -> tuple[
     return md.run(method, fed, engine="seq", **options), md.run(method, fed, engine="fused", **options)
 
 
-@pytest.mark.parametrize(("name", "pace"), crossed(PROBLEMS, PACES))
+@pytest.mark.parametrize(("name", "pace"), quick(6, crossed(PROBLEMS, PACES)))
 def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
     fed = federation(name, **PACES[pace])
     # A pull and a shift, which round 2 has, and T of steps that fade under a pull.
@@ -184,7 +184,7 @@ def test_a_linear_model_in_float32_is_not_trained_in_the_span(spans: list[list[i
     assert [bool(group) for group in spans] == [True, False]
 
 
-@pytest.mark.parametrize("method", quick(3, TERMS))
+@pytest.mark.parametrize("method", quick(1, TERMS))
 def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any, Any], spans: list[list[int]]):
     for options in ({}, {"reply_policy": md.ReplyPolicy(retries=1)}):  # which has clients served one by one
         fed = federation("network", WIDE, epochs=8, weight_decay=0.05)
@@ -274,7 +274,7 @@ def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
     assert torch.allclose(*x, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("transport", [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)])
+@pytest.mark.parametrize("transport", quick(1, [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)]))
 def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
     fed = federation("deep", optimizer="adam")
     result = md.run(
@@ -326,7 +326,8 @@ def of_plain_rows() -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("rows", "labels"), sorted({pair for k in LAYOUTS for pair in ((k, PLAIN), (PLAIN, k), (k, k))} - {(PLAIN, PLAIN)})
+    ("rows", "labels"),
+    quick(4, sorted({pair for k in LAYOUTS for pair in ((k, PLAIN), (PLAIN, k), (k, k))} - {(PLAIN, PLAIN)})),
 )
 def test_rows_and_labels_may_lie_in_memory_as_they_like(rows: str, labels: str, of_plain_rows: Tensor) -> None:
     for engine in ("seq", "fused", "stacked"):

@@ -122,7 +122,7 @@ def agree(method: Algorithm[Any, Any], fed: md.Federation, rounds: int = 2) -> N
     assert (a.settings["engine"], b.settings["engine"]) == ("seq", "seq and stacked" if again else "stacked")
 
 
-@pytest.mark.parametrize(("name", "pace"), crossed(PROBLEMS, PACES))
+@pytest.mark.parametrize(("name", "pace"), quick(7, crossed(PROBLEMS, PACES)))
 def test_the_engine_has_the_references_numbers_bytes_and_work(name: str, pace: str):
     if (name, pace) == ("attention", "adam"):
         pytest.skip("attention does not depend on the bias of its keys, and Adam divides rounding by rounding there")
@@ -150,6 +150,7 @@ def test_every_term_of_the_update(method: Algorithm[Any, Any]):
     agree(method, federation("normal"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", quick(1, [md.transports.Processes(2), md.transports.Processes(1)]), ids=repr)
 def test_workers_have_the_same_bits(transport: Any):
     fed = federation("residual", momentum=0.5)

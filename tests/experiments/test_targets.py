@@ -17,6 +17,7 @@ def federation(**more: object) -> md.Federation:
     return md.Federation(md.problems.Softmax(mu=1e-3), data=data, partition=parts, pace=pace, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path: Path) -> None:
     quick, slow = md.Tuned(md.FedAvg(), lr=4.0), md.FedAvg()
     devices = md.scenarios.Devices(speed=1e4, up=1e5, down=1e5)

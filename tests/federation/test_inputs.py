@@ -56,6 +56,7 @@ def federation(make: Any = named, module: nn.Module | None = None, **options: An
     )
 
 
+@pytest.mark.slow
 def test_several_inputs_train_as_the_same_numbers_in_one_tensor() -> None:
     one = md.run(md.FedAvg(), federation(lambda p: np.hstack([WORDS[p], AGES[p]]), Joined()), 4, engine="seq")
     for make in (named, lambda p: (WORDS[p], AGES[p]), lambda p: {"ages": AGES[p], "words": torch.tensor(WORDS[p])}):

@@ -82,6 +82,7 @@ def test_a_client_predicts_with_its_own_model_and_the_servers_untrained_one_is_r
     assert len(everybody.predict(X)) == len(run(md.FedAvg(), fed).predict(X, client="Bern")) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(1, [md.Ditto(), md.FedRep(1), md.FedAvgFT()]), ids=lambda m: m.name)
 def test_a_measurement_changes_and_counts_nothing(method: Algorithm[Any, Any]):
     often, once = run(method, federation(), clients_every=1), run(method, federation())
@@ -130,6 +131,7 @@ def test_a_stopped_run_goes_on_with_the_own_parts(tmp_path: Path):
     assert [row for row in again.clients if row["round"] != 3] == whole.clients
 
 
+@pytest.mark.slow
 def test_a_late_client_keeps_its_pending_memory():
     memories = Memories()
     memories.put(0, (1, 0), "first")

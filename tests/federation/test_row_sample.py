@@ -31,6 +31,7 @@ def sites(weighted: bool = False, sizes: tuple[int, ...] = (1, 7, 40, 300)) -> l
 X0 = torch.linspace(-1, 1, 9, dtype=F64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "weighted"),
     [

@@ -326,7 +326,7 @@ def fuzz() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("what", quick(6, ["hello", "evaluation", "error", "reply", "request", "sealed", "step"]))
+@pytest.mark.parametrize("what", quick(3, ["hello", "evaluation", "error", "reply", "request", "sealed", "step"]))
 def test_a_thousand_mutations_are_refused_or_read(what: str, fuzz: ModuleType, caplog: Any) -> None:
     """The short form of `make soak`: a refusal names the client, and values that pass are within bounds."""
     caplog.set_level(logging.ERROR, "medley")

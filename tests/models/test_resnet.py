@@ -17,14 +17,17 @@ from support.pairs import quick
 
 @pytest.mark.parametrize(
     ("options", "row", "parameters", "features"),
-    [
-        # ResNet-18 and ResNet-34 for CIFAR as published: 11.17 and 21.28 million.
-        ({"blocks": (2, 2, 2, 2), "width": 64}, (3, 32, 32), 11_173_962, 512),
-        ({"blocks": (2, 2, 2, 2), "width": 64, "classes": 100}, (3, 32, 32), 11_220_132, 512),
-        ({"blocks": (3, 4, 6, 3), "width": 64}, (3, 32, 32), 21_282_122, 512),
-        ({}, (3, 32, 32), 78_042, 64),
-        ({"shape": (1, 28, 28), "width": 8}, (1, 28, 28), 19_810, 32),
-    ],
+    quick(
+        3,
+        [
+            # ResNet-18 and ResNet-34 for CIFAR as published: 11.17 and 21.28 million.
+            ({"blocks": (2, 2, 2, 2), "width": 64}, (3, 32, 32), 11_173_962, 512),
+            ({"blocks": (2, 2, 2, 2), "width": 64, "classes": 100}, (3, 32, 32), 11_220_132, 512),
+            ({"blocks": (3, 4, 6, 3), "width": 64}, (3, 32, 32), 21_282_122, 512),
+            ({}, (3, 32, 32), 78_042, 64),
+            ({"shape": (1, 28, 28), "width": 8}, (1, 28, 28), 19_810, 32),
+        ],
+    ),
 )
 @pytest.mark.parametrize("norm", quick(1, ["group", "batch"]))
 def test_sizes_and_shapes(options: Any, row: tuple[int, ...], parameters: int, features: int, norm: Any) -> None:

@@ -117,6 +117,7 @@ def test_a_federation_learns_from_tokens(model: nn.Module, lr: float) -> None:
     assert run.history[-1]["accuracy"] > 0.95
 
 
+@pytest.mark.slow
 def test_lstms_repeat_their_bits_in_worker_processes() -> None:
     X, y = sentences(40)
     fed = md.Federation(

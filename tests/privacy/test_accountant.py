@@ -138,6 +138,7 @@ def test_sums_of_one_round() -> None:
     assert two == pytest.approx(math.sqrt(2) * noise_for(EVERYONE, 2.0, 1e-5, 5), rel=2e-4)
 
 
+@pytest.mark.slow
 def test_within_is_never_more_than_the_account() -> None:
     """The quick bound says yes only where the account does: over lengths, partial rounds and other noise."""
     law, z = poisson(0.05), 1.2

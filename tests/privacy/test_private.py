@@ -504,6 +504,7 @@ class Spread(Says):
         s.x = clients.population * clients.ask(self.say, Model(torch.zeros_like(s.x))).mean().delta
 
 
+@pytest.mark.slow
 def test_workers_count_within_the_bound() -> None:
     """Adaptive bounds have the same bits with two worker processes."""
     method = md.Private(Says(), noise=1.0, clip=Quantile(start=1.0, count_noise=0.2))

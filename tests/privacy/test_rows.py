@@ -205,6 +205,7 @@ def test_batches_are_poisson() -> None:
     assert float(found.var()) == pytest.approx(7.5, rel=0.15)
 
 
+@pytest.mark.slow
 def test_work_tells_no_batch() -> None:
     """A round takes the time of the expected rows, those of a plain run, and not of those that were drawn."""
     how = {"pace": md.scenarios.Pace(lr=0.1, steps=3, batch=4), "devices": md.scenarios.Devices(speed=2.0)}

@@ -86,6 +86,7 @@ def run(method: Any, fed: md.Federation | None = None, rounds: int = 1, **how: A
     return md.run(method, fed or federation(), rounds, **{"secure": md.SecureSum(), "progress": False, **how})
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_run_is_that_of_its_clients() -> None:
     """10 of 10 clients, each with 1/6 of the variance: √(10/6) times the noise that is asked for."""
     noisy, without = run(private()), run(md.Private(md.FedAvg(), noise=0.0, clip=0.5))

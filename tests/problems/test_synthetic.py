@@ -54,6 +54,7 @@ def test_sizes_seeds_and_spread():
     assert far.f_star == pytest.approx(1e4 * near.f_star, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", quick(1, [quadratics(3, 3, seed=0), logistic(3, 3, mu=0.5, seed=0)]))
 def test_gradient_descent_in_a_federation_goes_to_the_optimum(s: Synthetic):
     fed = md.Federation(

@@ -261,6 +261,7 @@ def test_integer_targets_of_any_shape_reach_a_loss_of_ones_own() -> None:
     assert "accuracy" not in r.summary
 
 
+@pytest.mark.slow
 def test_losses_of_ones_own_keep_the_accuracy_of_class_labels() -> None:
     y = (rows()[:, 0] > 0).long()
     smooth = functools.partial(F.cross_entropy, label_smoothing=0.1)

@@ -319,7 +319,7 @@ values = st.recursive(scalars, lambda v: st.lists(v, max_size=3) | st.dictionari
 tables = st.dictionaries(words, values, max_size=4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.fixed_dictionaries({"name": words}, optional={"run": tables, "pace": tables, "methods": st.lists(tables)}))
 def test_any_tables_survive_the_round_trip(tables):
     assert recipe.loads(recipe.Recipe(tables).dumps()).tables == tables

@@ -113,7 +113,7 @@ def test_centred_clipping_goes_on_from_the_last_vector() -> None:
     assert float(fold(x, Told(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
 
 
-@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+@pytest.mark.parametrize("fold", quick(5, folds(0.2)), ids=lambda f: f.name)
 @given(a=st.integers(8, 14), d=st.integers(1, 6), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
 def test_the_order_of_rows_plays_no_part(fold: R.Fold, a: int, d: int, seed: int) -> None:

@@ -232,6 +232,7 @@ def test_lost_liars_lie_about_nothing() -> None:
     assert run(md.Robust(md.FedAvg(), fold=R.Median()), fed, 5, transport=Lossy(loss=0.5)).status.ok
 
 
+@pytest.mark.slow
 def test_folds_hold_where_the_mean_breaks() -> None:
     fed = federation(Attack("ipm", 0.3, strength=10.0))
     broken = run(md.FedAvg(), fed, 20, throw=False).history[-1]["accuracy"]

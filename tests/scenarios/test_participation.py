@@ -42,6 +42,7 @@ def test_uniform_cohorts_are_uniform():
     assert stats.chisquare(seen).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_weighted_cohorts_follow_successive_draws():
     p = SIZES / SIZES.sum()
     firsts = [int(Fraction(0.2, weighted=True).draw(r, SIZES, 0)[0]) for r in range(1, 4001)]

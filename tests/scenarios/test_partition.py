@@ -107,6 +107,7 @@ def test_dirichlet_runs_from_one_label_a_client_to_iid(balanced):
     assert d[-1] < 0.06
 
 
+@pytest.mark.slow
 def test_dirichlet_shares_have_the_mean_and_variance_of_the_law():
     k, alpha, m = 8, 0.7, 4000
     y = np.zeros(m, dtype=int)

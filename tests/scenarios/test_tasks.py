@@ -162,6 +162,7 @@ def test_no_rounds_leave_the_first_row():
     assert [row["round"] for row in r.history] == [0]
 
 
+@pytest.mark.slow
 def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
     fed = federation(S.Split(3, "class"), replay=md.replay.Ring(12, sample=4))
     whole = run(md.CFLAG.joint(), fed)
@@ -382,6 +383,7 @@ def test_a_recipe_says_the_same_as_the_constructors():
         r.with_settings(["stream.task=3"]).federation()
 
 
+@pytest.mark.slow
 def test_methods_are_compared_and_tuned_over_streams():
     fed = federation(S.Split(2, "class"), replay=md.replay.Ring(20), validation=0.2)
     board = md.compare([md.FineTune(), md.CFLAG.joint()], fed, 2, 2, jobs=1, progress=False)

@@ -55,6 +55,7 @@ def test_patience_ends_the_run_and_says_why() -> None:
     assert torch.equal(r.x, whole.x)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_goes_on_has_the_same_best(tmp_path: Path) -> None:
     whole, k = ran(), ran().summary["best_round"]
     for stop in (k - 1, k, k + 2):

@@ -92,6 +92,7 @@ def test_clients_without_a_memory_begin_anew_without_a_word(tmp_path: Path) -> N
         fed.run(md.FedAvg(), 7, readmit=[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(1, [md.CFLAG(), md.CFLAG.joint()]), ids=["paper", "joint"])
 def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(method: Any, tmp_path: Path) -> None:
     """Its digest is that of the undisturbed run, in the midst of a task and at the change of tasks."""

@@ -18,6 +18,7 @@ from medley.statistics.analysis import packed, tensor
 from medley.statistics.describe import Asked
 from medley.statistics.scoring import Point
 from medley.statistics.study import Sites
+from support.pairs import quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0)
 
@@ -105,7 +106,7 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", quick(6, ATTACKS))
 def test_an_attack_works_without_rules_and_not_with_them(name: str) -> None:
     ATTACKS[name](study(OPEN))
     with pytest.raises(Withheld, match="withh"):

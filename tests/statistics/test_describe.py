@@ -48,6 +48,7 @@ def test_the_error_of_quantiles_without_rules_is_a_bin() -> None:
     assert described().cells["pressure"][""].mean == cell.mean
 
 
+@pytest.mark.slow
 def test_categories_and_tests() -> None:
     frame, found = patients(), described("sex")
     there = frame.groupby("sex")["ward"].value_counts()

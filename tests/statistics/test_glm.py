@@ -48,7 +48,7 @@ def near(a: Any, b: Any, rel: float = 1e-8) -> None:
     assert np.asarray(a, dtype=float) == pytest.approx(np.asarray(b, dtype=float), rel=rel, abs=1e-12)
 
 
-@pytest.mark.parametrize(("name", "by"), crossed(FITS, ["turns", "blocks", "age"]))
+@pytest.mark.parametrize(("name", "by"), quick(7, crossed(FITS, ["turns", "blocks", "age"])))
 def test_a_fit_is_statsmodels_to_8_digits(name: str, by: str, reference: Any) -> None:
     formula, family, how = FITS[name]
     rules = Rules() if by == "turns" else Rules(rows=1, events=1, parameters=1.0)
@@ -67,7 +67,7 @@ def test_a_fit_is_statsmodels_to_8_digits(name: str, by: str, reference: Any) ->
     assert fit.nobs == 900
 
 
-@pytest.mark.parametrize("cov", quick(2, ["HC0", "HC1", "HC3", "cluster"]))
+@pytest.mark.parametrize("cov", quick(1, ["HC0", "HC1", "HC3", "cluster"]))
 def test_robust_errors_are_those_of_the_textbook(cov: str, reference: Any) -> None:
     study = Study(sites(patients()))
     with warnings.catch_warnings():
@@ -279,6 +279,7 @@ def test_one_process_and_several_have_the_same_bits() -> None:
     assert [*a.bse] == [*b.bse]
 
 
+@pytest.mark.slow
 def test_secure_sums_are_the_same_within_their_resolution() -> None:
     plain = Study(sites(patients())).glm("died ~ age + C(sex) + C(ward)", "binomial")
     study = Study(sites(patients()), secure=md.SecureSum(bits=64, bound=2.0**40))

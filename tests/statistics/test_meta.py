@@ -16,6 +16,7 @@ from medley.report import forest
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.meta import pool
 from support.hospitals import NAMES, patients, sites
+from support.pairs import quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0)
 
@@ -77,13 +78,16 @@ def test_fixed_effects_and_heterogeneity_are_statsmodels() -> None:
 
 @pytest.mark.parametrize(
     ("formula", "how"),
-    [
-        ("died ~ age + C(sex) + C(ward)", {"family": "binomial"}),
-        ("pressure ~ age + C(sex)", {"cov": "HC3"}),
-        ("visits ~ age", {"family": "poisson", "exposure": "years"}),
-        ("falls ~ age", {"family": "negative_binomial"}),
-        ("months ~ age + C(sex)", {"event": "event"}),
-    ],
+    quick(
+        1,
+        [
+            ("died ~ age + C(sex) + C(ward)", {"family": "binomial"}),
+            ("pressure ~ age + C(sex)", {"cov": "HC3"}),
+            ("visits ~ age", {"family": "poisson", "exposure": "years"}),
+            ("falls ~ age", {"family": "negative_binomial"}),
+            ("months ~ age + C(sex)", {"event": "event"}),
+        ],
+    ),
 )
 def test_own_fits_are_those_of_each_site_alone(formula: str, how: Any) -> None:
     rows = sites(patients())
@@ -115,6 +119,7 @@ def test_a_gaussian_meta_analysis_of_one_variance_is_the_pooled_fit() -> None:
     assert found.heterogeneity.loc["Intercept", "I2"] == 0
 
 
+@pytest.mark.slow
 def test_a_table_and_a_forest_plot_have_the_pooled_fit_beside() -> None:
     study = Study(sites(patients()))
     found = study.meta("died ~ age + C(sex)", "binomial")

@@ -23,6 +23,7 @@ from medley.contract.errors import RecipeError, WireError
 from medley.experiments.compare import compare
 from medley.storage.identity import fingerprint, identity
 from support import changes
+from support.pairs import quick
 
 NAMES = sorted(changes.pairs(Path()))
 
@@ -35,7 +36,7 @@ def ran(call: changes.Call, rounds: int, **options: Any) -> Any:
     return md.run(call.method, call.federation(), rounds, progress=False, **call.options, **options)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(6, NAMES))
 def test_a_changed_comparison_is_refused_and_the_same_one_accepted(tmp_path: Path, name: str):
     same, changed = changes.pairs(tmp_path)[name]
     first = compared(same(), tmp_path / "a").results[0]
@@ -47,7 +48,7 @@ def test_a_changed_comparison_is_refused_and_the_same_one_accepted(tmp_path: Pat
     assert after == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(6, NAMES))
 def test_a_changed_run_is_not_resumed_and_the_same_one_is(tmp_path: Path, name: str):
     same, changed = changes.pairs(tmp_path)[name]
     folder = tmp_path / "a"

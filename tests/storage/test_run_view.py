@@ -165,6 +165,7 @@ def test_events_neither_disturb_a_run_nor_are_disturbed(tmp_path: Path) -> None:
         run_view.view(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_of_events_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SIZE", 4000)
     federation().run(md.FedAvg(), 100, checkpoint=tmp_path, eval_every=50)

@@ -98,6 +98,7 @@ def test_weights_that_no_layer_draws_are_not_lost_without_a_word(caplog: pytest.
     assert board.status.ok
 
 
+@pytest.mark.slow
 def test_another_method_goes_on_from_every_form_of_the_weights(
     ran: tuple[md.Federation, md.Result, Path], tmp_path: Path
 ) -> None:

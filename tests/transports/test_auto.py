@@ -33,7 +33,7 @@ def run(transport: Any, method: Any = None, fed: md.Federation | None = None) ->
     return md.run(method or md.SCAFFOLD(), fed or digits(), 3, transport=transport, progress=False)
 
 
-@pytest.mark.parametrize(("spent", "place"), [(0.0, "2 processes from round 1 on"), (1e9, "this process: ")])
+@pytest.mark.parametrize(("spent", "place"), quick(1, [(0.0, "2 processes from round 1 on"), (1e9, "this process: ")]))
 @pytest.mark.parametrize("method", quick(1, [md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
 def test_bits_are_the_same_here_and_there(
     spent: float, place: str, method: Any, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def whole() -> Result:
     return md.run(Toy(), federation(11), 6)
 
 
+@pytest.mark.slow
 def test_without_faults_it_is_the_inner_transport_to_the_bit(whole: Result):
     r = md.run(Toy(), federation(11), 6, transport=Lossy())
     same(r, whole)

@@ -78,6 +78,7 @@ def test_quantise_is_off_by_a_share_of_a_level_in_every_row(bits, rounding, shar
     assert decoded.keys() == PACKED.keys()
 
 
+@pytest.mark.slow
 def test_zeros_are_zeros_and_stochastic_rounding_is_right_in_the_mean():
     assert through(Quantise(), {"v": torch.zeros(4, dtype=f64)})[1]["v"].equal(torch.zeros(4, dtype=f64))
     v = torch.tensor([1.0, 0.3, -0.123], dtype=f64)
