@@ -10,7 +10,7 @@ import pytest
 
 import medley as md
 from medley import recipe
-from medley.flower import study_client_app, study_server_app
+from medley.flower import client_app, server_app, study_client_app, study_server_app
 
 pytest.importorskip("flwr")
 pytest.importorskip("formulaic")
@@ -86,6 +86,57 @@ def test_own_fits_of_nodes_are_those_here_to_the_bit(tmp_path: Path) -> None:
     assert found.own.equals(here.own)
     assert found.pools == here.pools
     assert (tmp_path / "study" / "1.txt").read_text(encoding="utf-8") == here.summary() + "\n"
+
+
+PREPARE = """
+[[study]]
+kind = "prepare"
+columns = ["age: standardise", "stay: median, standardise", "ward: mode, encode"]
+"""
+
+MODEL = """
+[problem]
+kind = "Network"
+model = "mlp"
+hidden = []
+[pace]
+lr = 0.05
+[run]
+rounds = 2
+[clients]
+prepared = "prepared.json"
+[[methods]]
+kind = "FedAvg"
+"""
+
+
+def test_rows_are_prepared_on_nodes_as_here_and_the_model_keeps_it(tmp_path: Path) -> None:
+    (found,) = deployed(tmp_path, PREPARE)
+    here = Study(frames()).prepare(("age: standardise", "stay: median, standardise", "ward: mode, encode"))
+    assert found.scaling.same(here.scaling)
+    (tmp_path / "prepared.json").write_bytes((tmp_path / "study" / "1.json").read_bytes())
+    (tmp_path / "model.toml").write_text(MODEL, encoding="utf-8")
+    own, prepared = [*frames().values()], tmp_path / "prepared.json"
+
+    def trained(*preparations: Any) -> md.Result:
+        data = lambda context: md.datasets.frame(
+            own[(k := context.node_config["partition-id"])], "died", prepared=preparations[k]
+        )
+        config = {"clients": 2, "save": str(tmp_path / "run")}
+        grid = Bench([client_app(tmp_path / "model.toml", data)] * 2, config, memory=str(tmp_path / "m"))
+        server_app(tmp_path / "model.toml")(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+        return md.Result.load(tmp_path / "run")
+
+    other = Study({"Bern": own[0]}).prepare(("age: standardise", "stay: median, standardise", "ward: mode, encode"))
+    with pytest.raises(md.MedleyError, match=r"client 1 has rows scaled by the numbers .*, client 0 rows scaled by"):
+        trained(prepared, other)
+    with pytest.raises(
+        md.MedleyError, match=r"has rows scaled by the numbers .*, the recipe's \[clients\] rows scaled"
+    ):
+        trained(other, other)
+    result = trained(prepared, prepared)
+    assert result.features == ("age", "stay", "ward=a", "ward=b", "ward=c")
+    assert (result.outputs(own[0]) == result.outputs(here.frame(own[0]).to_numpy().astype("float32"))).all()
 
 
 def test_secure_sums_on_nodes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from ..contract.errors import BadData, RecipeError
+from ..numerics.scaling import Scaling
 from ..rows.columns import (
     TARGETS,
     as_row,
@@ -28,6 +29,7 @@ from ..rows.lazy import Lazy, Mapped
 from .arrays import as_column, given_labels, names_of, refuse_mixed
 from .dataset import Dataset
 from .loaders import item_of, loaded, plain_tensors
+from .prepared import preparation
 from .table_cells import coded, refuse_index
 
 CALL = "datasets.frame(...)"
@@ -272,6 +274,7 @@ def frame(
     features: Sequence[str | int] | None = None,
     regression: bool | None = None,
     name: str = "frame",
+    prepared: Any = None,
 ) -> Dataset:
     """The data set of a pandas frame, a Hugging Face data set, or any table with columns by name, read into memory.
 
@@ -282,6 +285,7 @@ def frame(
         features: the columns of inputs, numbers or booleans; default None: all others
         regression: whether targets are values; by default fractions are, and all else is labels
         name: the data set's name in messages and reports
+        prepared: what `Study.prepare` found, or its file; its columns are the inputs. Default none
 
     Numbers that name columns become text: the key of ``client=3`` is "3". Raises RecipeError for a column that is not
     there, BadData for a table without rows or with two columns of one name, and, naming column and row, for cells that
@@ -301,14 +305,15 @@ def frame(
         raise RecipeError(
             f"{CALL}: features= has {both[0]!r}, the column of the {role}; leave it out there", "features"
         )
-    names, X = _inputs(table, special, features)
+    scaling = None if prepared is None else preparation(prepared, CALL)
+    names, X = _inputs(table, special, features, scaling)
     keys = {} if client is None else {client: _names(table, client)}
     given = cells(table, columns_of(table, CALL)[target])
     if regression is None:
         regression = given.dtype.kind == "f" and bool((given[np.isfinite(given)] % 1 != 0).any())
     if regression:
         y = kept_apart(numbers(given, f"{CALL}: column {target!r}", "leave regression=True out, for classes"))
-        return Dataset(X, torch.from_numpy(y), keys=keys, name=name, features=names)
+        return Dataset(X, torch.from_numpy(y), keys=keys, name=name, features=names, scaling=scaling)
     given = _names(table, target)
     if given.dtype.kind == "O" and all(isinstance(v, int | float) for v in given.tolist()):
         given = np.array(given.tolist())  # 1 and 1.0 are one label
@@ -321,7 +326,7 @@ def frame(
         raise BadData(f"{CALL}: all rows have the same {target!r}, {kinds[0]!r}")
     labels = given_labels(given[first], tuple(map(str, kinds)))
     targets = torch.from_numpy(y.astype(np.int64))
-    return Dataset(X, targets, classes=len(labels), keys=keys, name=name, labels=labels, features=names)
+    return Dataset(X, targets, None, None, len(labels), keys, name, labels, features=names, scaling=scaling)
 
 
 def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
@@ -334,10 +339,17 @@ def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
 
 
 def _inputs(
-    table: Any, special: Sequence[str], features: Sequence[str | int] | None = None
+    table: Any, special: Sequence[str], features: Sequence[str | int] | None = None, scaling: Scaling | None = None
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones."""
+    """Names of the columns ``features``, and they as float32 [n, columns]; None: all but the ``special`` ones.
+
+    A preparation has columns of its own.
+    """
     columns = columns_of(table, CALL)
+    if scaling is not None and scaling.coding is not None:
+        if features is not None or {*special} & {*scaling.coding.names}:
+            raise RecipeError(f"{CALL}: prepared= says which columns are inputs; leave features= out", "features")
+        return scaling.coding.features, scaling.of_table(table, columns, CALL)
     wanted = tuple(n for n in columns if n not in special) if features is None else tuple(map(str, features))
     if features is None:
         refuse_index(wanted, CALL, DROP)

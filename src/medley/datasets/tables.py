@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv as csvfile
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .arrays import given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
 from .files import Place, called, check_delimiter, find, locate, read_npz
+from .prepared import of_texts, places, preparation
 from .splits import counted_from
 from .table_cells import bad_cell, check_keys, check_target, names_in, refuse_index, refuse_nonfinite, targets_in
 
@@ -123,6 +125,7 @@ def csv(
     delimiter: str = ",",
     folder: Place | None = None,
     header: bool | None = None,
+    prepared: Any = None,
 ) -> Dataset:
     """A CSV file; every column but ``target`` and ``keys`` is a numeric feature.
 
@@ -137,6 +140,8 @@ def csv(
         folder: The folder to look in first; default none.
         header: Whether the first line names the columns; False names them "0", "1", ... By default it does, and one
             that looks like a row of numbers raises BadData.
+        prepared: What `Study.prepare` found, or its file: its columns are the features, with empty cells and text.
+            Default none.
 
     Raises:
         RecipeError: A column is not there.
@@ -146,19 +151,26 @@ def csv(
     call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
     check_delimiter(delimiter, call)
     file = locate(path, folder, (), call)
+    scaling, inputs = None if prepared is None else preparation(prepared, call), list[int]()
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csvfile.reader(stream, delimiter=delimiter, strict=True)
             first = next(lines, [])
             names = names_of_columns(first, header, delimiter, call)
             named, numeric = _columns(names, target, keys, call)
-            numbers, text = cells_of(
-                lines, [first] if header is False else [], names, (numeric, [*named.values()]), call
-            )
+            if scaling is not None:
+                numeric, inputs = [], places(scaling, names, call)
+            places_of = numeric, [*named.values(), *inputs]
+            numbers, text = cells_of(lines, [first] if header is False else [], names, places_of, call)
     except (UnicodeDecodeError, csvfile.Error) as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {ENCODING}") from None
     X = np.frombuffer(numbers, np.float64).reshape(len(text[0]), len(numeric))
-    return _of_columns((X, numeric), (dict(zip(named, text, strict=True)), named), names, file.stem, call, regression)
+    cells = dict(zip(named, text[: len(named)], strict=True)), named
+    if scaling is None or scaling.coding is None:
+        return _of_columns((X, numeric), cells, names, file.stem, call, regression)
+    X = of_texts(scaling, text[len(named) :], call).numpy()
+    made = _of_columns((X, numeric), cells, names, file.stem, call, regression)
+    return replace(made, features=scaling.coding.features, scaling=scaling)
 
 
 @checked("datasets")

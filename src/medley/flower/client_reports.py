@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..contract.errors import BadData, WireError
 from ..datasets import Dataset
+from ..numerics.scaling import Scaling
 from ..recipe.limits import ClientLimits
 from .checked_json import Words
 
@@ -68,9 +69,7 @@ class Names:
     @classmethod
     def of(cls, d: Dataset) -> Names:
         """The names of a data set."""
-        scaling = "" if d.scaling is None else json.dumps({**d.scaling.plain(), "shared": True})
-        digest = blake2b(scaling.encode(), digest_size=8).hexdigest() if scaling else ""
-        return cls([*d.features], [repr(v) for v in d.labels], digest)
+        return cls([*d.features], [repr(v) for v in d.labels], _digest(d.scaling))
 
     @classmethod
     def read(cls, words: Words, classes: int | None, limits: ClientLimits) -> Names:
@@ -304,6 +303,16 @@ class Census:
 
 def agreed(r: ClientReport, limits: ClientLimits) -> str:
     """The sentence on where a client differs from what the recipe states for all; empty where it does not."""
-    stated = Names([*limits.features] or r.names.features, [*map(repr, limits.labels)] or r.names.labels)
-    said = replace(r.names, scaling="").differs(stated)
+    wanted, scaling = r.names, limits.scaling
+    named = limits.features or (scaling.coding.features if scaling is not None and scaling.coding is not None else ())
+    wanted = Names(
+        [*named] or wanted.features, [*map(repr, limits.labels)] or wanted.labels, _digest(scaling) or wanted.scaling
+    )
+    said = r.names.differs(wanted)
     return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}" if said else ""
+
+
+def _digest(scaling: Scaling | None) -> str:
+    """Short text that differs where scalings do; empty for none."""
+    said = "" if scaling is None else json.dumps({**scaling.plain(), "shared": True})
+    return blake2b(said.encode(), digest_size=8).hexdigest() if said else ""

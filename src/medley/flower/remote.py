@@ -16,6 +16,7 @@ from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
 from ..federation.tasks import Planned, TaskPlan
+from ..numerics.scaling import Scaling
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
@@ -39,6 +40,7 @@ class RemoteFederation:
         tolerant: whether an evaluation goes on without a client that fails; default False
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
+        scaling: the preparation of all clients' rows, which the result keeps; default None
     """
 
     scenario: Scenario
@@ -47,11 +49,14 @@ class RemoteFederation:
     tolerant: bool = False
     roster: Roster | None = None
     lossless: bool = False
+    scaling: Scaling | None = None
 
     def settings(self) -> dict[str, Any]:
         """The record of it: the scenario's settings, the clients' rows in numbers."""
         data = f"elsewhere {json.dumps(self.census.settings())}"
-        members = {} if self.roster is None else {"membership": "open"}
+        members: dict[str, Any] = {} if self.roster is None else {"membership": "open"}
+        if self.scaling is not None and self.scaling.coding is not None:
+            members |= {"features": [*self.scaling.coding.features], "scaling": self.scaling.plain()}
         scenario = replace(self.scenario, membership=None)
         return scenario.settings(data, f"{len(self.census)} clients' own data") | members
 

@@ -143,7 +143,8 @@ def _gathered(
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    return RemoteFederation(scenario, census, messenger, tolerant, roster, is_row_private(ours)), ours, r
+    private, scaling = is_row_private(ours), r.limits().scaling
+    return RemoteFederation(scenario, census, messenger, tolerant, roster, private, scaling), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:

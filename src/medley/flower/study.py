@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..clients.host import ClientHost
 from ..contract import BadData, RecipeError, WireError
 from ..recipe import Recipe
+from ..statistics.prepare import Preparation
 from ..statistics.site import Site
 from ..statistics.study import Shape, Sites, Study
 from ..storage.atomic import write
@@ -96,6 +97,8 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         private(folder)
         for k, result in enumerate(found, 1):
             write(folder / f"{k}.txt", result.summary() + "\n", own=True)
+            if isinstance(result, Preparation):
+                result.save(folder / f"{k}.json")
         done(found)
 
     return flwr_api.server_app(main)

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..rows.coding import Coding
+from ..rows.columns import cells
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -18,11 +21,13 @@ class Scaling:
         mean: Mean of each feature [1, features], or of each channel of images [1, channels, 1, 1], float64.
         deviation: Standard deviation, of the same shape; 1 where a feature is constant.
         shared: Whether they are given numbers, and not those of the rows that are scaled; default False.
+        coding: How a frame's columns become these features; None where they are the features.
     """
 
     mean: Tensor
     deviation: Tensor
     shared: bool = False
+    coding: Coding | None = None
 
     @classmethod
     def of(cls, X: Tensor) -> Scaling:
@@ -42,12 +47,18 @@ class Scaling:
             return X.float()
         return torch.cat([((b.double() - self.mean) / self.deviation).float() for b in blocks(X)])
 
+    def of_table(self, table: Any, columns: Mapping[str, Any], call: str) -> Tensor:
+        """Features of a table's columns, as its own ``columns_of`` calls them, by the coding. Raises BadData."""
+        assert self.coding is not None, "a scaling without a coding is of features"
+        found = {name: cells(table, columns[name]) for name in self.coding.names if name in columns}
+        return self(torch.from_numpy(self.coding(found, call)))
+
     def after(self, first: Scaling | None) -> Scaling:
         """The scaling that does ``first``, where there is one, and then this."""
         if first is None:
             return self
         mean, deviation = first.mean + first.deviation * self.mean, first.deviation * self.deviation
-        return Scaling(mean, deviation, self.shared and first.shared)
+        return Scaling(mean, deviation, self.shared and first.shared, first.coding)
 
     def picked(self, columns: Sequence[int]) -> Scaling:
         """The scaling of these columns."""
@@ -55,17 +66,21 @@ class Scaling:
 
     def same(self, other: Scaling | None) -> bool:
         """Whether another one has the same numbers."""
-        return other is not None and torch.equal(self.mean, other.mean) and torch.equal(self.deviation, other.deviation)
+        if other is None or self.coding != other.coding:
+            return False
+        return torch.equal(self.mean, other.mean) and torch.equal(self.deviation, other.deviation)
 
     def plain(self) -> dict[str, Any]:
-        """Mean and deviation as lists, and whether they are shared, for JSON."""
-        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist(), "shared": self.shared}
+        """Mean and deviation as lists, whether they are shared, and the coding where there is one, for JSON."""
+        coding = {} if self.coding is None else {"coding": self.coding.plain()}
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist(), "shared": self.shared, **coding}
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Scaling:
         """Inverse of `plain`. Raises KeyError, TypeError or ValueError for another table."""
         mean, deviation = (torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation"))
-        return cls(mean, deviation, table.get("shared") is True)
+        coding = Coding.from_plain(table["coding"]) if "coding" in table else None
+        return cls(mean, deviation, table.get("shared") is True, coding)
 
 
 def blocks(X: Tensor) -> Sequence[Tensor]:

@@ -93,7 +93,7 @@ class Builder:
     def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """The table with relative places of what lies beside the recipe made so; others are as they were."""
         out = dict(table)
-        for key in ("path", "folder"):
+        for key in ("path", "folder", "prepared"):
             if self.folder is not None and isinstance(value := table.get(key), str) and value:
                 there = self.folder / value
                 out[key] = str(there) if there.exists() else value

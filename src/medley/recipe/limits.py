@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import Checked, at_least, positive
+from ..datasets.prepared import preparation
+from ..numerics.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class ClientLimits(Checked):
         tasks: the number of tasks; default 10,000
         features: the names of the columns, in their order; by default those of the other clients
         labels: the names of the classes, in their order; by default those of the other clients
+        prepared: the file of the preparation that all clients' rows have, which the result keeps; default none
     """
 
     rows: Annotated[int, at_least(1)] = 10**9
@@ -32,3 +35,9 @@ class ClientLimits(Checked):
     tasks: Annotated[int, at_least(1)] = 10_000
     features: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    prepared: str = ""
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What the file holds. Raises BadData for a file that holds none."""
+        return preparation(self.prepared, "[clients] prepared") if self.prepared else None

@@ -164,7 +164,9 @@ class Recipe:
 
     def limits(self) -> ClientLimits:
         """The table [clients]: limits on the accounts of clients on other machines."""
-        return cast(ClientLimits, self._build.call("clients", CALLS["clients"], self._table("clients")))
+        return cast(
+            ClientLimits, self._build.call("clients", CALLS["clients"], self._build.beside(self._table("clients")))
+        )
 
     @property
     def rounds(self) -> int:

@@ -23,7 +23,7 @@ from ..experiments.compare import presets
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
-from ..statistics import GLM, Cox, Describe, KaplanMeier, Meta, Rules
+from ..statistics import GLM, Cox, Describe, KaplanMeier, Meta, Prepare, Rules
 from ..transports import Lossy
 from ..wire import codecs
 from ..wire.codec import Codec
@@ -99,7 +99,7 @@ CALLS: dict[str, Any] = {
 
 TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KINDS, *CALLS)
 
-ANALYSES = {"glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta}
+ANALYSES = {"glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta, "prepare": Prepare}
 """Analyses of [[study]], by kind."""
 
 COUNTS = ("rounds", "seed", "seeds")

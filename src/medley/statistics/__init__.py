@@ -5,6 +5,8 @@ from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
 from .meta import Meta as Meta
 from .meta import MetaFit as MetaFit
+from .prepare import Preparation as Preparation
+from .prepare import Prepare as Prepare
 from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
@@ -21,6 +23,8 @@ __all__ = [
     "KaplanMeier",
     "Meta",
     "MetaFit",
+    "Preparation",
+    "Prepare",
     "Rules",
     "Study",
     "Withheld",

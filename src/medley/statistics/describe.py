@@ -236,8 +236,8 @@ class Describe(Analysis):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = self._may(site, c, x, here)
-            shown = may and (bool(g) or not self.by) and curve_may(site, c, here, str(tuple(grid)))
-            if shown:
+            wanted = may and bool(self.quantiles) and (bool(g) or not self.by)
+            if shown := wanted and curve_may(site, c, here, str(tuple(grid))):
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean
             squares.append([left @ left if may else 0.0, 0.0 if may else 1.0, 0.0 if shown else 1.0])

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData, RecipeError
+from ..rows.coding import text
 
 FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
 
@@ -146,11 +147,6 @@ def texts(frame: Any, name: str) -> np.ndarray:
     column = frame[name]
     missing = column.isna().to_numpy()
     return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
-
-
-def text(value: Any) -> str:
-    """A category's text: that of 1.0 is "1", since a column with missing values has no whole numbers."""
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def in_sequence(levels: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ from .describe import Describe
 from .fit import Cost, GLMFit
 from .glm import GLM
 from .meta import Meta, MetaFit
+from .prepare import Preparation, Prepare
 from .rules import Rules
 from .site import Site
 from .survival import Cox, CoxFit, Curves, KaplanMeier
@@ -34,6 +35,7 @@ from .tables import Description
 
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
+    Prepare: Preparation,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -177,3 +179,8 @@ class Study:
         """Fit one formula at each site by itself, and combine coefficients by fixed and random effects; see `Meta`."""
         fit: MetaFit = self.run(Meta(formula, cast(Any, family), **how))
         return fit
+
+    def prepare(self, columns: Sequence[str], where: str = "") -> Preparation:
+        """Fit preprocessing to all sites' rows: "age: median, standardise", "ward: mode, encode"; see `Prepare`."""
+        found: Preparation = self.run(Prepare(tuple(columns), where=where))
+        return found

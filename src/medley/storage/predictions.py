@@ -41,7 +41,8 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
 
     Args:
         features: names of the features of training, in order; none where training had no names
-        scaling: mean and deviation of its features, `Scaling.plain`; None where they were not standardised
+        scaling: mean and deviation of its features, `Scaling.plain`, and how they come of a frame's columns; None where
+            they were not standardised
 
     Raises BadData, naming them, for columns that are missing or that training did not have, for cells that are no
     finite numbers, and for rows that stand beside their targets.
@@ -56,6 +57,8 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
             )
         return X
     columns = columns_of(X, "predict(X)")
+    if scaling and "coding" in scaling:
+        return Scaling.from_plain(scaling).of_table(X, columns, "predict(X)")
     if own:  # its items have the target as well
         columns = {n: c for n, c in columns.items() if n in features or (not features and n not in TARGETS)}
     elif features:

@@ -1,0 +1,54 @@
+"""Preparations: scalings with a coding, which were fitted across sites; in memory, or in a file of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract import BadData, RecipeError
+from ..numerics.scaling import Scaling
+from ..rows.columns import is_number
+
+
+def preparation(given: Any, call: str) -> Scaling:
+    """The scaling of a `medley.statistics.Preparation`, or of the file that its `save` wrote.
+
+    Raises RecipeError for another value, and BadData for a file that is not there, or holds none.
+    """
+    found = getattr(given, "scaling", given)
+    if isinstance(found, str | Path):
+        try:
+            found = Scaling.from_plain(json.loads(Path(found).expanduser().read_text(encoding="utf-8")))
+            if found.coding is None or found.mean.shape != (1, len(found.coding.features)):
+                raise ValueError("it has other columns than features")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+            raise BadData(f"{call}: {given} holds no preparation ({type(e).__name__}: {e})") from None
+    if not isinstance(found, Scaling) or found.coding is None:
+        raise RecipeError(
+            f"{call}: prepared={given!r} is no preparation; give that of study.prepare(), or its file", "prepared"
+        )
+    return found
+
+
+def places(scaling: Scaling, names: Sequence[str], call: str) -> list[int]:
+    """The places of its columns among these. Raises RecipeError for one that is not there."""
+    assert scaling.coding is not None
+    if missing := [name for name in scaling.coding.names if name not in names]:
+        raise RecipeError.unknown(missing[0], names, f"{call}: prepared=: the header")
+    return [names.index(name) for name in scaling.coding.names]
+
+
+def of_texts(scaling: Scaling, texts: Sequence[Sequence[str]], call: str) -> Tensor:
+    """Features of its columns, as a CSV file has them: empty cells are missing, and columns of numbers are numbers."""
+    assert scaling.coding is not None
+    found = {}
+    for name, column in zip(scaling.coding.names, texts, strict=True):
+        numeric = all(is_number(v) for v in column if v)
+        found[name] = np.array([(float(v) if numeric else v) if v else None for v in column], dtype=object)
+    return scaling(torch.from_numpy(scaling.coding(found, call)))

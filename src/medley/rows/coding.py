@@ -1,0 +1,114 @@
+"""A frame's columns as numbers: clipped, filled in where they are missing, and categories as columns of 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..contract.errors import BadData
+from .columns import numbers
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers.
+
+    Attributes:
+        name: the column
+        levels: its categories, a feature each; None for a column of numbers
+        clip: the least and the largest number; numbers beyond become these. None for all
+        fill: what a missing number or category is taken for; None for nothing
+        indicator: whether a feature says where it was missing
+    """
+
+    name: str
+    levels: tuple[str, ...] | None = None
+    clip: tuple[float, float] | None = None
+    fill: float | str | None = None
+    indicator: bool = False
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of its features: "age", "ward=a" and so on, and "age missing" last."""
+        own = (self.name,) if self.levels is None else tuple(f"{self.name}={level}" for level in self.levels)
+        return (*own, f"{self.name} missing") if self.indicator else own
+
+    def __call__(self, cells: np.ndarray, call: str) -> np.ndarray:
+        """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in each."""
+        gone = absent(cells)
+        if gone.any() and self.fill is None and (self.levels is None or not self.indicator):
+            row = int(gone.argmax())
+            raise BadData(
+                f"{call}: column {self.name!r} is missing in row {row}, and its preparation does not fill it in; "
+                "prepare it by a mean, a median, a mode or fill(value), or drop such rows",
+                row=row,
+            )
+        if self.levels is None:
+            filled = cells.astype(object) if cells.dtype.kind == "O" else np.array(cells)
+            if gone.any():
+                filled[gone] = self.fill
+            x = numbers(filled, f"{call}: column {self.name!r}", "prepare it by encode, for categories")
+            out = [x if self.clip is None else np.clip(x, *self.clip)]
+        else:
+            said = [self.fill if m else text(v) for m, v in zip(gone, cells.tolist(), strict=True)]
+            out = [np.array([v == level for v in said]) for level in self.levels]
+        return np.stack([*out, gone] if self.indicator else out, 1).astype(float)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A frame's columns as features, in order."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(c.name for c in self.columns)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(name for c in self.columns for name in c.features)
+
+    def __call__(self, cells: Mapping[str, np.ndarray], call: str) -> np.ndarray:
+        """Features [n, features] of columns by name. Raises BadData, naming column and row, for what has no number."""
+        if missing := [name for name in self.names if name not in cells]:
+            raise BadData(f"{call}: there is no column {missing[0]!r}, which the preparation reads")
+        out: np.ndarray = np.concatenate([c(cells[c.name], call) for c in self.columns], 1)
+        return out
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Plain values, for `from_plain`."""
+        tables = [asdict(c) for c in self.columns]
+        return [{k: [*v] if isinstance(v, tuple) else v for k, v in table.items()} for table in tables]
+
+    @classmethod
+    def from_plain(cls, table: Any) -> Coding:
+        """Inverse of `plain`. Raises TypeError or ValueError for another table."""
+        made = []
+        for c in table:
+            known = isinstance(c, Mapping) and all(c.get(k) is None or type(c[k]) is list for k in ("levels", "clip"))
+            if not known or (c.get("clip") is not None and len(c["clip"]) != 2):
+                raise TypeError(f"{str(c)[:40]} is no column of a preparation")
+            levels = None if c.get("levels") is None else tuple(map(str, c["levels"]))
+            clip = None if c.get("clip") is None else (float(c["clip"][0]), float(c["clip"][1]))
+            fill = None if c.get("fill") is None else str(c["fill"]) if levels is not None else float(c["fill"])
+            made.append(Column(str(c["name"]), levels, clip, fill, c.get("indicator") is True))
+        return cls(tuple(made))
+
+
+def absent(cells: np.ndarray) -> np.ndarray:
+    """Which cells are missing: None, NaN, NaT or pandas.NA."""
+    if cells.dtype.kind != "O":
+        nowhere = np.zeros(len(cells), bool)
+        return cells != cells if cells.dtype.kind in "fcmM" else nowhere
+    return np.array([v is None or type(v).__name__ in ("NAType", "NaTType") or v != v for v in cells.tolist()], bool)
+
+
+def text(value: Any) -> str:
+    """A category's text: that of 1.0 is "1", since a column with missing values has no whole numbers."""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,199 @@
+"""Prepare: preprocessing that is fitted to the rows of all sites, for models that are trained on them.
+
+**Reference**: this library's own; the figures are those of scikit-learn's StandardScaler, SimpleImputer and
+OneHotEncoder on all rows together.
+
+**One round sends** what `Describe` sends of the columns that need figures of the sites, under the same rules.
+
+**Departures**: a mean and a deviation are of the values that are there, before they are clipped: sums of clipped values
+beside those of all would tell of the few rows beyond. A median comes from a histogram,
+with its largest error. A category that fewer rows of each site have than its least number is not named, so it is an
+unknown one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..contract import BadData, RecipeError
+from ..numerics.scaling import Scaling
+from ..rows.coding import Coding, Column
+from ..rows.columns import columns_of
+from ..storage.atomic import write
+from .describe import Cell, Describe
+from .fit import Cost
+from .formulas import needed
+
+STEPS = {
+    "mean": 0, "median": 0, "mode": 0, "fill": 1, "indicator": 0, "clip": 2, "standardise": 0, "encode": 0,
+}  # fmt: skip
+"""Steps, with the number of their values."""
+
+FILLS = ("mean", "median", "mode", "fill")
+
+Plan = dict[str, tuple[str, ...]]
+"""Steps of a column, with their values as texts."""
+
+
+def plans(columns: tuple[str, ...]) -> dict[str, Plan]:
+    """The steps of each column, of texts such as "age: median, clip(0, 110), standardise".
+
+    Raises RecipeError, naming the text, for steps that are not there or do not go together.
+    """
+    out = dict[str, Plan]()
+    for text in columns:
+        name, colon, rest = (part.strip() for part in text.rpartition(":"))
+        parts = re.findall(r"(\w+)(?:\(([^()]*)\))?\s*(?:,|$)", rest)
+        plan = {step: tuple(v.strip() for v in values.split(",") if v.strip()) for step, values in parts}
+        said = ""
+        if not colon or not name or re.sub(r"\w+(\([^()]*\))?\s*(,|$)|\s", "", rest) or not plan:
+            said = "write a column, a colon and its steps: 'age: median, standardise', 'ward: encode'"
+        elif odd := [step for step, values in plan.items() if len(values) != STEPS.get(step)]:
+            known = ", ".join(k + {1: "(value)", 2: "(least, largest)"}.get(n, "") for k, n in STEPS.items())
+            said = f"{odd[0]} is not understood; steps are {known}"
+        elif len(fills := [step for step in FILLS if step in plan]) > 1:
+            said = f"{fills[0]} and {fills[1]} both fill in; give one of both"
+        elif "encode" in plan and (odd := [k for k in ("mean", "median", "clip", "standardise") if k in plan]):
+            said = f"{odd[0]} is for numbers, and encode for categories"
+        elif "encode" not in plan and "mode" in plan:
+            said = "mode is for categories; add encode, or take the median"
+        elif "encode" not in plan and "indicator" in plan and not fills:
+            said = "indicator goes with mean, median or fill(value)"
+        elif name in out:
+            said = f"{name} is there twice"
+        if said:
+            raise RecipeError(f"prepare({text!r}): {said}", "columns")
+        try:
+            bounds = [float(v) for v in (*plan.get("clip", ()), *(() if "encode" in plan else plan.get("fill", ())))]
+            if not all(map(math.isfinite, bounds)) or ("clip" in plan and bounds[0] >= bounds[1]):
+                raise ValueError
+        except ValueError:
+            raise RecipeError(f"prepare({text!r}): want numbers, the least before the largest", "columns") from None
+        out[name] = plan
+    return out
+
+
+@dataclass(frozen=True)
+class Prepare(Describe):
+    """Preprocessing, fitted across sites.
+
+    Attributes:
+        columns: a text for each, "age: median, clip(0, 110), standardise" or "ward: mode, indicator, encode"; steps are
+            mean, median, mode, fill(value), indicator, clip(least, largest), standardise and encode
+        where: the rows that it is fitted to; empty for all
+    """
+
+    quantiles: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        middle = (0.5,) if any("median" in plan for plan in plans(self.columns).values()) else ()
+        object.__setattr__(self, "quantiles", middle)
+        super().__post_init__()
+        if self.by:
+            raise RecipeError("prepare(by=...): there are no groups; leave it out", "by")
+
+    @property
+    def named(self) -> dict[str, bool]:
+        """See `Describe.named`: the columns that need figures of the sites."""
+        wanted = {"mean", "median", "standardise", "encode"}
+        return {c: "encode" in plan for c, plan in plans(self.columns).items() if wanted & plan.keys()}
+
+
+class Preparation:
+    """Preprocessing as all sites' rows have it.
+
+    Attributes:
+        asked, sites, cost: the analysis, the sites' names, and its exchanges and bytes
+        scaling: columns as features, with their means and deviations; what data sets and results keep
+        errors: the largest error of each median, by column
+    """
+
+    def __init__(self, asked: Prepare, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
+        self.asked, self.sites, self.cost = asked, sites, cost
+        self.errors, cells = dict[str, float](), found[1]
+        columns, means, deviations = list[Column](), list[float](), list[float]()
+        for name, plan in plans(asked.columns).items():
+            cell: Cell | None = cells[name][""] if name in cells else None
+            if cell is not None and cell.n is None and cell.counts is None:
+                raise BadData(
+                    f"prepare: a site withholds the sums of {name}: too few rows, or other sums of it have left "
+                    "before; leave the column out, or give numbers of your own"
+                )
+            columns.append(made := self._column(name, plan, cell))
+            mean, deviation = 0.0, 1.0
+            if "standardise" in plan and cell is not None and cell.mean is not None:
+                mean, n = cell.mean, cell.n or 1
+                spread = (cell.sd or 0.0) * math.sqrt((n - 1) / n)
+                deviation = spread if spread > 1e-10 * abs(mean) else 1.0
+            k = len(made.features) - (made.levels is None)  # a column of numbers has one feature, and its indicator
+            means += [*([mean] if made.levels is None else []), *[0.0] * k]
+            deviations += [*([deviation] if made.levels is None else []), *[1.0] * k]
+        mean_row, deviation_row = (torch.tensor([v], dtype=torch.float64) for v in (means, deviations))
+        self.scaling = Scaling(mean_row, deviation_row, True, Coding(tuple(columns)))
+
+    def _column(self, name: str, plan: Plan, cell: Cell | None) -> Column:
+        """One column with what it is filled in by."""
+        fill: Any = plan["fill"][0] if "fill" in plan else None
+        levels = None if cell is None or cell.counts is None else tuple(cell.counts)
+        if levels == ():
+            raise BadData(f"prepare: {name} has no category that may leave a site; leave the column out")
+        if cell is not None and cell.counts is not None and "mode" in plan:
+            if None in cell.counts.values():
+                raise BadData(f"prepare: the mode of {name} is withheld by a site in a category; name it, fill(value)")
+            fill = max(cell.counts.items(), key=lambda item: item[1] or 0)[0]
+        elif levels is None and fill is not None:
+            fill = float(fill)
+        if "mean" in plan and cell is not None:
+            fill = cell.mean
+        if "median" in plan and cell is not None:
+            fill, error = (cell.quantiles or {}).get(0.5, (None, math.inf))
+            if not math.isfinite(error):
+                raise BadData(
+                    f"prepare: the median of {name} is withheld by a site, as another curve of these rows has left, or "
+                    "lies among the outermost rows; take the mean, or fill(value)"
+                )
+            self.errors[name] = error
+        if levels is None and fill is None and {"mean", "median"} & plan.keys():
+            raise BadData(f"prepare: no site has a value of {name}; leave the column out")
+        low, high = map(float, plan["clip"]) if "clip" in plan else (0.0, 0.0)
+        return Column(name, levels, (low, high) if "clip" in plan else None, fill, "indicator" in plan)
+
+    def frame(self, table: Any) -> Any:
+        """The features of a table, a pandas frame of float64. Raises BadData for cells that it cannot read."""
+        of, call = self.scaling, "preparation.frame(table)"
+        assert of.coding is not None
+        cells = {name: np.asarray(table[column]) for name, column in columns_of(table, call).items()}
+        X = (of.coding(cells, call) - of.mean.numpy()) / of.deviation.numpy()
+        return needed("pandas").DataFrame(X, columns=[*of.coding.features])
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON, for `prepared` of data sets and recipes."""
+        write(Path(path), json.dumps(self.scaling.plain(), ensure_ascii=False) + "\n")
+        return Path(path)
+
+    def summary(self) -> str:
+        """What each column becomes, as text."""
+        assert self.scaling.coding is not None
+        lines, at = list[str](), 0
+        for c in self.scaling.coding.columns:
+            mean, deviation = float(self.scaling.mean[0, at]), float(self.scaling.deviation[0, at])
+            said = f"categories {', '.join(c.levels)}, else 0 in each" if c.levels is not None else "a number"
+            said += "" if c.clip is None else f", within {c.clip[0]:g} and {c.clip[1]:g}"
+            error = f" ± {self.errors[c.name]:.2g}" if c.name in self.errors else ""
+            said += (
+                ""
+                if c.fill is None
+                else f", {c.fill if c.levels is not None else f'{c.fill:.6g}'}{error} where missing"
+            )
+            said += f", less {mean:.6g}, by {deviation:.6g}" if (mean, deviation) != (0.0, 1.0) else ""
+            lines.append(f"{c.name}: {said}" + (", with an indicator" if c.indicator else ""))
+            at += len(c.features)
+        return "\n".join(lines)
