@@ -128,11 +128,9 @@ def test_rows_are_prepared_on_nodes_as_here_and_the_model_keeps_it(tmp_path: Pat
         return md.Result.load(tmp_path / "run")
 
     other = Study({"Bern": own[0]}).prepare(("age: standardise", "stay: median, standardise", "ward: mode, encode"))
-    with pytest.raises(md.MedleyError, match=r"client 1 has rows scaled by the numbers .*, client 0 rows scaled by"):
+    with pytest.raises(md.MedleyError, match=r"client 1 has rows scaled by the numbers .*, client 0 scaled by"):
         trained(prepared, other)
-    with pytest.raises(
-        md.MedleyError, match=r"has rows scaled by the numbers .*, the recipe's \[clients\] rows scaled"
-    ):
+    with pytest.raises(md.MedleyError, match=r"has rows scaled by the numbers .*, the recipe's \[clients\] scaled"):
         trained(other, other)
     result = trained(prepared, prepared)
     assert result.features == ("age", "stay", "ward=a", "ward=b", "ward=c")

@@ -167,7 +167,10 @@ def readers() -> dict[str, Any]:
 
 def hints(f: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's or a constructor's arguments, with the bounds declared there."""
-    return typing.get_type_hints(f.__init__ if inspect.isclass(f) else f, include_extras=True)
+    try:
+        return typing.get_type_hints(f.__init__ if inspect.isclass(f) else f, include_extras=True)
+    except NameError:  # of fields that another module declares
+        return typing.get_type_hints(f, include_extras=True)
 
 
 def fits(value: Any, hint: Any) -> bool:
