@@ -24,6 +24,7 @@ CHOICES = {
     "stream": "Tasks, one after the other.",
     "replay": "The rows that clients keep of past tasks.",
     "codec": "The encoding of messages.",
+    "sink": "A tracker that files the figures of each round, and the recipe's settings; each is an extra.",
 }
 """Tables with a key `kind`."""
 

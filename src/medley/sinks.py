@@ -2,18 +2,22 @@
 
 Each sink is a function of a row, a few lines over the tracker's own client. An extra installs it: ``pip install
 'medley-fl[tensorboard]'``, ``[mlflow]`` or ``[wandb]``. Figures are filed under the round, and in ``md.compare`` below
-their method and seed. Call ``close`` at the end, or use the sink in ``with contextlib.closing(...)``.
+their method and seed. Call ``close`` at the end, or use the sink in ``with contextlib.closing(...)``. In a recipe it
+is the table ``[sink]``, such as ``kind = "MLflow"``, which files the recipe's settings too.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .contract import MedleyError, checked
+
+__all__ = ["MLflow", "Sink", "TensorBoard", "WandB"]
 
 
 class Sink(ABC):
@@ -22,6 +26,10 @@ class Sink(ABC):
     @abstractmethod
     def __call__(self, row: Mapping[str, Any]) -> None:
         """File the figures of a row."""
+
+    @abstractmethod
+    def settings(self, values: Mapping[str, str]) -> None:
+        """File the settings of the runs, before their rows."""
 
     @abstractmethod
     def close(self) -> None:
@@ -34,6 +42,10 @@ class TensorBoard(Sink):
     @checked("sinks")
     def __init__(self, folder: str | Path) -> None:
         self.writer = _client("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+
+    def settings(self, values: Mapping[str, str]) -> None:
+        """File them as the text "settings"."""
+        self.writer.add_text("settings", f"```json\n{json.dumps(dict(values), indent=1, ensure_ascii=False)}\n```")
 
     def __call__(self, row: Mapping[str, Any]) -> None:
         """File a scalar for each column."""
@@ -68,7 +80,11 @@ class MLflow(Sink):
         found = tracking.get_experiment_by_name(experiment)
         where = tracking.create_experiment(experiment) if found is None else found.experiment_id
         self.client, self.run = tracking, tracking.create_run(where, run_name=name).info.run_id
-        for key, value in (params or {}).items():
+        self.settings(params or {})
+
+    def settings(self, values: Mapping[str, Any]) -> None:
+        """Record them as the run's parameters."""
+        for key, value in values.items():
             self.client.log_param(self.run, key, value)
 
     def __call__(self, row: Mapping[str, Any]) -> None:
@@ -87,6 +103,10 @@ class WandB(Sink):
     @checked("sinks")
     def __init__(self, project: str = "medley", **options: Any) -> None:
         self.run = _client("wandb", "wandb").init(project=project, **options)
+
+    def settings(self, values: Mapping[str, str]) -> None:
+        """Record them as the run's configuration."""
+        self.run.config.update(dict(values))
 
     def __call__(self, row: Mapping[str, Any]) -> None:
         """File the row."""

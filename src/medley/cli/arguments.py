@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..runtime import plugins
+
 
 def _debug(ctx: Any, value: bool) -> bool:  # a Context is not always a typer.Context
     ctx.meta["debug"] = bool(value) or ctx.meta.get("debug", False)
@@ -23,7 +25,7 @@ def complete(begun: str) -> list[str]:
     before, comma, last = begun.rpartition(",")
     tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
     found = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
-    names = [*FORMS, *(a.name for n in found for a in n.names)]
+    names = [*FORMS, *(a.name for n in found for a in n.names), *plugins.names("methods")]
     return sorted(before + comma + n for n in names if n.lower().startswith(last.lower()))
 
 

@@ -75,7 +75,8 @@ def list_all(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, attacks, "
+            help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, sinks, "
+            "attacks, "
             "folds, laws or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
         ),
@@ -92,12 +93,13 @@ def list_all(
         "methods": recipe.constructors(),
         "problems": recipe.KINDS["problem"],
         "models": {n: getattr(models, n) for n in models.__all__},
-        "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"},
+        "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"} | recipe.readers(),
         "partitions": recipe.KINDS["partition"],
         "participations": recipe.KINDS["participation"],
         "streams": recipe.KINDS["stream"],
         "memories": recipe.KINDS["replay"],
         "codecs": recipe.KINDS["codec"],
+        "sinks": recipe.KINDS["sink"],
         "attacks": _attacks(),
         "folds": recipe.FOLDS,
         "laws": recipe.LAWS,

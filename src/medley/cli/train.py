@@ -56,7 +56,9 @@ def run(
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
     r = recipe.load(_recipe(recipe_file, resume))
     if recipe_file is None:  # a folder of a run may come from elsewhere: nothing in it is code
-        r = replace(r, folder=None)
+        if "sink" in r.tables:  # an address in it would be told this run's figures
+            say(f"[sink] of {folder}/recipe.toml is left out: give the recipe itself to go on filing")
+        r = replace(r, folder=None, tables={k: v for k, v in r.tables.items() if k != "sink"})
     r = r.with_settings([*(settings or []), *given]).only(only)
     (method,) = r.methods()
     options = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
@@ -66,7 +68,7 @@ def run(
         logs.lines(log)
         options["progress"] = False
     fed = r.federation()
-    with _unsaved_shown():
+    with _unsaved_shown(), r.filing() as options["on_round"]:
         if profile:
             result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
             show(spent.text())
@@ -160,9 +162,10 @@ def compare(
     if save is not None and folder is None:
         atomic.writable(save, "medley compare --save")
     rounds = r.rounds if rounds is None else rounds
-    board = comparison.compare(
-        named, fed, rounds, chosen, jobs=jobs, save=folder, base=base, recipe=r.dumps(), **options
-    )
+    with r.filing() as options["on_round"]:
+        board = comparison.compare(
+            named, fed, rounds, chosen, jobs=jobs, save=folder, base=base, recipe=r.dumps(), **options
+        )
     if not board.results:
         raise KeyboardInterrupt(str(board.status))
     board.command = shlex.join(["medley", *sys.argv[1:]])

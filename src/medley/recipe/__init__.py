@@ -16,3 +16,4 @@ from .schema import PRESETS as PRESETS
 from .schema import arguments as arguments
 from .schema import constructors as constructors
 from .schema import methods as methods
+from .schema import readers as readers

@@ -6,7 +6,8 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
+from ..report.sections.runs import flattened
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
@@ -103,7 +105,7 @@ class Recipe:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
         for key, said in SIMULATED.items():
             if key in self.tables:
-                raise RecipeError(f"{self.source}: [{key}] simulates {said}, or run the recipe here", key)
+                raise RecipeError(f"{self.source}: [{key}] {said}, or run the recipe here", key)
         problem, rest = self._problem(), self._rest()
         rest.pop("classes", None)
         given = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
@@ -210,6 +212,19 @@ class Recipe:
             if table in self.tables:
                 run[key] = self._build.call(table, CALLS[table], self._table(table))
         return run
+
+    @contextmanager
+    def filing(self) -> Iterator[Callable[[Mapping[str, Any]], None] | None]:
+        """The sink of [sink], which takes the rows of runs within ``with``; None without that table.
+
+        It is told all settings of the recipe first, and closed at the end.
+        """
+        if "sink" not in self.tables:
+            yield None
+            return
+        with closing(self._build.kind("sink", self._table("sink"), KINDS["sink"])) as sink:
+            sink.settings(flattened(self.tables))
+            yield sink
 
     def check_clients(self, n: int) -> None:
         """Raise RecipeError unless lists in [pace] and [devices] have an entry for each of ``n`` clients."""

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import get_protocol_members
 
-from .. import algorithms, datasets, models, problems, replay, robust, scenarios
+from .. import algorithms, datasets, models, problems, replay, robust, scenarios, sinks
 from ..contract import Algorithm, Family, ReplayPolicy, ValueType, describe, in_words, kinds
 from ..experiments.compare import presets
+from ..runtime.plugins import plugins
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
@@ -81,8 +82,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "stream": having(scenarios, scenarios.Stream),
     "replay": having(replay, ReplayPolicy),
     "codec": having(codecs, Codec),
+    "sink": {name: getattr(sinks, name) for name in sinks.__all__ if name != "Sink"},
 }
 """Tables with a key `kind`, and what it names."""
+
+KINDS["sink"] |= plugins("sinks", lambda thing: inspect.isclass(thing) and issubclass(thing, sinks.Sink), KINDS["sink"])
 
 CALLS: dict[str, Any] = {
     "pace": scenarios.Pace,
@@ -118,9 +122,11 @@ RUN = [
 """Options of a run that a file can set."""
 
 SIMULATED = {
-    "attack": "clients that lie, and clients on other machines are real: leave it out",
-    "membership": "clients that join and leave, and those on other machines do so by themselves: leave it out, and "
-    "start the run with --open",
+    "attack": "simulates clients that lie, and clients on other machines are real: leave it out",
+    "membership": "simulates clients that join and leave, and those on other machines do so by themselves: leave it "
+    "out, and start the run with --open",
+    "sink": "files figures of medley run and medley compare; a deployed run has medley watch and medley status "
+    "--prometheus: leave it out",
 }
 """Tables for federations on this machine only, with what they do and the remedy elsewhere."""
 
@@ -132,7 +138,7 @@ STEPS: dict[str, Any] = {
 
 
 def methods() -> dict[str, type[Algorithm[Any, Any]]]:
-    """Every method of `medley.algorithms`, by name; those that are attributes of another's class as "CFLAG.joint"."""
+    """Every method, of other packages too, by name; those that are attributes of another's class as "CFLAG.joint"."""
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
         module = importlib.import_module(f"{algorithms.__name__}.{info.name}")
@@ -142,6 +148,7 @@ def methods() -> dict[str, type[Algorithm[Any, Any]]]:
                 out[name] = thing
                 forms = {k: v for k, v in vars(thing).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
                 out |= {f"{name}.{k}": v for k, v in forms.items()}
+    out |= plugins("methods", lambda thing: inspect.isclass(thing) and issubclass(thing, Algorithm), out)
     return dict(sorted(out.items(), key=lambda item: item[0].lower()))
 
 
@@ -161,8 +168,9 @@ def model_functions() -> dict[str, Any]:
 
 
 def readers() -> dict[str, Any]:
-    """Every function of `medley.datasets` that reads or makes a data set, by name."""
-    return {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
+    """Every function of `medley.datasets` and `medley.runtime.plugins` that reads or makes a data set, by name."""
+    own = {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
+    return own | plugins("datasets", callable, own)
 
 
 def hints(f: Callable[..., Any]) -> dict[str, Any]:

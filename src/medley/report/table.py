@@ -236,7 +236,7 @@ def latex(results: Sequence[Result], base: str | None = None) -> str:
     )
 
 
-_TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -253,7 +253,7 @@ _TEX: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 
 def _tex(text: str) -> str:
-    return " ".join(text.translate(str.maketrans(_TEX)).split())
+    return " ".join("".join(_TEX.get(c, c) for c in text).split())
 
 
 def html(results: Sequence[Result], base: str | None = None) -> str:
