@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,26 @@ def test_a_full_disk_leaves_no_half_of_a_project(tmp_path, monkeypatch):
     left[0] = 3
     assert medley("new", tmp_path / "mine").exit_code == 2
     assert not any((tmp_path / "mine").iterdir())
+
+
+def test_the_readme_names_pages_that_medley_docs_has_and_what_tests_need(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("mine", []), ("rule", ["--method"])):
+        assert medley("new", name, *more).exit_code == 0
+        said = Path(name, "README.md").read_text()
+        assert "pip install pytest" in said
+        named = re.findall(r"medley docs\s+(\w[\w/]+)", said) + re.findall(r"`(tutorials/\w+)`", said)
+        assert named
+        for page in named:
+            got = medley("docs", page)
+            assert got.exit_code == 0, got.output
+            assert got.stdout.startswith("# ")
+
+
+def test_docs_lists_every_page_with_its_title_and_names_the_nearest():
+    got = medley("docs")
+    assert re.search(r"howto +How do I", got.stdout)
+    assert re.search(r"tutorials/comparison +1\. A first comparison", got.stdout)
+    wrong = medley("docs", "tutorials/dat")
+    assert wrong.exit_code == 2
+    assert "Did you mean 'tutorials/data'?" in wrong.stderr

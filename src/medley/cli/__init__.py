@@ -1,4 +1,5 @@
-"""The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, doctor, node, deploy.
+"""The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, docs, doctor,
+node, deploy.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged, of a comparison all; 2 a
 setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept. What takes long to
@@ -18,6 +19,7 @@ with quiet_stop():
     from .arguments import Debug
     from .console import Commands, show
     from .deploy import deploy_evaluate, deploy_gate, deploy_init, deploy_run
+    from .docs import docs
     from .doctor import doctor
     from .folders import show_folder
     from .information import cite, list_all, make_report
@@ -61,6 +63,7 @@ app.command("report")(make_report)
 app.command("show")(show_folder)
 app.command("list")(list_all)
 app.command()(cite)
+app.command()(docs)
 app.command()(doctor)
 app.command()(node)
 app.add_typer(deployment, name="deploy")

@@ -215,10 +215,7 @@ class Recipe:
 
     @contextmanager
     def filing(self) -> Iterator[Callable[[Mapping[str, Any]], None] | None]:
-        """The sink of [sink], which takes the rows of runs within ``with``; None without that table.
-
-        It is told all settings of the recipe first, and closed at the end.
-        """
+        """The sink of [sink] for rows within ``with``, once it has the settings; None without that table."""
         if "sink" not in self.tables:
             yield None
             return

@@ -1,0 +1,36 @@
+"""The command that prints the pages of the documentation: docs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .arguments import Debug
+from .console import show, table
+
+PLACES = (Path(__file__).parents[1] / "pages", Path(__file__).parents[3] / "docs")
+"""Where pages are: in an installed wheel, and in a clone."""
+
+
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(help="A page such as howto or tutorials/data; default the list.", metavar="[PAGE]")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """List the pages of the documentation, which are installed with Medley, or print one."""
+    from ..contract import RecipeError
+
+    folder = next((p for p in PLACES if (p / "howto.md").is_file()), None)
+    if folder is None:
+        raise RecipeError("medley docs: this installation has no pages; help(medley) and medley list are there")
+    pages = {str(p.relative_to(folder).with_suffix("")).replace("\\", "/"): p for p in sorted(folder.rglob("*.md"))}
+    if page is None:
+        heads = {name: p.read_text("utf-8").partition("\n")[0].lstrip("# ") for name, p in pages.items()}
+        show(table(("page", ""), heads.items()))
+        return show(f"They are Markdown files in {folder}; medley docs howto prints one.")
+    if page.removesuffix(".md") not in pages:
+        raise RecipeError.unknown(page, pages, "medley docs")
+    show(pages[page.removesuffix(".md")].read_text("utf-8"))
