@@ -26,7 +26,8 @@ import torch
 from scipy import stats
 
 import medley as md
-from medley.storage.result import Result, history_of
+from medley.storage.history import history_of
+from medley.storage.result import Result
 from medley.storage.run_folder import holds_run
 from medley.transports import Local, Lossy, Processes
 from medley.wire.codecs import Delta, Quantise

@@ -34,7 +34,8 @@ from .contract import Algorithm, BadData, RecipeError
 from .federation.federation import Federation
 from .federation.run import run
 from .problems.linear import LeastSquares, Linear, Logistic, Softmax
-from .storage.result import Result, Row
+from .storage.history import Row
+from .storage.result import Result
 
 Array = np.ndarray
 

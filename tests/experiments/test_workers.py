@@ -18,7 +18,8 @@ from medley.contract.errors import ClientFailed, MedleyError
 from medley.experiments import workers
 from medley.experiments.bar import Bar
 from medley.experiments.plan import PlannedRun
-from medley.storage.result import Result, Row
+from medley.storage.history import Row
+from medley.storage.result import Result
 from support.toys import Toy, federation
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

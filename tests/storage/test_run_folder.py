@@ -22,7 +22,8 @@ import medley as md
 from medley.contract import pytree
 from medley.contract.errors import RecipeError, WireError
 from medley.storage import atomic, checkpoint, run_folder
-from medley.storage.result import Result, history_of
+from medley.storage.history import history_of
+from medley.storage.result import Result
 from support.interrupts import lines_of
 from support.toys import Toy, federation
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..runtime.terminals import bar, draws_bars
-from ..storage.result import Row
+from ..storage.history import Row
 
 
 class Bar:

@@ -18,8 +18,9 @@ from ..federation.federation import Federation
 from ..runtime.cores import cores
 from ..server.options import RunOptions
 from ..storage import atomic
+from ..storage.history import Row
 from ..storage.identity import identity
-from ..storage.result import Result, Row, Status
+from ..storage.result import Result, Status
 from ..storage.run_folder import holds_run
 from ..storage.weights import weights_of
 from .bar import Bar

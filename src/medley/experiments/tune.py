@@ -15,7 +15,8 @@ from ..federation.federation import Federation
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
 from ..storage.directions import directions_of, higher_is_better
-from ..storage.result import Result, Row
+from ..storage.history import Row
+from ..storage.result import Result
 from .plan import Method, seeds_of, split
 from .sweep import Sweep, check_options
 

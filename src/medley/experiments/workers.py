@@ -15,7 +15,8 @@ from typing import Any, cast
 import torch
 
 from ..contract.errors import MedleyError
-from ..storage.result import Result, Row
+from ..storage.history import Row
+from ..storage.result import Result
 from .bar import Bar
 from .plan import PlannedRun
 

@@ -17,7 +17,7 @@ from ..problems.linear import LeastSquares, Linear
 from ..problems.network import NetworkProblem, SharedNetwork, rows_at_once
 from ..rows.lazy import Lazy, blocks
 from ..server.options import Metric
-from ..storage.result import Row
+from ..storage.history import Row
 from . import fairness
 from .clients import ClientFactory
 from .fairness import Mixes

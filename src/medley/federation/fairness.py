@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage.result import Row
+from ..storage.history import Row
 
 
 def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Row:

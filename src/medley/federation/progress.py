@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..runtime.handed import handed
 from ..runtime.terminals import bar, draws_bars
-from ..storage.result import Row
+from ..storage.history import Row
 from ..wire.connection import Connection
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract import Problem, RecipeError, Vec
 from ..runtime import streams
 from ..runtime.recent import Recent
-from ..storage.result import Row
+from ..storage.history import Row
 from .evaluation import EvaluationData, outputs
 from .rows import ClientRows
 from .scenario import Shares

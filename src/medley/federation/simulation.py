@@ -16,7 +16,7 @@ from ..runtime.recent import Recent
 from ..scenarios.dealing import Parts
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
-from ..storage.result import Row
+from ..storage.history import Row
 from .clients import ClientFactory
 from .evaluation import EvaluationData, Held, RowEvaluator
 from .fairness import Mixes

@@ -19,8 +19,8 @@ from ..federation.tasks import Planned, TaskPlan
 from ..numerics.scaling import Scaling
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
+from ..storage.history import Row
 from ..storage.identity import identity
-from ..storage.result import Row
 from .checked_json import Words, opened, outliers
 from .client_reports import Census
 from .messenger import Messenger

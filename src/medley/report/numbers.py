@@ -16,7 +16,8 @@ import scipy
 
 from ..contract.errors import RecipeError
 from ..storage.directions import higher_is_better
-from ..storage.result import Result, Row
+from ..storage.history import Row
+from ..storage.result import Result
 from .targets import COLUMNS, cost_of_target
 from .units import Real
 

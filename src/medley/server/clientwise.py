@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..contract import Algorithm, MedleyError, PartlyShared, PersonalModel, Problem
-from ..storage.result import Row
+from ..storage.history import Row
 from ..wire.connection import Connection
 from ..wire.exchange import Exchange, in_blocks
 from .protocols import Evaluator

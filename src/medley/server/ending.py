@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..contract import Diverged, PartlyShared, Problem, Stalled
-from ..storage.result import Row, Status
+from ..storage.history import Row
+from ..storage.result import Status
 
 LAST = 3
 """The last rows, so many of them, must agree: one bad evaluation is no divergence."""

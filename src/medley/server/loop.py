@@ -23,7 +23,8 @@ from ..storage.as_json import shown_seed
 from ..storage.directions import higher_is_better
 from ..storage.environment import environment
 from ..storage.events import Events, ExchangeEvent
-from ..storage.result import Result, Row, Status, history_of, shown
+from ..storage.history import Row, history_of
+from ..storage.result import Result, Status, shown
 from ..storage.run_folder import RunFolder
 from ..storage.spill import LazyMapping
 from ..wire.connection import Connection

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
 from ..secure import SecureSum
 from ..storage.directions import SAID, directions_of, higher_is_better
-from ..storage.result import Row
+from ..storage.history import Row
 from ..storage.weights import Start, Weights, weights_of
 from ..wire.codec import Codec, Plain
 from ..wire.connection import Transport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView, Vec
-from ..storage.result import Row
+from ..storage.history import Row
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..contract import State, Vec, pytree
 from ..numerics.forgetting import figures
-from ..storage.result import Row, history_text
+from ..storage.history import Row, history_text
 from ..storage.run_folder import Grown
 from ..wire.exchange import Tag
 from .bookkeeping import COUNTS, Bookkeeping

@@ -23,16 +23,16 @@ from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
 from .as_json import is_secret, plain, shown_seed
+from .base import base_name
+from .card import card
 from .checkpoint import FILE as CHECKPOINT
 from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
 from .environment import environment
 from .formats import other_format
+from .history import Row, check_kinds, history_of, history_text
 from .html import facts
 from .predictions import outputs_of, predicted, rows_of
-
-Row = dict[str, float]
-"""One evaluated round: round, exchanges, seconds (virtual), wall, bytes_down, bytes_up, loss, ..., by name."""
 
 FORMAT = 4
 """The format of result.json and the files beside it."""
@@ -253,6 +253,21 @@ class Result:
             save_file(state, tmp)
         return path
 
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the model into ``folder`` as model hubs have it: weights, configuration, and a model card, README.md.
+
+        A model of peft or transformers writes itself, by its own ``save_pretrained``; of any other the weights are
+        model.safetensors. The card says data, method, rounds, ε and figures. Raises RecipeError without a model.
+        """
+        folder, model = atomic.made(Path(folder)), self._model()
+        if callable(own := getattr(model, "save_pretrained", None)):
+            own(folder)
+        else:
+            self.save_weights(folder / "model.safetensors")
+        about = card(self.method, self.settings, self.evaluation, base_name(model), version())
+        atomic.write(folder / "README.md", about)
+        return folder
+
     def outputs(self, X: Any, batch: int = 256, client: int | str | None = None) -> Tensor:
         """The model's outputs of rows X, in evaluation mode.
 
@@ -368,27 +383,3 @@ def shown(row: Row, name: str, digits: int) -> str:
     """A figure with its name, and with its standard error where it is an estimate."""
     error = f" ± {row['loss_error']:.2g}" if name == "loss" and "loss_error" in row else ""
     return f"{name} {row[name]:.{digits}g}{error}"
-
-
-def history_text(rows: list[Row]) -> str:
-    """The history as JSON lines, one a row."""
-    return "".join(json.dumps(row, default=plain) + "\n" for row in rows)
-
-
-def history_of(text: str) -> list[Row]:
-    """Inverse of `history_text`. Raises ValueError for text that is no history."""
-    rows = [json.loads(line) for line in text.splitlines()]
-    if any(not isinstance(row, dict) or "round" not in row for row in rows):
-        raise ValueError("the history has lines that are no rows")
-    for row in rows:
-        for name, value in row.items():
-            if not isinstance(value, int | float):
-                raise ValueError(f"the history has {str(value)[:40]!r} as {name} of round {str(row['round'])[:40]}")
-    return rows
-
-
-def check_kinds(table: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Raise TypeError, naming the entry, unless the entries that ``table`` has are of these kinds."""
-    for name, kind in kinds.items():
-        if name in table and type(table[name]) is not kind:
-            raise TypeError(f"{name} is {str(table[name])[:40]!r}, no {kind.__name__}")

@@ -34,7 +34,8 @@ from . import atomic, checkpoint
 from .as_json import is_secret, plain
 from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
-from .result import CLIENTS, HISTORY, RUN, Row, history_of, history_text
+from .history import Row, history_of, history_text
+from .result import CLIENTS, HISTORY, RUN
 
 FORMAT = 3
 """The format of run.json and of the folder's layout."""

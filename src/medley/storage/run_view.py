@@ -15,7 +15,8 @@ from typing import Any, Literal
 from ..contract.errors import MedleyError, WireError
 from . import events
 from .as_json import shown_seed
-from .result import HISTORY, RUN, Row, history_of
+from .history import Row, history_of
+from .result import HISTORY, RUN
 from .run_folder import LEDGER, described, resuming
 
 Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left"]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..storage.result import Result, Row
+from ..storage.history import Row
+from ..storage.result import Result
 
 
 def expect(ok: object, otherwise: str) -> None:

@@ -11,7 +11,8 @@ from ..federation.federation import Federation
 from ..federation.run import run
 from ..problems import Network
 from ..problems.network.names import BUT_NORMS
-from ..storage.result import Result, Row
+from ..storage.history import Row
+from ..storage.result import Result
 from ..transports import Local
 from ..wire.connection import Transport
 from .compare import expect

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...storage.result import Row
+from ...storage.history import Row
 from ..document import Cell, figure, figures, table
 from ..figures import Dots, Markup, strip
 from ..numbers import last_clients, usable

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...storage.result import Result, Row
+from ...storage.history import Row
+from ...storage.result import Result
 from ..document import Cell, fitted
 from ..figures import Markup
 from ..numbers import last_clients, usable

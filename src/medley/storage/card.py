@@ -1,0 +1,63 @@
+"""Model cards: what a model was trained on, by which method, for how many rounds, at which ε, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+HEAD = "---\nlibrary_name: {library}\ntags:\n- federated-learning\n- medley\n{base}---\n\n"
+"""The part of a card that programs read, as model hubs have it."""
+
+FIGURES = ("loss", "test_loss", "accuracy", "gap")
+"""Figures of a history that a card shows, with those of a user's metrics."""
+
+
+def card(name: str, settings: Mapping[str, Any], figures: Mapping[str, float], base: str | None, medley: str) -> str:
+    """The text of a model card in Markdown.
+
+    Args:
+        name: the method
+        settings: those of the run, as a result has them
+        figures: the row of the history that the model is of
+        base: the name of the model that an adapter is for; None for a whole model
+        medley: the version of Medley
+    """
+    clients = {
+        "Method": name,
+        "Rounds": f"{figures['round']:g}" if "round" in figures else "0",
+        "Clients": settings.get("clients"),
+        "Data": settings.get("data"),
+        "Partition": settings.get("partition"),
+        "Local training": settings.get("pace"),
+        "Participation": settings.get("participation"),
+        "Base model": base,
+    }
+    shown = [k for k in (*FIGURES, *settings.get("metrics", ())) if k in figures]
+    parts = [
+        HEAD.format(library="peft" if base else "pytorch", base=f"base_model: {base}\n" if base else ""),
+        "# Model trained by federated learning\n\n",
+        f"Trained with Medley {medley}. The rows stayed with the clients.\n\n",
+        _table(("Training", ""), {k: v for k, v in clients.items() if v is not None}),
+        "\n## Privacy\n\n",
+        _privacy(settings, figures),
+        "\n## Figures\n\n",
+        _table(("figure", "value"), {k: f"{figures[k]:.4g}" for k in shown}) if shown else "None were measured.\n",
+    ]
+    return "".join(parts)
+
+
+def _privacy(settings: Mapping[str, Any], figures: Mapping[str, float]) -> str:
+    if "epsilon" not in figures:
+        said = "The model is not differentially private."
+    else:
+        unit = next((v for k, v in settings.items() if k.endswith(".private.unit")), "client")
+        delta = next((v for k, v in settings.items() if k.endswith(".private.delta")), None)
+        at = "" if delta is None else f" at δ = {delta:g}"
+        said = f"The model is differentially private by {unit}: ε = {figures['epsilon']:.4g}{at}."
+        said += " The figures below are not covered by it, if they are of clients' rows."
+    return f"{said}{' Replies were added up by secure aggregation.' if settings.get('secure') else ''}\n"
+
+
+def _table(head: tuple[str, str], rows: Mapping[str, Any]) -> str:
+    lines = [f"| {a} | {str(b).replace('|', '/')} |" for a, b in (head, ("---", "---"), *rows.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import medley as md
+
+
+class Adapter(nn.Module):
+    """A module that writes itself, as peft's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(64, 8).requires_grad_(False), nn.Linear(8, 10)
+        self.peft_config = {"default": SimpleNamespace(base_model_name_or_path="some/base")}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.base(x))
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+        (folder / "README.md").write_text("peft's own")
+
+
+def federation(module: nn.Module) -> md.Federation:
+    return md.Federation(
+        md.problems.Network(module, start="module"),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(20),
+        participation=md.scenarios.Bernoulli(0.5),
+        weights="uniform",
+    )
+
+
+def test_a_card_says_data_rounds_privacy_and_figures(tmp_path: Path) -> None:
+    method = md.Private(md.FedAvg(), clip=1.0, noise=1.0, delta=1e-5)
+    result = md.run(method, federation(md.models.mlp(64, 10)), 3, progress=False)
+    folder = result.save_pretrained(tmp_path / "model")
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for line in (
+        "library_name: pytorch",
+        "| Method | DP-FedAvg |",
+        "| Rounds | 3 |",
+        "| Clients | 20 |",
+        "| Partition | IID(clients=20) |",
+        f"private by client: ε = {result.summary['epsilon']:.4g} at δ = 1e-05.",
+        f"| accuracy | {result.summary['accuracy']:.4g} |",
+    ):
+        assert line in text
+    assert "digits [1438, 64]" in text
+    assert "base_model" not in text
+    assert {f.name for f in folder.iterdir()} == {"README.md", "model.safetensors"}
+
+
+def test_a_model_that_writes_itself_does_and_its_card_names_the_base(tmp_path: Path) -> None:
+    result = md.run(md.FedAvg(), federation(Adapter()), 1, progress=False, metrics={"ten": (lambda z, y: 10.0, "max")})
+    folder = result.save_pretrained(tmp_path)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("---\nlibrary_name: peft\n")
+    assert "base_model: some/base\n---\n" in text
+    assert "The model is not differentially private." in text
+    assert "| ten | 10 |" in text
+    assert {f.name for f in folder.iterdir()} == {"README.md", "adapter_config.json"}
+    result.model = None
+    with pytest.raises(md.RecipeError, match="this result has no model"):
+        result.save_pretrained(tmp_path)
