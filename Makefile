@@ -62,12 +62,13 @@ soak: .venv/.ready
 # Hugging Face's data sets and models with adapters, TensorBoard and a notebook for real, in an environment of their own: no other test wants them.
 test-extras: .venv-extras/.ready
 	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/models/test_hugging_face.py \
+	  tests/models/test_export.py \
 	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py
 
 .venv-extras/.ready: pyproject.toml constraints.txt
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/pip install -q -c constraints.txt torch
-	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,tensorboard,notebook,figures,mlflow]'
+	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow]'
 	touch $@
 
 # A node, the server's app or the SuperLink of a deployment killed at 30 random moments: half an hour.

@@ -9,6 +9,8 @@ import torch
 
 import medley as md
 
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 
 def test_a_model_in_onnx_has_the_same_outputs(tmp_path: Path) -> None:
     reference = pytest.importorskip("onnx.reference", reason="onnx is not installed; make test-extras has it")

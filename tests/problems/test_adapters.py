@@ -228,7 +228,6 @@ def test_row_gradients_are_those_of_each_row_where_vmap_does_not_take_the_module
     given = Fields(list(X.values()), list(X))
     p = Network(module, loss=causal_lm, start="module").ready(given, y, None, torch.float32, "cpu")
     assert isinstance(p, NetworkProblem)
-    assert not p.maps
     params = [q for q in module.parameters() if q.requires_grad]
     bound, total = 0.05, torch.zeros(p.d)
     for j in range(len(y)):
@@ -237,8 +236,10 @@ def test_row_gradients_are_those_of_each_row_where_vmap_does_not_take_the_module
         total += g * min(1.0, bound / float(g.norm()))
     found, _ = p.bind(given, y).clipped(p.flat, None, bound)
     assert float((found - total).abs().max()) < 1e-6
+    assert not p.maps
     ids = Network(module, loss=causal_lm, start="module").ready(X["input_ids"], y, None, torch.float32, "cpu")
     assert isinstance(ids, NetworkProblem)
+    ids.bind(X["input_ids"], y).clipped(ids.flat, None, bound)
     assert ids.maps  # without a mask nothing depends on numbers
 
 

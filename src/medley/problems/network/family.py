@@ -195,7 +195,6 @@ class Network(NetworkSpec):
                 moved[0],
             )
         p.seen = rows, self.targets(y[:2], classes).to(device)
-        p.maps = p.maps_rows(*p.seen)
         self._tried(p, out, y, classes)
         if y.ndim > 1:
             p.gives -= {Need.CLASSES}

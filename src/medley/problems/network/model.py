@@ -40,7 +40,7 @@ class NetworkModel:
             one, and until `Network.ready` has seen a forward pass.
         floats, ints: the module's buffers by dtype, without those that stand still.
         numbers: the count of numbers in the outputs of a row; 1 before data is known.
-        maps: whether vmap takes the module, so that gradients of several rows are made at once; else one by one.
+        maps: False once vmap has failed on the module, whose rows' gradients are then made one by one.
         low: whether frozen parameters of 16 bits stay so; outputs are then made the run's dtype.
         mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
             taken to keep rows apart.

@@ -208,7 +208,10 @@ class NetworkObjective:
         by_row: Callable[..., Tensor] = grad(self._of_row)
         rows = inputs_of(X)
         if self.problem.maps:
-            return vmap(by_row, (None, 0, 0))(x, rows, y)
+            try:
+                return vmap(by_row, (None, 0, 0))(x, rows, y)
+            except Exception:  # such as of control flow that depends on a mask's numbers; other errors come again
+                self.problem.maps = False
         return torch.stack([by_row(x, tree_map(lambda t: t[j], rows), y[j]) for j in range(len(y))])  # noqa: B023
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:

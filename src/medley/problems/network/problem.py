@@ -211,16 +211,6 @@ class NetworkProblem(NetworkModel):
         still = frozenset(n for n in kept if n.rpartition(".")[0] not in moving)
         return before != [part._version for part in parts], still
 
-    def maps_rows(self, X: Data, y: Data) -> bool:
-        """Whether vmap takes the forward and the backward pass of these rows: control flow may depend on numbers."""
-        self.mode(False)
-        try:
-            with self.forked():
-                self.bind(X, y).row_gradients(self.flat, X, y)
-        except Exception:
-            return False
-        return True
-
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> NetworkProblem:
         """The same network, with a row of label y compared with classes ``allowed[y]`` only; None for all.
 
