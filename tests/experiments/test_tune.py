@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -143,3 +145,14 @@ def test_a_folder_keeps_the_grid(tmp_path, monkeypatch):
     monkeypatch.setattr(md.Federation, "run", lambda *a, **k: pytest.fail("made again"))
     again = tune(md.FedAvg(), quadratic(), {"lr": [1.0, 2.0]}, rounds=2, metric="loss", jobs=1, save=tmp_path)
     assert first.record == again.record
+
+
+def test_the_record_is_a_frame(monkeypatch):
+    best = tune(md.FedAvg(), quadratic(), {"lr": [0.5, 2.0], "server_lr": [0.5, 1.0]}, rounds=2, metric="loss", jobs=1)
+    frame = best.frame()
+    assert list(frame.columns[:3]) == ["method", "lr", "server_lr"]
+    assert frame.loc[frame["chosen"], ["lr", "server_lr"]].to_numpy().tolist() == [[2.0, 1.0]]
+    assert frame["score"].idxmin() == list(frame["chosen"]).index(True)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(md.MedleyError, match=r"Tuned.frame\(\) makes a DataFrame of pandas; pip install pandas"):
+        best.frame()

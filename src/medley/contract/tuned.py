@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..runtime.frames import framed
 from .algorithm import Algorithm
-from .errors import RecipeError
+from .errors import MedleyError, RecipeError
 from .numbers import real, take
 from .settings import Settings
 
@@ -45,6 +46,10 @@ class Tuned(Settings):
     def name(self) -> str:
         """The method's name."""
         return self.method.name
+
+    def frame(self) -> Any:
+        """The record as a pandas DataFrame, a row a grid point. Raises MedleyError where pandas is not installed."""
+        return framed(({"method": self.name, **row} for row in self.record), "Tuned.frame()", MedleyError)
 
     @property
     def tuning(self) -> str:

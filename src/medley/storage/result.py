@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import math
@@ -19,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..contract import MedleyError, RecipeError, State, WireError, with_names
+from ..runtime.frames import framed
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
 from . import atomic, modules
@@ -145,14 +145,11 @@ class Result:
 
         Raises MedleyError where pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as e:
-            raise MedleyError("Result.frame() makes a DataFrame of pandas; pip install pandas") from e
         rows: list[dict[str, Any]] = [*(self.history if of == "history" else self.clients)]
         if of == "clients" and (names := self.client_names):
             rows = [{"client": row["client"], "name": names[int(row["client"])], **row} for row in rows]
-        return pandas.DataFrame([{"method": self.method, "seed": self.seed, **row} for row in rows])
+        named = ({"method": self.method, "seed": self.seed, **row} for row in rows)
+        return framed(named, "Result.frame()", MedleyError)
 
     def __repr__(self) -> str:
         """Method, seed, end and last figures, in one line."""
