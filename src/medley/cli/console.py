@@ -34,8 +34,9 @@ class Commands(TyperGroup):
             told = isinstance(e, MedleyError) or (isinstance(e, OSError) and e.errno != errno.EPIPE)
             if ctx.meta.get("debug") or not told:  # a reader that has gone is no error
                 raise
-            key = getattr(e, "key", None) if str(e).startswith("run(") else None
-            say(f"Error: {e}{f' (run.{key} of a recipe)' if key else ''}")
+            from ..recipe.terms import in_terms
+
+            say(f"Error: {in_terms(str(e))}")
             raise typer.Exit(DIVERGED if isinstance(e, Diverged) else REFUSED) from None
 
 

@@ -1,0 +1,43 @@
+"""Messages in a recipe's terms: its readers wrote TOML, and no call of Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from .schema import CALLS, KINDS
+
+FEDERATION = {"validation": "data.validation", "test": "data.test", "data": "[data]", "clients": "[data]"}
+"""Where a recipe has the arguments of `Federation` that are no table of their own name."""
+
+TABLES = {call.__name__: table for table, call in CALLS.items() if inspect.isclass(call)} | {
+    "run": "run",
+    "tune": "tune",
+    "compare": "run",
+}
+"""Tables by the call that they are the arguments of."""
+
+OPTIONS = ("base", "save", "jobs")
+"""Arguments of a comparison and of a search that the shell gives."""
+
+CALL = re.compile(r"\b(?:\w+\.)?(?P<call>[A-Za-z]\w*)\((?P<key>\w+)=(?P<value>'[^']*'|[^()',]*)\)")
+
+
+def in_terms(message: str) -> str:
+    """A message with calls such as ``Federation(validation=0.1)`` in a recipe's terms: "data.validation = 0.1"."""
+
+    def said(found: re.Match[str]) -> str:
+        call, key, value = found["call"], found["key"], found["value"]
+        if call in ("compare", "tune") and key in OPTIONS:
+            return f"--{key}" if value == "..." else f"--{key} {value}"
+        if call == "Federation":
+            own = key in KINDS or key in CALLS
+            path = FEDERATION.get(key, (f"[{key}]" if value == "..." else key) if own else f"federation.{key}")
+        elif call in TABLES:
+            path = f"{TABLES[call]}.{key}"
+        else:
+            return found[0]
+        written = {"True": "true", "False": "false"}.get(value, value.replace("'", '"'))
+        return path if value == "..." or path.startswith("[") else f"{path} = {written}"
+
+    return CALL.sub(said, message)
