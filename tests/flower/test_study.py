@@ -80,6 +80,14 @@ def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == here.summary() + "\n"
 
 
+def test_cox_with_one_baseline_is_on_nodes_as_here_to_the_bit(tmp_path: Path) -> None:
+    text = '[[study]]\nkind = "cox"\nformula = "months ~ age"\nevent = "event"\ncuts = [6.0, 20.0]\n'
+    (fit,) = deployed(tmp_path, text)
+    here = Study(frames()).cox("months ~ age", "event", cuts=[6.0, 20.0])
+    assert [*fit.params, *fit.bse] == [*here.params, *here.bse]
+    assert fit.baseline_hazard.equals(here.baseline_hazard)
+
+
 def test_own_fits_of_nodes_are_those_here_to_the_bit(tmp_path: Path) -> None:
     (found,) = deployed(tmp_path, '[[study]]\nkind = "meta"\nformula = "months ~ age + C(sex)"\nevent = "event"\n')
     here = Study(frames()).meta("months ~ age + C(sex)", event="event")

@@ -99,6 +99,8 @@ def survival(frame: Any) -> dict[str, Any]:
         model = sm.PHReg(frame["months"], X, status=frame["event"], strata=np.arange(len(frame)) % 6, ties=ties)
         r = model.fit(disp=0, method="newton", tol=1e-14)
         out["cox"][ties] = {"params": r.params.tolist(), "bse": r.bse.tolist(), "llf": float(r.llf)}
+        r = sm.PHReg(frame["months"], X, status=frame["event"], ties=ties).fit(disp=0, method="newton", tol=1e-14)
+        out["cox"][f"{ties}, pooled"] = {"params": r.params.tolist(), "bse": r.bse.tolist(), "llf": float(r.llf)}
     for group in "FM":
         mine = frame[frame["sex"] == group]
         km = KaplanMeierFitter().fit(mine["months"], mine["event"])

@@ -340,3 +340,34 @@ def test_a_fit_does_not_tell_of_the_one_patient_with_three_things() -> None:
     with pytest.raises(Withheld, match="Bern withholds: a value of combination 8 of the columns has fewer than 5 rows"):
         Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)", "binomial")
     assert Study({"Bern": rows}).glm("y ~ C(a) + C(b) + C(c)").nobs == 200  # weights are alike
+
+
+def test_sums_at_a_cut_do_not_tell_of_the_one_patient_with_three_things() -> None:
+    """Sums at a cut at one β are 10 equations for the rows of 8 combinations that leave there."""
+    import pandas as pd
+
+    rows = pd.concat([combined().iloc[:100].drop(columns="y"), combined(400).iloc[200:].drop(columns="y")])
+    g = np.random.default_rng(2)
+    rows = rows.assign(months=g.uniform(1, 9, len(rows)).round(1), died=1.0 * (g.random(len(rows)) < 0.5))
+    cox = md.statistics.Cox("months ~ C(a) + C(b) + C(c)", "died", cuts=(10.0,), ties="breslow")
+    levels = packed({name: ["0", "1"] for name in "abc"})
+    b, kinds = np.array([0.3, -0.2, 0.5]), np.array([[1, *k] for k in np.ndindex(2, 2, 2)])
+    point = Point(terms=levels, b=tensor(b), bread=tensor([]), mean=0.0, alpha=1.0, rows=len(rows))
+    up = cox.leaving(Sites(Study({"Bern": rows}, rules=OPEN).sites)(0, 1), point)
+    i, j = np.triu_indices(4)
+    A = np.append(kinds[:, i] * kinds[:, j] * np.exp(kinds[:, 1:] @ b)[:, None], np.ones((8, 1)), axis=1)
+    told = np.append(up.leave[0].numpy(), up.counts[0, 0])
+    there = rows.groupby(["a", "b", "c"]).size().reindex([*np.ndindex(2, 2, 2)], fill_value=0)
+    assert np.linalg.lstsq(A.T, told, rcond=1e-14)[0] == pytest.approx(there.to_numpy(), abs=0.01)
+    assert there.min() < 5
+    with pytest.raises(Withheld, match=r"a value of combination \d of the columns has fewer than 5 rows"):
+        cox.leaving(Sites(Study({"Bern": rows}).sites)(0, 1), point)
+
+
+def test_coefficients_that_leave_the_say_at_a_cut_to_few_rows_are_refused() -> None:
+    me = Sites(study(Rules()).sites)(0, 1)
+    cox = md.statistics.Cox("months ~ age", "died", cuts=(30.0,))
+    point = {"terms": packed({}), "bread": tensor([]), "mean": 0.0, "alpha": 1.0, "rows": 80}
+    assert cox.leaving(me, Point(b=tensor([0.05]), **point)).leave.shape == (1, 3)
+    with pytest.raises(Withheld, match=r"fewer than 5 rows have a say"):
+        cox.leaving(me, Point(b=tensor([9.0]), **point))

@@ -113,3 +113,117 @@ def test_secure_sums_of_survival() -> None:
     k, m = (Study(sites(patients()), secure=s).kaplan_meier("months", "event", 0.1, 20.0) for s in (None, secure))
     assert np.array_equal(k.deaths, m.deaths)
     assert np.array_equal(k.at_risk, m.at_risk)
+
+
+# One baseline for all sites, from sums at cuts.
+
+FINE = tuple(np.round(np.arange(0.1, 20, 0.1), 1).tolist())
+
+
+def rounded(cuts: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns, times rounded up to cuts, and events of all patients; those beyond the last are censored there."""
+    frame = patients()
+    X = np.column_stack([frame["age"], frame["sex"] == "M"]).astype(float)
+    months = frame["months"].to_numpy()
+    time = np.array([min((c for c in cuts if c >= t - 1e-9), default=np.inf) for t in months])
+    return X, np.minimum(time, cuts[-1]), (frame["event"] == 1).to_numpy() & np.isfinite(time)
+
+
+def by_rows(
+    cuts: tuple[float, ...], b: np.ndarray, ties: str, g: Any
+) -> tuple[np.ndarray, np.ndarray, dict[float, float]]:
+    """Score and information of β and of θ, under β + θ g(t), and the hazard by time; row by row."""
+    X, time, event = rounded(cuts)
+    r, p = np.exp(X @ b), X.shape[1]
+    U, info, hazard = np.zeros(2 * p), np.zeros((2 * p, 2 * p)), dict.fromkeys(cuts, 0.0)
+    for t in np.unique(time[event]):
+        Z, dead = np.hstack([X, X * g(t)]), event & (time == t)
+        U += Z[dead].sum(0)
+        for i in range(d := int(dead.sum())):
+            w = r * (time >= t) * (1 - (i / d) * dead * (ties == "efron"))
+            mean = w @ Z / w.sum()
+            U, info = U - mean, info + (Z.T * w) @ Z / w.sum() - np.outer(mean, mean)
+            hazard[float(t)] += 1 / w.sum()
+    return U, info, hazard
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_cox_with_one_baseline_is_that_of_all_rows(ties: Any, reference: Any) -> None:
+    fit = Study(sites(patients()), rules=OPEN).cox("months ~ age + C(sex)", "event", ties=ties, cuts=FINE)
+    there = reference["cox"][f"{ties}, pooled"]
+    near([*fit.params], there["params"])
+    near([*fit.bse], there["bse"])
+    near(fit.llf, there["llf"])
+    assert fit.exchanges <= 8
+    assert "one baseline for all sites" in fit.summary()
+
+
+@pytest.mark.parametrize("cuts", [FINE, (6.0, 15.0)])
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_baseline_and_proportional_hazards_are_those_row_by_row(ties: Any, cuts: tuple[float, ...]) -> None:
+    fit = Study(sites(patients()), rules=OPEN).cox("months ~ age + C(sex)", "event", ties=ties, cuts=cuts)
+    b = fit.params.to_numpy()
+    _, time, event = rounded(cuts)
+    km, left = dict[float, float](), 1.0
+    for t in cuts:
+        km[t] = 1 - left
+        left *= 1 - (event & (time == t)).sum() / max((time >= t).sum(), 1)
+    for transform, g in {"identity": float, "log": np.log, "km": km.__getitem__}.items():
+        U, info, hazard = by_rows(cuts, b, ties, g)
+        assert np.abs(U[:2]).max() < 1e-6
+        found = fit.zph(transform)
+        for j in range(2):
+            at = [0, 1, 2 + j]
+            near(found.loc[fit.names[j], "chi2"], U[at] @ np.linalg.solve(info[np.ix_(at, at)], U[at]), 1e-6)
+        near(found.loc["GLOBAL", "chi2"], U @ np.linalg.solve(info, U), 1e-6)
+        assert [*found["df"]] == [1, 1, 2]
+    near(fit.baseline_hazard["hazard"].to_numpy(), [hazard[t] for t in cuts], 1e-7)
+    near(fit.baseline_hazard["survival"].to_numpy()[-1], np.exp(-sum(hazard.values())), 1e-7)
+
+
+def test_an_effect_that_changes_over_time_is_found() -> None:
+    frame = patients()
+    late = (frame["months"] > 5) & (frame["sex"] == "M")
+    frame.loc[late & (np.arange(900) % 3 > 0), "event"] = 0  # men's hazard falls
+    found = Study(sites(frame), rules=OPEN).cox("months ~ age + C(sex)", "event", cuts=FINE).zph()
+    assert found.loc["C(sex)[T.M]", "p"] < 0.001 < found.loc["age", "p"]
+
+
+def test_cuts_are_under_the_rules_of_a_fit_of_their_own() -> None:
+    made = sites(patients())
+    fit = Study(made).cox("months ~ age + C(sex)", "event", cuts=[6, 20])
+    near([*fit.params], [*Study(made, rules=OPEN).cox("months ~ age + C(sex)", "event", cuts=[6, 20]).params])
+    with pytest.raises(Withheld, match=r"Bern withholds: .* fewer than 5 events.* until 3: give fewer cuts"):
+        Study(made).cox("months ~ age + C(sex)", "event", cuts=[3, 6, 20])
+    with pytest.raises(Withheld, match=r"parameters of \d+ rows .* until 2: give fewer cuts"):
+        Study(made, rules=Rules(parameters=0.03, pooled=True)).cox("months ~ age + C(sex)", "event", cuts=[2, 20])
+
+
+@pytest.mark.parametrize("first", [(6.0, 20.0), (6.5, 20.0), ()])
+def test_other_cuts_and_curves_of_the_same_rows_are_withheld(first: tuple[float, ...]) -> None:
+    """The difference of two sums until 6 and 6.5 would be of the few rows in between."""
+    study = Study(sites(patients()))
+    ask = lambda cuts: study.cox("months ~ age", "event", cuts=cuts)
+    ask(first) if first else study.kaplan_meier("months", "event", unit=0.1, until=20.0)
+    with pytest.raises(Withheld, match="the times of months: a curve of some of these rows has left before"):
+        ask((6.2, 20.0))
+    if first:
+        assert ask(first).nobs == 900  # again the same
+        with pytest.raises(Withheld, match="a curve of some of these rows"):
+            study.kaplan_meier("months", "event", unit=0.1, until=20.0)
+
+
+def test_secure_sums_of_one_baseline() -> None:
+    secure = md.SecureSum(bits=64, bound=2.0**40)
+    a, b = (Study(sites(patients()), secure=s).cox("months ~ age", "event", cuts=[6, 20]) for s in (None, secure))
+    near([*b.params], [*a.params], 1e-5)
+
+
+def test_what_has_no_cuts_has_no_common_baseline() -> None:
+    fit = Study(sites(patients())).cox("months ~ age", "event")
+    for ask in (lambda: fit.baseline_hazard, fit.zph):
+        with pytest.raises(md.RecipeError, match=r"a baseline for each site; give times for one, cox\(cuts="):
+            ask()
+    for cuts in ([3, 2], [0, 1], [2, 2]):
+        with pytest.raises(md.RecipeError, match="want times above 0, each after the one before"):
+            Study(sites(patients())).cox("months ~ age", "event", cuts=cuts)

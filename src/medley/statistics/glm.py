@@ -259,20 +259,10 @@ class GLM(Analysis):
         offset = site.column(used, self.offset, 0.0)
         beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
         beside |= within(f, site.frame[used], levels, site.name)
-        self._check_combinations(site, X)
+        if self.family != "gaussian" or self.uses != "identity":  # else weights are alike
+            site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         return Rows(X, y, w, offset + np.log(exposure))
-
-    def _check_combinations(self, site: Site, X: np.ndarray) -> None:
-        """Raise Withheld for a combination of categories with few rows, where combinations are few.
-
-        Rows of one combination have one weight. If weights differ, the information is t equations for their numbers.
-        """
-        kinds, which = np.unique(X, axis=0, return_inverse=True)
-        p, most = X.shape[1], max(len(np.unique(x)) for x in X.T)
-        if (self.family != "gaussian" or self.uses != "identity") and len(kinds) <= p * (p + 1) / 2 + 1 and most <= 7:
-            for k in range(len(kinds)):
-                site.cell(which.ravel() == k, f"combination {k + 1} of the columns")
 
 
 def design_names(text: str, levels: dict[str, list[str]]) -> list[str]:

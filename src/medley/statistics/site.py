@@ -163,6 +163,19 @@ class Site:
                 f"another, or study.without({self.name!r})"
             )
 
+    def combinations(self, X: np.ndarray) -> None:
+        """Raise Withheld for a combination of categories with few rows, where combinations are few.
+
+        Rows of one combination have one weight. If weights differ, the information is t equations for their numbers.
+        """
+        if not len(X):
+            return
+        kinds, which = np.unique(X, axis=0, return_inverse=True)
+        p, most = X.shape[1], max(len(np.unique(x)) for x in X.T)
+        if len(kinds) <= p * (p + 1) / 2 + 1 and most <= 7:
+            for k in range(len(kinds)):
+                self.cell(which.ravel() == k, f"combination {k + 1} of the columns")
+
     def _dominated(self, x: np.ndarray, name: str) -> None:
         squares = np.sort((x - np.median(x)) ** 2)[::-1]
         for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):

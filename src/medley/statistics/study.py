@@ -166,8 +166,8 @@ class Study:
         return found
 
     def cox(self, formula: str, event: str, **how: Any) -> CoxFit:
-        """Fit Cox's model, stratified by site: "months ~ age + C(sex)", and the column of events; see `Cox`."""
-        fit: CoxFit = self.run(Cox(formula, event, **how))
+        """Fit Cox's model, stratified by site or with ``cuts``: "months ~ age + C(sex)", and the events; see `Cox`."""
+        fit: CoxFit = self.run(Cox(formula, event, **{**how, "cuts": tuple(how.get("cuts", ()))}))
         return fit
 
     def kaplan_meier(self, time: str, event: str, unit: float, until: float, **how: Any) -> Curves:

@@ -1,10 +1,11 @@
-"""Survival: Cox's model with a baseline for each site, Kaplan-Meier's curves by group, and the log-rank test.
+"""Survival: Cox's model with one baseline for all sites or one for each, Kaplan-Meier's curves, and the log-rank test.
 
 **Reference**: Cox, "Regression Models and Life-Tables", JRSS B 34, 1972; Efron, JASA 72, 1977, and Breslow, 1974, for
 ties; Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, for the log-rank test.
 
-**Departures**: risk sets are those of a site, so that sums over sites are all that is needed: Cox's model stratified by
-site. Curves are on a grid of times; a site rounds times up until each step has its least numbers of rows and events.
+**Departures**: without ``cuts`` risk sets are those of a site, so that sums over all its rows are all that is needed:
+Cox's model stratified by site. With them the rows that leave at each cut are summed, under the rules of a fit of their
+own. Curves are on a grid of times; a site rounds times up until each step has its least numbers of rows and events.
 """
 
 from __future__ import annotations
@@ -14,36 +15,56 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
-from ..contract import BadData, Client, Cohort, on_client, positive
-from .analysis import Analysis, Ask, Moments, Report, packed, site_of, tensor, unpacked, upper
+from ..contract import BadData, Client, Cohort, Message, RecipeError, on_client, positive
+from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .describe import Asked, curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost, Test
 from .formulas import design, needed, parsed, texts, within
 from .glm import design_names
 from .rules import Withheld
-from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point
+from .scoring import DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point
 from .site import Site
+from .steps import Steps
+
+
+class Leaving(Message):
+    """Up: the numbers of `Steps` at each time; ``tied`` is empty under Breslow's ties."""
+
+    leave: Float[Tensor, "k t"]
+    tied: Float[Tensor, "q t"]
+    counts: Float[Tensor, "k 2"]
+    dead: Float[Tensor, "k p"]
 
 
 @dataclass(frozen=True)
 class Cox(Analysis):
-    """Cox's model, stratified by site.
+    """Cox's model, stratified by site, or with one baseline for all sites on a grid of times.
 
     Attributes:
         formula: the time and what explains it, "months ~ age + C(sex)"
         event: the column that is 1 where the event came, and 0 where the row was censored
         where: the rows; empty for all
         ties: "efron" or "breslow"
+        cuts: times, which others are rounded up to, for one baseline; rows beyond the last are censored there. Empty
+            for a baseline of its own for each site, at its own times
     """
 
     formula: str
     event: str
     where: str = ""
     ties: Literal["efron", "breslow"] = "efron"
+    cuts: tuple[float, ...] = ()
 
     family, uses, cov, alpha, canonical = property(lambda s: "cox"), "", "model", None, True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cuts and not (min(self.cuts) > 0 and (np.diff(self.cuts) > 0).all()):
+            raise RecipeError("cox(cuts=...): want times above 0, each after the one before", "cuts")
 
     @property
     def kind(self) -> Family:
@@ -59,29 +80,65 @@ class Cox(Analysis):
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and step from β = 0 until the score is 0."""
         levels, rows = self.agreed(clients)
-        s.found = self.fitted(functools.partial(self.summed, clients), levels, int(rows[:, 0].sum()), len(rows)), rows
+        ask, last = functools.partial(self.summed, clients), list[Steps]()
+        s.found = self.fitted(ask, levels, int(rows[:, 0].sum()), len(rows), last), rows, last
 
-    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int) -> Fitted:
-        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories."""
+    def fitted(self, ask: Ask, levels: Any, n: int, sites: int, last: list[Steps] | None = None) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories.
+
+        With cuts, ``last`` has the sums of the last exchange.
+        """
         names, point = design_names(self.formula, levels), {"terms": packed(levels), "rows": n, "mean": 0.0}
-        names = [name for name in names if name != "Intercept"]
-        return Descent(self, functools.partial(ask, self.score), sites, names, point, np.ones(p := len(names))).fit(
-            np.zeros(p)
-        )
+        names, null = [name for name in names if name != "Intercept"], list[float]()
+
+        def pooled(at: Point) -> Curve:
+            """The likelihood of all sites' rows, from their sums at each time."""
+            up = ask(self.leaving, at)
+            leave, tied = (np.array([lower(v) for v in t]) for t in (up.leave, up.tied))
+            n, d = np.rint(up.counts.numpy()).T
+            steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy())
+            value, g, H = steps.likelihood(at.b.numpy(), self.ties)
+            null.append(value)
+            if last is not None:
+                last[:] = [steps]
+            return curve((value, g, H), null[0], float(n.sum()))
+
+        way = pooled if self.cuts else functools.partial(ask, self.score)
+        return Descent(self, way, sites, names, point, np.ones(len(names))).fit(np.zeros(len(names)))
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:
         """The site's partial likelihood at β."""
-        site, key = site_of(me), (repr(self), bytes(got.terms.numpy()))
+        X, time, event = self._rows(site_of(me), got)
+        site_of(me).effective(np.exp((risk := X @ got.b.numpy()) - risk.max()), X)
+        found, (null, *_) = (partial(X, time, event, k * got.b.numpy(), self.ties) for k in (1, 0))
+        return curve(found, null, len(X))
+
+    @on_client
+    def leaving(self, me: Client[Any], got: Point) -> Leaving:
+        """The site's sums over the rows that leave at each of the cuts."""
+        (X, time, event), site = self._rows(site_of(me), got), site_of(me)
+        place, event = self._places(time, event)
+        risk = X @ got.b.numpy()
+        for k in np.unique(place):
+            site.effective(np.exp(risk[place == k] - risk[place == k].max()), X[place == k])
+        s = Steps.of(X, place, event, got.b.numpy(), len(self.cuts))
+        leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
+        tied = tied if self.ties == "efron" else tied[:0]
+        return Leaving(leave, tied, tensor(np.stack([s.n, s.d], 1)), tensor(s.dead))
+
+    def _places(self, time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows' places among the cuts, and their events; those beyond the last are censored there."""
+        place = np.searchsorted(np.array(self.cuts) * (1 + 1e-12), time)
+        return np.minimum(place, len(self.cuts) - 1), event & (place < len(self.cuts))
+
+    def _rows(self, site: Site, got: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
+        key = repr(self), bytes(got.terms.numpy())
         if key not in site.kept:
             site.kept = {key: self._prepared(site, unpacked(got.terms), got.rows)}
-        X, time, event = site.kept[key]
-        risk = X @ got.b.numpy()
-        site.effective(np.exp(risk - risk.max()), X)
-        (value, g, H), (null, *_) = (partial(X, time, event, k * got.b.numpy(), self.ties) for k in (1, 0))
-        sums, nothing = np.zeros(11), tensor([])
-        sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1], sums[BAD + 1] = len(X), -2 * value, value, null, event.sum()
-        return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
+        rows: tuple[np.ndarray, np.ndarray, np.ndarray] = site.kept[key]
+        return rows
 
     def _prepared(self, site: Site, levels: Any, everywhere: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         f, (columns, _) = parsed(self.formula), self.reads
@@ -92,7 +149,28 @@ class Cox(Analysis):
         site.check_size(X.shape[1], len(X), everywhere)
         beside = within(f, site.frame[used], levels, site.name)
         site.admit_fit(used, X, names, columns, event > 0, beside=beside)
+        if self.cuts and site.rules.rows > 1:  # each time's rows are as those of a fit of their own
+            curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
+            place, dead = self._places(time, event > 0)
+            for k in np.unique(place):
+                at, rows = place == k, np.zeros(len(used), bool)
+                rows[np.flatnonzero(used)[at]] = True
+                try:
+                    site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
+                    of = {name: v[at] for name, v in beside.items()}
+                    site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of)
+                    for told in (at, at & dead & (self.ties == "efron")):
+                        site.combinations(X[told])
+                except Withheld as e:
+                    raise Withheld(f"{e}; that is of rows until {self.cuts[k]:g}: give fewer cuts") from None
         return X[:, [name != "Intercept" for name in names]], time, event > 0
+
+
+def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
+    """A likelihood, its gradient and minus its Hessian at β, and its value at 0, as the descent reads them."""
+    (value, g, H), sums, nothing = found, np.zeros(11), tensor([])
+    sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1] = rows, -2 * value, value, null
+    return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
 
 def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.ndarray) -> None:
@@ -103,36 +181,50 @@ def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.
 
 def partial(X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str) -> Any:
     """Cox's log partial likelihood of these rows at β, its gradient [p], and minus its Hessian [p, p]."""
-    r, p = np.exp(X @ b), X.shape[1]
-    value, g, H = 0.0, np.zeros(p), np.zeros((p, p))
-    sums = np.zeros((p + 1, p + 1))  # Σ r (1, x)(1, x)ᵀ over those at risk
-    Z = np.column_stack([np.ones(len(X)), X])
-    for t in np.unique(time)[::-1]:
-        at, dead = time == t, (time == t) & event
-        sums = sums + (Z[at].T * r[at]) @ Z[at]
-        tied, d = (Z[dead].T * r[dead]) @ Z[dead], int(dead.sum())
-        value, g = value + float((X[dead] @ b).sum()), g + X[dead].sum(0)
-        for k in range(d):
-            S = sums - (k / d if ties == "efron" else 0.0) * tied
-            mean = S[0, 1:] / S[0, 0]
-            value, g, H = value - float(np.log(S[0, 0])), g - mean, H + S[1:, 1:] / S[0, 0] - np.outer(mean, mean)
-    return value, g, H
+    times, place = np.unique(time, return_inverse=True)
+    return Steps.of(X, place.ravel(), event, b, len(times)).likelihood(b, ties)
 
 
 class CoxFit(Coefficients):
     """A fit of Cox's model; ``params`` are log hazard ratios, and ``frame(exp=True)`` has hazard ratios."""
 
-    def __init__(self, cox: Cox, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:
-        fitted, self.rows = found
+    def __init__(self, cox: Cox, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
+        fitted, self.rows, self._last = found
         super().__init__(fitted.names, fitted.b, fitted.cov)
         self.cox, self.sites, (self.exchanges, self.bytes_down, self.bytes_up) = cox, sites, cost
         self.llf, self.llnull, self.nobs = (fitted.figures[k] for k in ("llf", "llnull", "nobs"))
 
+    @property
+    def steps(self) -> Steps:
+        """Sums at each of the cuts. Raises RecipeError for a fit without cuts."""
+        if not self._last:
+            raise RecipeError("this fit has a baseline for each site; give times for one, cox(cuts=[...])", "cuts")
+        found: Steps = self._last[0]
+        return found
+
+    @property
+    def baseline_hazard(self) -> Any:
+        """The hazard of a row whose columns are all 0, its sum and its survival, by cut. Raises as `steps`."""
+        return self.steps.baseline(self.cox.cuts, self.cox.ties)
+
+    def zph(self, transform: Literal["km", "identity", "log"] = "km") -> Any:
+        """Tests of proportional hazards, by column and for all: small p-values tell of effects that change over time.
+
+        Args:
+            transform: of the time, against which they would change; "km" is 1 less Kaplan-Meier's curve
+
+        Raises as `steps`.
+        """
+        found = self.steps.proportional(self.cox.cuts, self.cox.ties, transform)
+        return needed("pandas").DataFrame(found, [*self.names, "GLOBAL"], columns=["chi2", "df", "p"])
+
     def summary(self) -> str:
         """A text table."""
         facts = [("Time", parsed(self.cox.formula).response), ("Event", self.cox.event), ("Ties", self.cox.ties)]
-        facts += [("No. Observations", str(self.nobs)), ("Strata (sites)", str(len(self.sites)))]
-        return self._table("Cox regression, stratified by site", [*facts, ("Log-Likelihood", f"{self.llf:.5g}")])
+        strata = 1 if self.cox.cuts else len(self.sites)
+        facts += [("No. Observations", str(self.nobs)), ("Baselines", str(strata))]
+        title = "Cox regression, " + ("one baseline for all sites" if self.cox.cuts else "stratified by site")
+        return self._table(title, [*facts, ("Log-Likelihood", f"{self.llf:.5g}")])
 
 
 @dataclass(frozen=True)
