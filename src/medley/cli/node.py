@@ -22,6 +22,15 @@ log = logging.getLogger("medley.node")
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
 
+Key = typer.Option(help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0.")
+Data = typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data.")
+Number = typer.Option(min=0, help="This client's number; by default the one that ends the key's name.")
+Memory = typer.Option(metavar="DIR", help="The client's memories, and the message in hand.")
+Serve = typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
+Allow = typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
+Approve = typer.Option("--approve", help="Approve the recipe, until --until, and end. From then on others are refused.")
+Until = typer.Option(metavar="YYYY-MM-DD", help="The last day of an approval.")
+Log = typer.Option("--log", metavar="show|verify", help="Show or verify the record of what left, and end.")
 RecipeFile = typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe, the server's or your own copy.")
 Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
 AllowCode = typer.Option(
@@ -36,27 +45,14 @@ Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked noth
 
 def node(
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The server.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0.")
-    ] = None,
+    key: Annotated[Path | None, Key] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificates that vouch for the server, in PEM.")] = None,
     recipe_file: Annotated[Path, RecipeFile] = Path("recipe.toml"),
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data."),
-    ] = None,
-    client: Annotated[
-        int | None, typer.Option(min=0, help="This client's number; by default the one that ends the key's name.")
-    ] = None,
-    memory: Annotated[Path, typer.Option(metavar="DIR", help="The client's memories, and the message in hand.")] = Path(
-        "memory"
-    ),
-    serve: Annotated[
-        str | None, typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
-    ] = None,
-    allow: Annotated[
-        str, typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
-    ] = ALLOWED,
+    data: Annotated[Path | None, Data] = None,
+    client: Annotated[int | None, Number] = None,
+    memory: Annotated[Path, Memory] = Path("memory"),
+    serve: Annotated[str | None, Serve] = None,
+    allow: Annotated[str, Allow] = ALLOWED,
     allow_code: Annotated[str, AllowCode] = "",
     keyring: Annotated[Path | None, Keyring] = None,
     epsilon: Annotated[float | None, Epsilon] = None,
@@ -64,6 +60,10 @@ def node(
     clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Read recipe and data, say what is there, and end.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and end.")] = False,
+    approve: Annotated[bool, Approve] = False,
+    until: Annotated[str | None, Until] = None,
+    close: Annotated[bool, typer.Option("--close", help="Answer no more requests of the recipe, and end.")] = False,
+    show: Annotated[str | None, Log] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for every message.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -82,6 +82,10 @@ def node(
         return _clean(memory, age or 0.0)
     if leave:
         return _leave(memory, _number(client, key))
+    if show is not None:
+        return _log(memory, _number(client, key), key, show)
+    if approve or close:
+        return _approve(memory, _number(client, key), key, recipe_file, until if approve else None, approve)
     if check:
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
@@ -181,6 +185,47 @@ def _leave(memory: Path, client: int) -> None:
         raise RecipeError(f"{memory} is no memory folder of a node of client {client}; name it by --memory", "memory")
     (folder / LEAVE).touch(mode=0o600)
     typer.echo(f"client {client} leaves: its node answers the next request, and ends")
+
+
+def _approve(memory: Path, client: int, key: Path | None, recipe_file: Path, until: str | None, approve: bool) -> None:
+    """Approve a recipe until a day, or close it."""
+    import datetime
+
+    from ..contract.errors import RecipeError
+    from ..flower import record
+    from ..flower.node import record_of
+
+    _check(recipe_file, None)
+    try:
+        day = None if not approve else datetime.date.fromisoformat(until or "").isoformat()
+    except ValueError:
+        raise RecipeError(f"--approve --until {until}: give the last day, as 2027-01-31", "until") from None
+    config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
+    digest = record.digest(recipe_file)
+    record_of(config, record.APPROVALS).add(recipe=digest, until=day)
+    typer.echo(f"{recipe_file} (digest {digest}) is {'closed' if day is None else f'approved until {day}'}")
+
+
+def _log(memory: Path, client: int, key: Path | None, what: str) -> None:
+    """Show the records of a node, or check every line of them."""
+    from ..contract.errors import RecipeError
+    from ..flower import record
+    from ..flower.node import record_of
+
+    if what not in ("show", "verify"):
+        raise RecipeError(f"--log {what}: give show or verify", "log")
+    config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
+    for name in (record.LEFT, record.APPROVALS):
+        kept, n = record_of(config, name), 0
+        for line in kept.lines():
+            n += 1
+            if what == "show":
+                typer.echo("  ".join(f"{k} {v}" for k, v in line.items() if k != "before"))
+        signed = "signed" if key is not None else "not checked for signatures; give --key"
+        if kept.path.exists():
+            typer.echo(f"{kept.path}: {n} lines, whole, {signed}; the last digest is {kept.head()}")
+        elif name == record.LEFT:
+            raise RecipeError(f"{kept.path}: there is no such record; name the node's folder by --memory", "memory")
 
 
 def _clean(memory: Path, age: float) -> None:

@@ -66,7 +66,7 @@ def client_app(
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
     handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
-    return node.client_app({kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()})
+    return node.client_app({kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()}, Path(recipe))
 
 
 def discreet(handler: Handler) -> Handler:

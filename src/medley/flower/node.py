@@ -6,11 +6,13 @@ memory lies in files, in two phases.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from ..wire.connection import Host
 from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold
 from ..wire.framing import seal, unseal
-from . import flwr_api
+from . import flwr_api, record
 from .checked_json import Words, sealed, sealed_error
 from .cleaning import private
 from .flwr_api import Handler, Letter
@@ -33,6 +35,8 @@ from .flwr_api import Handler, Letter
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context
 
+
+log = logging.getLogger("medley.node")
 
 MOST, HUGE = 1 << 31, 1e300
 """The largest number of a round, an exchange or a client, and the largest other number, in a request."""
@@ -174,17 +178,40 @@ def _leaves(context: Context) -> bool:
     return (folder / LEFT).exists()
 
 
-def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
-    """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". Their errors are sent."""
+def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> ClientApp:
+    """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". Their errors are sent.
 
-    def guarded(handler: Handler) -> Handler:
+    Args:
+        recipe: the recipe that is served. All that is sent is in the node's record first, and a recipe that the owner
+            closed has no answers. None for handlers of no recipe, which have no record
+    """
+
+    def guarded(kind: str, handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
+            owner = context.node_config
             try:
-                out = handler(letter, context)
-                return sealed(out, last=_leaves(context))
+                if recipe is not None:
+                    approvals = record_of(owner, record.APPROVALS)
+                    record.refuse_unapproved(approvals, record.digest(recipe), owner.get("partition-id"))
+                out = sealed(handler(letter, context), last=_leaves(context))
             except Exception as e:
-                return sealed_error(e)
+                out = sealed_error(e)
+            try:
+                if recipe is not None:
+                    about = {"run": str(context.run_id), "kind": kind, "recipe": record.digest(recipe)}
+                    record_of(owner).add(**about, bytes=len(out), sha256=sha256(out).hexdigest())
+            except Exception:
+                log.exception("the record cannot be written")
+                said = "its record cannot be written, so its answer stays with it; the log of its node says more"
+                return sealed_error(WireError(f"client {owner.get('partition-id')}: {said}"))
+            return out
 
         return reply
 
-    return flwr_api.client_app({kind: guarded(handler) for kind, handler in handlers.items()})
+    return flwr_api.client_app({kind: guarded(kind, handler) for kind, handler in handlers.items()})
+
+
+def record_of(config: Mapping[str, Any], name: str = record.LEFT) -> record.Record:
+    """The record of a client's node, by Flower's node config: of what left it, or of approvals."""
+    key = config.get("key")
+    return record.Record(own_folder(config) / name, None if key is None else Path(str(key)))

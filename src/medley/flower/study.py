@@ -74,7 +74,7 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
     kinds = {type(a) for a in side.recipe.analyses()}
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
-    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()})
+    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()}, Path(recipe))
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:

@@ -1,0 +1,140 @@
+"""A node's record: a line for all that left it, each with the digest of the line before and the node's signature."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ..contract.errors import RecipeError, WireError
+from ..storage.atomic import flush, writing
+from .cleaning import private
+
+log = logging.getLogger("medley.node")
+
+LEFT, APPROVALS = "record.jsonl", "approvals.jsonl"
+"""Files of a client's node: what left it, and which recipes its owner approved or closed."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file that only grows. A line is written to disk before what it tells of is sent.
+
+    Whoever changes or takes out a line breaks the chain, unless they have the node's key. Lines taken off the end are
+    found if the digest of a later line was noted elsewhere.
+
+    Attributes:
+        path: the file
+        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it; None for a record without signatures
+    """
+
+    path: Path
+    key: Path | None = None
+
+    def add(self, **what: Any) -> None:
+        """Add a line. Raises MedleyError where it cannot be written."""
+        private(self.path.parent)
+        with writing(self.path), FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
+            os.chmod(self.path, 0o600)
+            last = _last(file)
+            n, before = (0, "") if last is None else (json.loads(last)["n"] + 1, sha256(last).hexdigest())
+            at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            line = {"n": n, "at": at, **what, "before": before}
+            if self.key is not None:
+                line["signature"] = _key(self.key).sign(_bytes(line), _ecdsa()).hex()
+            file.write(_bytes(line) + b"\n")
+            file.flush()
+            flush(file.fileno())
+
+    def head(self) -> str:
+        """The digest of the last line, to be noted elsewhere; empty without any."""
+        last = self.path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2] if self.path.exists() else b""
+        return sha256(last).hexdigest() if last else ""
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The lines, each once it is checked. Raises WireError with the number of the first that is not as written."""
+        from cryptography.exceptions import InvalidSignature
+
+        public = None if self.key is None else _key(self.key).public_key()
+        before = ""
+        *whole, torn = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
+        for n, text in enumerate([*whole, torn] if torn else whole):
+            try:
+                line = json.loads(text)
+                said = {k: v for k, v in line.items() if k != "signature"}
+                if _bytes(line) != text or line["n"] != n or line["before"] != before:
+                    raise ValueError
+                if public is not None:
+                    public.verify(raw := bytes.fromhex(line["signature"]), _bytes(said), _ecdsa())
+                    if raw.hex() != line["signature"]:  # a digit in capitals
+                        raise ValueError
+            except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
+                raise WireError(
+                    f"{self.path}, line {n + 1}: it is not as it was written, or the line before it is gone; the "
+                    f"{n} lines before are whole"
+                ) from None
+            before = sha256(text).hexdigest()
+            yield said
+
+
+def digest(recipe: Path) -> str:
+    """What approvals name a recipe by: the first 32 hexadecimal digits of the SHA-256 of its file."""
+    return sha256(recipe.read_bytes()).hexdigest()[:32]
+
+
+def refuse_unapproved(approvals: Record, recipe: str, client: object) -> None:
+    """Raise RecipeError for a recipe that the owner closed, or approved until a day that is over.
+
+    Once the owner has approved one recipe, the node answers approved ones only.
+    """
+    said = [*approvals.lines()]
+    mine = [line for line in said if line["recipe"] == recipe]
+    again = f"its owner can approve it: medley node --approve, with this recipe (digest {recipe})"
+    if not mine:
+        if any(line["until"] is not None for line in said):
+            raise RecipeError(f"client {client}: its owner has not approved this recipe; {again}", "recipe")
+        return
+    if (until := mine[-1]["until"]) is None:
+        raise RecipeError(f"client {client}: its owner closed this study; {again}", "recipe")
+    if datetime.datetime.now(datetime.UTC).date() > datetime.date.fromisoformat(until):
+        raise RecipeError(f"client {client}: the approval of this recipe ended on {until}; {again}", "recipe")
+
+
+def _last(file: Any) -> bytes | None:
+    """The last whole line of a file, which is cut after it: what was not written whole has not left."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - (1 << 16)))
+    tail = file.read()
+    whole, _, torn = tail.rpartition(b"\n")
+    if torn:
+        log.warning("%s ends in a line that was not written whole; it is taken off", file.name)
+        file.truncate(end - len(torn))
+    return whole.rpartition(b"\n")[2] or None
+
+
+def _bytes(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _key(path: Path) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        return load_ssh_private_key(path.read_bytes(), None)
+    except Exception as e:  # cryptography raises errors of many classes
+        raise RecipeError(f"{path} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+
+
+def _ecdsa() -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    return ECDSA(SHA384())
