@@ -64,7 +64,7 @@ def test_help_comes_without_torch(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("end", "code", "said"),
-    [("app(['list'])", 130, "stopped by Ctrl-C\n"), ("from medley import run", -signal.SIGINT, None)],
+    quick(1, [("app(['list'])", 130, "stopped by Ctrl-C\n"), ("from medley import run", -signal.SIGINT, None)]),
 )
 def test_ctrl_c_while_torch_is_imported_is_one_sentence(end: str, code: int, said: str | None) -> None:
     script = f"""

@@ -67,6 +67,7 @@ def test_every_solver_gives_the_same_model(solver):
     assert ours.history_[-1]["bytes_up"] == ours.bytes_up_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", quick(1, [False, True]))
 def test_many_classes_by_softmax(weighted):
     X, y = digits(300)

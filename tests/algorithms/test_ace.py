@@ -43,6 +43,7 @@ def test_u_is_the_sum_over_all_clients_latest_updates(tmp_path: Path):
     torch.testing.assert_close(s.u, sum(float(Q.p[i]) * u for i, u in s.latest.items()), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_all_answering_is_fedavg_and_with_one_step_gradient_descent():
     for method in (md.ACE(), md.ACED(max_delay=0)):
         torch.testing.assert_close(run(method, None, 8).x, run(md.FedAvg(), None, 8).x, rtol=0, atol=1e-14)

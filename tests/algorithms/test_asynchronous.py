@@ -31,7 +31,7 @@ def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **o
 ASYNC = [md.FedBuff(), md.FedAsync(), md.FedNorton(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5)]
 
 
-@pytest.mark.parametrize("method", quick(3, ASYNC), ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(1, ASYNC), ids=lambda m: m.name)
 def test_nobody_late_is_nobody_stale(method: Algorithm[Any, Any]):
     a, b = run(method, None), run(method, 6)
     assert torch.equal(a.x, b.x)
@@ -84,7 +84,7 @@ def test_a_late_reply_is_delivered_in_the_round_in_which_it_arrives_and_its_byte
     assert stale[came[0]] == pytest.approx((came[0] - 1) / len(there))
 
 
-@pytest.mark.parametrize("method", quick(3, ASYNC), ids=lambda m: m.name)
+@pytest.mark.parametrize("method", quick(2, ASYNC), ids=lambda m: m.name)
 def test_replies_in_flight_survive_a_checkpoint(method: Algorithm[Any, Any], tmp_path: Path):
     whole = run(method, 2, 20)
     run(method, 2, 7, checkpoint=tmp_path)
@@ -106,7 +106,7 @@ def test_kirchhoffs_sum_holds_with_flows_that_arrive_late(tmp_path: Path):
     assert float((s.S - total).norm()) < 1e-12
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", quick(1, range(3)))
 def test_rounds_of_three_replies_reach_the_same_loss_sooner(seed: int):
     """The clients are alike but for speed, so what FedAvg reaches in five rounds FedBuff reaches without waiting."""
     fed = md.Federation(

@@ -30,6 +30,7 @@ from medley.server.cohort import LiveCohort
 from medley.testing.faults import Rewired, losing
 from medley.transports import Local
 from support.continual import go, rows, stream
+from support.pairs import quick
 
 D = 6
 
@@ -550,7 +551,9 @@ def test_lost_replies_leave_a_round_of_those_who_answered():
     assert float((got - x).norm()) < 1e-12 * float(x.norm())
 
 
-@pytest.mark.parametrize("pace", [{"weight_decay": 0.1}, {"clip": 1.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "pace", quick(2, [{"weight_decay": 0.1}, {"clip": 1.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
+)
 def test_the_table_refuses_what_it_would_ignore(pace):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),

@@ -36,6 +36,7 @@ def test_rounds_by_hand(rule, participation):
     assert torch.allclose(got.x, (x + before) / 2, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_server_never_steps_short(rule):
     fed = federation(md.problems.quadratics(10), 0.4, lr=0.05, epochs=md.scenarios.Integers(1, 5))

@@ -62,6 +62,7 @@ def test_the_duals_sum_to_0_and_end_at_the_clients_gradients():
         torch.testing.assert_close(m.dual, rig.grad(i, TOY.x_star), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_lost_reply_costs_the_balance_for_two_rounds_only():
     rig = Rig(md.FedNew(), TOY, lost={(4, 0, 1): "reply"})
     sums = []

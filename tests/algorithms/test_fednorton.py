@@ -920,6 +920,7 @@ def test_names_of_clients_and_the_origin_do_not_matter(where):
         assert float((e(ids).x - c - x).norm()) <= 1e-11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 def test_float32(where):
     a = Rig(method(where), TOY, lr=LR, epochs=STEPS)

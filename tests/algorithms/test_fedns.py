@@ -63,6 +63,7 @@ def test_sketches_have_no_bias(entries: Any):
     assert float((up.root.T @ up.root - A.T @ A).norm() / (A.T @ A).norm()) > 0.2
 
 
+@pytest.mark.slow
 def test_more_rows_of_sketch_need_fewer_rounds():
     rounds = [go(md.FedNS(k=k), 100, target={"gap": 1e-10}).history[-1]["round"] for k in (1, 5, 40)]
     assert rounds[0] > rounds[1] > rounds[2]

@@ -34,7 +34,7 @@ def to_the_end(method, fed, rounds, **options):
 @pytest.mark.parametrize(
     ("method", "mu", "iterations", "exchanges"),
     quick(
-        2,
+        1,
         [
             (md.Newton(), 1e-3, 8, 16),
             (md.Newton(), 1e-5, 10, 20),
@@ -76,7 +76,7 @@ SECOND = [
 ]
 
 
-@pytest.mark.parametrize("method", quick(5, SECOND), ids=str)
+@pytest.mark.parametrize("method", quick(3, SECOND), ids=str)
 def test_all_find_the_optimum_and_stay(method):
     toy = md.problems.logistic(clients=6, d=6, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients)

@@ -219,6 +219,7 @@ def test_compare_into_a_folder_can_be_reported(file, tmp_path):
     assert medley("report", board, "-o", tmp_path / "p.txt").exit_code == 2
 
 
+@pytest.mark.slow
 def test_tune_prints_the_grid_and_writes_a_recipe_that_runs(file, tmp_path):
     got = medley("tune", file, "--jobs", 1, "--save", tmp_path / "tuned.toml")
     assert got.exit_code == 0, got.output
@@ -515,6 +516,7 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     assert f"{single} and {board / 'FedAvg' / 'seed-0'} both hold 'FedAvg' with seed 0: report" in got.stderr
 
 
+@pytest.mark.slow
 def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):
     for command in ("run", "compare"):
         more = ("--jobs", 1, "--seeds", 2) if command == "compare" else ()

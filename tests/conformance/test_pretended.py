@@ -239,6 +239,7 @@ def waits_a_round(method: Algorithm[Any, Any], name: str, engine: str = "stacked
     return Counter({e: n // more for e, n in runs[1].items() if n})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "name", "most"),
     [

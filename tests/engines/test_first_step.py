@@ -43,7 +43,7 @@ class Whole(Told):
 
 
 @pytest.mark.parametrize("engine", ["seq", "fused", "stacked"])
-@pytest.mark.parametrize("pace", quick(2, PACES))
+@pytest.mark.parametrize("pace", quick(1, PACES))
 @pytest.mark.parametrize("spanned", [False, True])
 def test_the_first_step_is_that_of_a_descent_of_one_step(engine: str, pace: str, spanned: bool, monkeypatch):
     monkeypatch.setattr(products, "ONEDNN", 1 if spanned else products.ONEDNN)

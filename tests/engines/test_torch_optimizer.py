@@ -12,6 +12,7 @@ from torch import nn
 
 import medley as md
 from medley.scenarios import IID, Pace
+from support.pairs import quick
 
 F64 = torch.float64
 
@@ -53,7 +54,7 @@ MAKERS = [
 ]
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kept", quick(1, [False, True]))
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_client_takes_the_steps_of_pytorchs_own_loop(make: Any, kept: bool) -> None:
     pace = Pace(lr=0.05, steps=3, batch=None, optimizer=make, optimizer_state="kept" if kept else "fresh")

@@ -175,6 +175,7 @@ def no_collection():
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs, no_collection):
     fed, stuck = federation(), Probe("sleep", seed=1, asleep=str(tmp_path / "asleep"))
@@ -210,6 +211,7 @@ def test_an_error_names_the_run(jobs):
     assert "ValueError" in e.value.traceback
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_no_endless_wait():
     with pytest.raises(md.MedleyError, match="the process of Probe, seed 1 died"):
         compare([Probe("die", seed=1)], federation(), rounds=3, seeds=3, jobs=2)

@@ -44,7 +44,7 @@ def test_rows_in_the_local_steps_of_a_client_with_100(pace: dict[str, int], rows
     assert local(md.scenarios.Pace(**pace).of(0, 0, 1), 100) == rows
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", quick(1, [True, False]))
 @pytest.mark.parametrize("method", quick(1, [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
 def test_bytes_are_those_of_a_round(method: md.Algorithm, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHEAP", math.inf if whole else 0.0)  # not by the clock of a busy machine

@@ -60,6 +60,7 @@ def test_methods_have_options_of_their_own() -> None:
         md.compare(methods, federation(), 4, 1, codec={"FedAvgg": Cast("float16")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_rows_of_a_comparison_come_with_method_and_seed(jobs: int) -> None:
     rows: list[dict[str, object]] = []

@@ -126,6 +126,7 @@ def test_a_metric_that_is_not_there_is_refused_after_one_round(jobs):
     assert "loss, seconds, test_loss" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_figures_that_come_late_are_awaited():
     data = md.datasets.digits()
     stream = md.scenarios.Split(2)

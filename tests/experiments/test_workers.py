@@ -42,6 +42,7 @@ def bar(count: int) -> Bar:
     return Bar(False, "compare", count, 2)
 
 
+@pytest.mark.slow
 def test_workers_make_the_results_of_one_process(tmp_path: Path) -> None:
     one, stopped = workers.in_turn(planned(tmp_path / "a", 3), make, bar(3))
     two, stopped_too = workers.forked(planned(tmp_path / "b", 3), make, 2, bar(3))

@@ -118,6 +118,7 @@ def test_the_loss_is_the_mean_over_clients_of_what_a_loss_of_ones_own_says():
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_rows_of_weight_two_are_two_rows_also_in_shares_and_losses(weights: Any):
     g = torch.Generator().manual_seed(0)

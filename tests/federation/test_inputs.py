@@ -99,6 +99,7 @@ def test_a_data_set_of_several_inputs_is_split_dealt_and_compared() -> None:
     assert len(board.results) == 3
 
 
+@pytest.mark.slow
 def test_a_transform_gets_the_inputs_as_they_were_given() -> None:
     seen: set[str] = set()
 

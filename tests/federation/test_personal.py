@@ -123,6 +123,7 @@ def test_workers_and_losses_give_the_same_own_models(method: Algorithm[Any, Any]
     assert len(lossy.clients) == 18
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_own_parts(tmp_path: Path):
     whole = run(md.FedBN(), federation(), 4, clients_every=2)
     run(md.FedBN(), federation(), 3, clients_every=2, checkpoint=tmp_path)
@@ -149,6 +150,7 @@ def test_a_late_client_keeps_its_pending_memory():
     assert often.clients[-6:] == once.clients
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_the_own_models(tmp_path: Path):
     r = run(md.FedPer(), federation(), checkpoint=tmp_path)
     back = md.Result.load(tmp_path)
@@ -219,7 +221,15 @@ class Faulty(Algorithm[Server]):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("raises", "no such luck"), ("shape", r"gave \[3\]"), ("nan", "not finite"), ("in place", "changed x in place")],
+    quick(
+        2,
+        [
+            ("raises", "no such luck"),
+            ("shape", r"gave \[3\]"),
+            ("nan", "not finite"),
+            ("in place", "changed x in place"),
+        ],
+    ),
 )
 def test_a_model_that_fails_is_named_and_the_run_goes_on(fault: str, said: str, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "medley"):
@@ -255,6 +265,7 @@ def test_private_methods_keep_their_clients_models():
     assert len(r.x) == 64 * 12 + 12
 
 
+@pytest.mark.slow
 def test_a_stream_measures_own_models_on_the_rows_of_its_task():
     fed = federation(stream=md.scenarios.Split(tasks=5, mode="class"), partition=md.scenarios.IID(4), own_test=None)
     r = run(md.FedPer(), fed, 2, clients_every=2)

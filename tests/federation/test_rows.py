@@ -50,7 +50,7 @@ CASES: list[tuple[str, int | None, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("net", "batch", "of", "how"), quick(4, CASES))
+@pytest.mark.parametrize(("net", "batch", "of", "how"), quick(2, CASES))
 def test_rows_read_by_number_give_the_bits_of_a_copy(
     monkeypatch: pytest.MonkeyPatch, net: str, batch: int | None, of: dict[str, Any], how: dict[str, Any]
 ) -> None:

@@ -112,6 +112,7 @@ def test_groups_hold_sixteen_channels() -> None:
     assert {(m.num_channels, m.num_groups) for m in norms} == {(64, 4), (128, 8), (256, 16)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", quick(1, ["group", "batch"]))
 def test_a_federation_of_two_learns_and_averages_its_statistics(norm: Any) -> None:
     """Stripes up and down; running means start at 0, and are the clients' average after a round."""

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import medley as md
+from support.pairs import quick
 
 FOLDER = Path(__file__).parents[2] / "papers" / "league"
 NAMES = (
@@ -50,7 +51,7 @@ def league(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "FedDyn"])
+@pytest.mark.parametrize("name", quick(1, ["FedAvg", "SCAFFOLD", "FedDyn"]))
 def test_a_control_is_judged_by_the_average_of_its_methods_models(league: dict[str, Any], name: str) -> None:
     toy = md.problems.quadratics(clients=4)
     method, control = (league["entrants"].ENTRANTS[n].method for n in (name, f"{name} averaged"))

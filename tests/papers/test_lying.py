@@ -78,6 +78,7 @@ def test_page_and_picture() -> None:
     assert "m8, dashed" in lying.picture(nine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_runs_under_several_shares_make_that_page(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -35,7 +35,7 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(("rate", "noise", "rounds", "delta", "published", "source"), PUBLISHED)
+@pytest.mark.parametrize(("rate", "noise", "rounds", "delta", "published", "source"), quick(1, PUBLISHED))
 def test_by_renyi_divergence(
     rate: float, noise: float, rounds: int, delta: float, published: float, source: str
 ) -> None:

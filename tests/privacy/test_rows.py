@@ -214,6 +214,7 @@ def test_work_tells_no_batch() -> None:
     assert private == pytest.approx(plain)
 
 
+@pytest.mark.slow
 def test_every_client_has_its_account() -> None:
     """Rates batch/n_i, the steps that it ran, and the rounds in which it was asked; history has the largest."""
     rule = md.scenarios.Fixed([[0, 1], [1]])

@@ -510,6 +510,7 @@ def test_no_column_is_cut_at_1200_px(tmp_path: Path, methods: int) -> None:
     assert int(found[2]) >= 6
 
 
+@pytest.mark.slow
 def test_who_holds_what_names_clients_and_labels_and_says_whether_seeds_agree() -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     wards = np.repeat(["Bern", "Lyon", "Porto"], [30, 20, 10])

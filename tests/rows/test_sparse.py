@@ -104,7 +104,7 @@ METHODS = [md.LBFGS(), md.SHED.fast(), md.SHED(), md.Newton(), md.GradientDescen
 METHODS += [md.FedAvg()]
 
 
-@pytest.mark.parametrize("method", quick(4, METHODS), ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", quick(2, METHODS), ids=lambda m: type(m).__name__)
 def test_a_run_on_sparse_rows_is_the_run_on_dense_ones(method: Any) -> None:
     X, rng = matrix(120, 30, 0.2), np.random.default_rng(5)
     y = (X @ rng.normal(size=30) + 0.3 * rng.normal(size=120) > 0).astype(int)

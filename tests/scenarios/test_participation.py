@@ -35,6 +35,7 @@ def test_cohorts_are_sorted_ids_and_depend_on_seed_and_round_alone(n, fraction, 
     assert len(ids) == min(a, len(pool))
 
 
+@pytest.mark.slow
 def test_uniform_cohorts_are_uniform():
     pairs = [tuple(Fraction(0.4).draw(r, SIZES, 0)) for r in range(1, 3001)]
     _, seen = np.unique(pairs, axis=0, return_counts=True)

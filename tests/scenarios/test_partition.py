@@ -65,6 +65,7 @@ def test_quantity_iid_and_shards_deal_every_row_once(case):
             assert max(sizes) - min(sizes) <= (1 if isinstance(rule, IID) else minimum)
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(1, 12))
 def test_labels_gives_exactly_that_many_labels_to_everyone(case, per_client):
     clients, _, n, y, _, seed = case

@@ -412,6 +412,7 @@ def test_a_task_may_have_one_class_where_it_is_compared_with_those_seen():
     assert r.summary["matrix"][0][0] == 1  # nothing to compare with yet
 
 
+@pytest.mark.slow
 def test_worker_processes_walk_the_same_stream():
     fed = federation(S.Split(3, "class", own_order=True), replay=md.replay.Reservoir(12, sample=4))
     here = run(md.CFLAG.joint(form="svrg"), fed, 2)

@@ -50,6 +50,7 @@ def test_the_same_run_again_and_a_resumed_one_have_the_same_bits(tmp_path: Path)
         md.run(md.SCAFFOLD(), fed, 9, resume=tmp_path, progress=False)
 
 
+@pytest.mark.slow
 def test_workers_bring_the_same_bits() -> None:
     fed, secure = federation(), md.SecureSum()
     here = md.run(md.FedAvg(), fed, 2, secure=secure, progress=False)

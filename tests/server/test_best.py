@@ -72,6 +72,7 @@ def test_a_run_that_is_stopped_and_goes_on_has_the_same_best(tmp_path: Path) -> 
         ran(resume=folder, best="accuracy")
 
 
+@pytest.mark.slow
 def test_the_board_and_the_clients_table_are_of_the_best_round() -> None:
     r = ran(clients_every=1)
     board = md.compare([md.FedAvg()], fed(), 12, 1, best="far", metrics={"far": (far, "min")}, evaluate_on="validation")

@@ -277,6 +277,7 @@ def test_a_run_that_reached_its_target_left_a_checkpoint(whole: Result, tmp_path
     same(md.run(Toy(), federation(), 6, resume=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_targets_on_the_gradient_the_gap_and_the_accuracy():
     syn = md.problems.quadratics(clients=3, d=4, seed=1)
     fed = md.Federation(
@@ -384,6 +385,7 @@ def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_pat
     assert [t.device.type for t in there] == ["meta"] * 8
 
 
+@pytest.mark.slow
 def test_lost_and_late_replies_of_rounds_without_a_row_are_counted_in_the_next(tmp_path: Path):
     def go(rounds: int, every: int, **options: Any) -> Result:
         policy = md.ReplyPolicy(deadline=4.0)
@@ -423,7 +425,7 @@ def test_late_replies_are_told_by_the_clients_that_a_round_asks(
     assert ("waits for every reply" in caplog.text) == warns == ("waits as" in r.settings)
 
 
-@pytest.mark.parametrize("every", quick(2, [2, 3, 5, 7]))
+@pytest.mark.parametrize("every", quick(1, [2, 3, 5, 7]))
 def test_a_finished_run_with_an_extra_last_row_goes_on_to_the_same_bits(every: int, tmp_path: Path):
     """A row of round 5 is there because it is the last; a run of 7 rounds has none."""
     whole = md.run(Toy(), federation(), 7, eval_every=every)
@@ -468,7 +470,7 @@ class Stop:
         return getattr(pytree, name)
 
 
-@pytest.mark.parametrize("call", [1, 7, 18, 29])
+@pytest.mark.parametrize("call", quick(2, [1, 7, 18, 29]))
 def test_ctrl_c_while_a_memory_is_stored_loses_none(
     call: int, whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

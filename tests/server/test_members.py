@@ -73,7 +73,7 @@ def test_sums_over_clients_hold_after_each_change(method: Any, participation: fl
         assert torch.allclose(held, summed, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("method", quick(2, METHODS), ids=IDS)
+@pytest.mark.parametrize("method", quick(1, METHODS), ids=IDS)
 def test_a_run_that_is_resumed_between_changes_has_the_same_bits(method: Any, tmp_path: Path) -> None:
     fed, _ = federation(participation=0.6)
     whole = fed.run(method, 12)
@@ -121,6 +121,7 @@ def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
         assert float((r.x - best.x).norm() / best.x.norm()) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flows", quick(1, ["server", "client"]))
 def test_fednorton_begins_to_move_anew_when_members_change(flows: Any) -> None:
     """Five clients with labels that nobody had join a model that has converged: no method's loss runs away."""

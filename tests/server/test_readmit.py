@@ -62,6 +62,7 @@ def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None
     assert float((r.x - q.x_star).norm() / q.x_star.norm()) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [md.SHED(pairs=2), md.SHED.fast(pairs=2)], ids=["paper", "fast"])
 def test_shed_forgets_the_pairs_and_reaches_the_optimum(method: Any, tmp_path: Path) -> None:
     toy = md.problems.logistic(clients=5, d=8, mu=1e-3)

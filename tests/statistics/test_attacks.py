@@ -327,6 +327,7 @@ def combined(n: int = 200) -> Any:
     return pd.DataFrame({**dict(zip("abc", X.T, strict=True)), "y": y.astype(int)})
 
 
+@pytest.mark.slow
 def test_a_fit_does_not_tell_of_the_one_patient_with_three_things() -> None:
     """The information matrix at the fit, and the number of rows, are 8 equations for the rows of 8 combinations."""
     rows = combined()

@@ -158,6 +158,7 @@ def test_sites_without_a_fit_of_their_own_are_named() -> None:
     near([*found.own.loc["Genf"].dropna()], [*alone.params])
 
 
+@pytest.mark.slow
 def test_a_site_withholds_a_fit_of_its_own() -> None:
     made = sites(patients())
     rules = {"Chur": Rules(parameters=0.01), "Zug": Rules(parameters=0.01, pooled=True), "Bern": Rules(events=60)}

@@ -25,6 +25,7 @@ from medley.storage import atomic, checkpoint, run_folder
 from medley.storage.history import history_of
 from medley.storage.result import Result
 from support.interrupts import lines_of
+from support.pairs import quick
 from support.toys import Toy, federation
 
 ROUNDS = 3
@@ -214,7 +215,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch, c
 
 
 @pytest.mark.parametrize("name", ["history.jsonl", "ledger.csv", "checkpoint.safetensors", "run.json"])
-@pytest.mark.parametrize("how", ["away", "half", "noise"])
+@pytest.mark.parametrize("how", quick(2, ["away", "half", "noise"]))
 def test_a_damaged_folder_is_refused_with_a_remedy(tmp_path: Path, name: str, how: str):
     go(tmp_path)
     path = tmp_path / name
@@ -299,6 +300,7 @@ def test_a_run_does_not_replace_a_saved_result(tmp_path: Path):
     assert Result.load(tmp_path).digest == saved.digest
 
 
+@pytest.mark.slow
 def test_clients_rows_are_appended_and_a_checkpoint_does_not_grow_with_them(tmp_path: Path):
     def sized(rounds: int) -> tuple[Result, int]:
         folder = tmp_path / str(rounds)

@@ -75,6 +75,7 @@ def test_a_trained_model_is_not_drawn_anew_by_oversight(
     assert md.problems.Network(fed.problem.module).start is None  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_weights_that_no_layer_draws_are_not_lost_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """A trained state dict in a new module has no mark of a run; `Result.model` has one."""
     module = Net()

@@ -44,6 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(open=lambda host: ray.RayConnection(actors, host, ends=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick(1, [Script(), md.FedNorton(), md.SCAFFOLD()]), ids=lambda m: m.name)
 def test_what_comes_as_bytes_is_put_on_the_device_of_the_run(method: Any, here: Any) -> None:
     plain = train(method, md.transports.Local())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import torch
@@ -39,7 +40,7 @@ class Place:
         """The number of rounds of a whole run."""
         return ROUNDS if self.stream is None else TASKS * PER_TASK
 
-    @property
+    @cached_property
     def gives(self) -> frozenset[Need]:
         """The needs that it meets."""
         past = frozenset() if self.stream is None else frozenset({Need.STREAM, Need.REPLAY})
@@ -92,7 +93,8 @@ def normalised(place: Place) -> Place:
     return replace(place, problem=Network(nn.Sequential(*layers)))
 
 
-def places() -> list[Place]:
+@cache
+def places() -> tuple[Place, ...]:
     """The federations that the conformance battery runs every method on."""
     g = streams.generator(0, "conformance")
     clients = []
@@ -104,10 +106,10 @@ def places() -> list[Place]:
     for n in (9, 12, 8, 11, 10):
         y = torch.arange(n) % 4
         coming.append((torch.randn(n, 4, generator=g, dtype=torch.float64) + y[:, None], y))
-    return [
+    return (
         Place("quadratics", q.problem, q.clients),
         Place("softmax", Softmax(mu=0.1), clients, 3),
         Place("network", Network(mlp(4, 3, (5,))), clients, 3),
         Place("softmax stream", Softmax(mu=0.1), coming, 4, Split(TASKS, "class")),
         Place("network stream", Network(mlp(4, 4, (5,))), coming, 4, Split(TASKS, "task")),
-    ]
+    )
