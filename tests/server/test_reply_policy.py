@@ -58,3 +58,9 @@ def test_values_out_of_range_are_refused_by_name(key: str, value: Any, says: str
 def test_the_bounds_themselves_are_taken() -> None:
     policy = ReplyPolicy(deadline=1e-9, replies=1, quorum=1.0, retries=0)
     assert (policy.deadline, policy.quorum) == (1e-9, 1.0)
+
+
+def test_a_quorum_is_met_by_its_share_and_missed_by_one_reply_less():
+    policy = ReplyPolicy(quorum=0.5)
+    assert [policy.lacks(replied, 10) for replied in (4, 5, 6)] == [True, False, False]
+    assert [policy.lacks(replied, 11) for replied in (5, 6)] == [True, False]
