@@ -41,7 +41,7 @@ from medley.flower.checked_json import Words, opened, sealed_error
 from medley.flower.client_reports import Census, ClientReport, Known, RowKind, TaskReport
 from medley.flower.messenger import Messenger
 from medley.flower.node import CallRequest
-from medley.flower.remote import Figures
+from medley.flower.remote_figures import Asked, Figures
 from medley.flower.secure_parties import STEPS, RemoteParties, form
 from medley.flower.sums import Sums
 from medley.flower.transport import Flower, FlowerConnection
@@ -159,7 +159,7 @@ class Evaluations(Target):
         self.seeds = [json.dumps(said).encode() for said in (full, few)]
 
     def read(self, raw: bytes) -> None:
-        got = Figures.read(0, raw, [True, False], loss=True)
+        got = Figures.read(0, raw, Asked([True, False]))
         assert got.loss is not None
         assert math.isfinite(got.loss)
         assert all(math.isfinite(v) for figures in got.tests for v in figures.values())

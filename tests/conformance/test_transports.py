@@ -53,9 +53,4 @@ def test_on_flower(method: Algorithm[Any, Any], tmp_path: Path, monkeypatch: pyt
     from support.bench import InProcess
 
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # clients' memories need not outlive a power cut here
-    if method.is_personal or method.shares() is not None:
-        with pytest.raises(ExceptionGroup) as found:
-            conformance(method, InProcess(tmp_path))
-        assert all(isinstance(e, md.Unsupported) for e in found.value.exceptions)
-        return
     conformance(method, InProcess(tmp_path))

@@ -17,8 +17,6 @@ from medley.clients.memories import Memories
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client
 from medley.contract.messages import Model, Step
-from medley.federation.run import PreparedRun
-from medley.server.options import RunOptions
 from medley.transports import Lossy, Processes
 from support.pairs import quick
 
@@ -271,17 +269,3 @@ def test_a_stream_measures_own_models_on_the_rows_of_its_task():
     r = run(md.FedPer(), fed, 2, clients_every=2)
     assert {row["round"] for row in r.clients} == {2, 4, 6, 8, 10}
     assert all("server_loss" in row for row in r.clients)
-
-
-@pytest.mark.parametrize("method", [md.FedPer(), md.Ditto()], ids=lambda m: m.name)
-def test_flower_refuses_own_models(method: Algorithm[Any, Any]):
-    from medley.flower.messenger import Messenger
-    from medley.flower.transport import Flower
-
-    class Nobody(Messenger):
-        def __init__(self) -> None:
-            """It reaches no one."""
-
-    prepared = PreparedRun.of(method, federation(), RunOptions())
-    with pytest.raises(md.Unsupported, match="on Flower every client uses the server's model"):
-        Flower(Nobody(), "run").open(prepared.host(1))

@@ -24,7 +24,7 @@ from medley.contract.errors import BadData, RecipeError, WireError
 from medley.flower.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.flower.checked_json import Words, opened, outliers, sealed, sealed_error
 from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
-from medley.flower.remote import Figures
+from medley.flower.remote_figures import Asked, Figures
 from medley.flower.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
 from medley.server.ending import judged_by
@@ -167,7 +167,7 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
 )
 def test_a_wrong_evaluation_names_client_and_field(said: str, text: str) -> None:
     with pytest.raises(WireError, match=rf"client 4's answer to an evaluation.*{text}"):
-        Figures.read(4, said.encode(), [True], loss=True)
+        Figures.read(4, said.encode(), Asked([True]))
 
 
 def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
@@ -377,7 +377,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
     ((liar, error),) = outliers(losses, "loss after round 3")
     assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
     assert not [*outliers({i: losses[i] for i in (0, 1)}, "loss")]
-    assert Figures([{}, {"test_loss": -1e300, "accuracy": 0.5}], 0.25).largest == 1e300
+    assert Figures([{}, {"test_loss": -1e300, "accuracy": 0.5}], [{}, {}], 0.25).largest == 1e300
 
 
 def test_a_reply_has_no_more_bytes_than_came() -> None:

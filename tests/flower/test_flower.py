@@ -277,7 +277,9 @@ def test_an_evaluations_fields_are_checked(app: Path, tmp_path: Path) -> None:
         "round": 1,
         "tests": [0],
         "loss": True,
+        "grad": False,
         "known": known,
+        "run": "",
     }
     ask = lambda **other: side.evaluate({"common": pytree.to_bytes({**good, **other})}, context)
     assert "loss" in json.loads(ask())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
+from medley.contract import pytree
 from medley.flower.messenger import Messenger
-from medley.flower.node import CallRequest, answer, client_app
+from medley.flower.node import CallRequest, Shelf, answer, client_app
 from medley.flower.transport import Flower, FlowerConnection
+from medley.wire.exchange import Exchange
+from medley.wire.fold import Fold
 
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # what Flower sets in a task's process
 
@@ -67,6 +70,25 @@ class Bench(Grid):
         return [self.replies[i] for i in reversed(list(message_ids))]
 
 
+class AtNodes(FlowerConnection):
+    """A connection whose requests out of band are answered here, from the memories on the nodes' disks.
+
+    An app measures a client's own model at its node; here the evaluator of one process asks for the model.
+    """
+
+    folder: Path
+
+    def exchange(self, exchange: Exchange) -> Iterator[Fold]:
+        if not exchange.aside:
+            yield from super().exchange(exchange)
+            return
+        for block, ids in enumerate(exchange.blocks):
+            classes = pytree.dataclasses_in(self.host.algorithm.memory)
+            shelves = {i: Shelf(self.folder / self.flower.run / str(i), classes) for i in ids}
+            held = {i: shelf.peek(i, exchange.acked.get(i)) for i, shelf in shelves.items()}
+            yield self.host.serve_block(exchange, block, held)[0]
+
+
 class InProcess:
     """A transport: every client of a host behind an app of its own."""
 
@@ -81,4 +103,6 @@ class InProcess:
         self.grid = Bench([client_app({"query": hello, **asked}) for _ in range(5)])
         self.messenger = Messenger(self.grid, timeout=5)
         self.messenger.gather(5)
-        return Flower(self.messenger, "run").open(host)
+        connection = AtNodes(host, Flower(self.messenger, "run"))
+        connection.folder = self.folder
+        return connection

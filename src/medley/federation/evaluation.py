@@ -21,6 +21,7 @@ from ..storage.history import Row
 from . import fairness
 from .clients import ClientFactory
 from .fairness import Mixes
+from .figures import Summed
 from .scenario import Scenario
 
 Held = tuple[Tensor, Tensor]
@@ -275,6 +276,7 @@ def held_figures(
     mixes: Mixes | None = None,
     owner: Tensor | None = None,
     client: int | None = None,
+    sums: dict[str, list[float]] | None = None,
 ) -> Row:
     """Figures of test rows, by column.
 
@@ -290,6 +292,7 @@ def held_figures(
         mixes: the labels that each client trains on; None for no estimate
         owner: the client of each row; None where rows are everybody's
         client: the client whose rows these are, for messages; None for all
+        sums: gets the sums of each metric that has such, see `Summed`
 
     Raises RecipeError, naming the metric, for one that raises or gives no number.
     """
@@ -312,6 +315,10 @@ def held_figures(
         row |= fairness.measured("test_loss", losses, owner, low_is_worse=False)
     for name, f in metrics.items():
         row[name] = _metric(name, f, kept[0], y, client)
+        if sums is not None and isinstance(f, Summed):
+            sums[name] = f.sums(kept[0], y).double().tolist()
+    if client is not None and losses is not None and len(losses) > 1:
+        row["test_loss_error"] = float(losses.double().std()) / math.sqrt(len(losses))
     return row
 
 

@@ -27,7 +27,12 @@ def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Ro
     ids, place = torch.unique(owner[mine], return_inverse=True)
     zeros = torch.zeros(len(ids), dtype=torch.float64)
     sums = zeros.index_add(0, place, values[mine.to(values.device)].double().cpu())
-    by_client = np.sort((sums / torch.bincount(place)).numpy())
+    return over_clients(name, (sums / torch.bincount(place)).numpy(), low_is_worse)
+
+
+def over_clients(name: str, values: np.ndarray, low_is_worse: bool) -> Row:
+    """The same from each client's figure [clients]."""
+    by_client = np.sort(values)
     worst = by_client if low_is_worse else by_client[::-1]
     mean, spread = float(by_client.mean()), float(by_client.std())
     return {f"client_{name}_mean": mean, f"client_{name}_worst": _tenth(worst), f"client_{name}_spread": spread}

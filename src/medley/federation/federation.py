@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Patterns, RecipeError, ReplayPolicy, Settings, Tuned, integer
+from ..contract import Algorithm, BadData, Family, RecipeError, ReplayPolicy, Settings, Tuned, integer
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
@@ -136,11 +136,10 @@ class Federation(Settings):
         if validation and data.X_validation is None and (self.sizes is None) != (stream is not None):
             self.data = self.data.split(test=0.0, validation=validation)
 
-    def sharing(self, patterns: Patterns) -> Federation:
-        """The same federation, with a network of which clients share these parameters; see `problems.Network`."""
-        assert isinstance(self.problem, Network)
+    def within(self, scenario: Scenario) -> Federation:
+        """The same clients, with the problem of this scenario."""
         out = copy.copy(self)
-        out.problem = replace(self.problem, shared=patterns)
+        out.problem = scenario.problem
         return out
 
     @property

@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..contract.personal import Patterns
 from ..server.options import HeldOut, Metric
 from ..server.protocols import ClientSource, Evaluator
 from .scenario import Scenario
@@ -65,10 +64,5 @@ class Population(Protocol):
             rounds: the rounds of one task of a stream
         """
 
-
-@runtime_checkable
-class SharingPopulation(Population, Protocol):
-    """A population whose network's shared parameters can be set here."""
-
-    def sharing(self, patterns: Patterns) -> Population:
-        """The same, with these names of shared parameters; see `medley.problems.Network`."""
+    def within(self, scenario: Scenario) -> Population:
+        """The same clients, with the problem of this scenario."""

@@ -20,7 +20,6 @@ from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, S
 from ..contract.personal import PartlyShared, PersonalModel
 from ..contract.tuned import split
 from ..privacy.private import private_part
-from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams
@@ -39,7 +38,7 @@ from ..transports.auto import Unchosen
 from ..wire.connection import Connection, FaultyTransport, Placed
 from .checks import check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
-from .protocols import Draw, Population, SharingPopulation
+from .protocols import Draw, Population
 from .start import check_names, start
 
 ENDS = {"diverged": Diverged, "stalled": Stalled, "spent": BudgetSpent}
@@ -247,16 +246,7 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
 
 def sharing(fed: Population, method: Algorithm[Any, Any]) -> Population:
     """The federation with the shared parameters that the method asks for, unless its network says which they are."""
-    patterns, problem = method.shares(), fed.scenario.problem
-    if patterns is None or not isinstance(problem, Network) or problem.shared is not None:
-        return fed
-    if not isinstance(fed, SharingPopulation):
-        raise Unsupported(
-            f"{method.name}: clients on other machines need the names of shared parameters in the recipe",
-            method=method.name,
-            need="shared",
-        )
-    return fed.sharing(patterns)
+    return fed if (scenario := fed.scenario.sharing(method)) is fed.scenario else fed.within(scenario)
 
 
 def _decision(problem: Problem) -> Decision:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..contract import BadData, Family, Local, Need, RecipeError, ReplayPolicy
+from ..contract import Algorithm, BadData, Family, Local, Need, RecipeError, ReplayPolicy
+from ..problems import Network
 from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
@@ -103,6 +104,16 @@ class Scenario:
                 "attack",
             )
         return replace(self, attack=attack)
+
+    def sharing(self, method: Algorithm[Any, Any]) -> Scenario:
+        """The same with a network of which clients share the parameters that the method asks for.
+
+        A network that says itself which they are stays as it is.
+        """
+        patterns, problem = method.shares(), self.problem
+        if patterns is None or not isinstance(problem, Network) or problem.shared is not None:
+            return self
+        return replace(self, problem=replace(problem, shared=patterns))
 
     def joined(self, membership: Members | None) -> Scenario:
         """The scenario with clients that join and leave; None for the same ones throughout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -17,13 +17,16 @@ import torch
 from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
-from ..contract import BadData, Client, ClientFailed, Local, MedleyError, RecipeError, WireError, pytree
+from ..contract import BadData, Client, ClientFailed, Local, MedleyError, PersonalModel, RecipeError, WireError, pytree
 from ..contract.tuned import split
 from ..privacy.accountant import Release, added, epsilon
 from ..privacy.private import private_part
 from ..recipe import Recipe
 from ..recipe.user_code import names
+from ..server.clientwise import model_of
+from ..server.options import RunOptions
 from ..wire.codec import Plain
+from ..wire.exchange import Exchange, Tag
 from . import node
 from .account import Account
 from .agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
@@ -164,7 +167,7 @@ class ClientSide:
             log.exception("client %d's own data cannot be read", i)
             raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
-    def own(self, context: Context, said: Any) -> OwnRows:
+    def own(self, context: Context, method: Method, said: Any) -> OwnRows:
         """The client's side of the run; ``said`` are the server's values for every client, see `Known`."""
         known = Known.read(said)
         key = _id(context), json.dumps(context.run_config), repr(known)
@@ -172,9 +175,11 @@ class ClientSide:
             r, lots = settled(self.recipe, context.run_config), self.lots(context)
             options, who = r.options(), (_id(context), clients_of(r, context))
             dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
-            scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes)
-            about = r.seed, dtype, options.get("device", "cpu"), r.rounds
-            _keep(self._own, key, OwnRows(who, scenario, lots, known, *about))
+            scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes).sharing(split(method)[0])
+            about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
+            rows = OwnRows(who, scenario, lots, *about)
+            rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
+            _keep(self._own, key, rows)
         return self._own[key]
 
     def report(self, letter: Letter, context: Context) -> bytes:
@@ -198,23 +203,54 @@ class ClientSide:
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
-        """Figures of the server's model on the client's rows, see `OwnRows.evaluate`."""
-        _, method = self.served(context)
-        asked = pytree.from_bytes(letter["common"], {})
-        if asked.get("loss") and is_row_private(method):
+        """Figures of the server's model on the client's rows, see `OwnRows.evaluate`; and of its own, if it has one."""
+        r, method = self.served(context)
+        asked, i = pytree.from_bytes(letter["common"], {}), _id(context)
+        words, own = Words("the server's request of an evaluation", asked), json.loads(letter.get("own", b"{}"))
+        words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
+        x, buffers, t, exact = asked["x"], asked["buffers"], words.whole("round", 0, node.MOST), bool(asked["loss"])
+        for hides, what in (
+            (is_row_private(method), "its rows are private"),
+            (r.options().get("secure"), "its recipe"),
+        ):
+            if asked["grad"] and hides:
+                raise WireError(f"client {i} refuses: {what}, and the server asks for the gradient of its loss")
+        if exact and is_row_private(method):
             raise WireError(
-                f"client {_id(context)} refuses: its rows are private, and the server asks for their loss, which has "
-                "no noise: leave it out"
+                f"client {i} refuses: its rows are private, and the server asks for their loss, which has no noise: "
+                "leave it out"
             )
-        if asked.get("loss") and self.recipe.options().get("secure") is not None:
+        if exact and self.recipe.options().get("secure") is not None:
             most = self.recipe.rounds // self.recipe.options().get("eval_every", 1) + 2
             self._account(context).evaluate(blake2b(letter["common"], digest_size=16).hexdigest(), most)
-        rows = self.own(context, asked.pop("known"))
-        words = Words("the server's request of an evaluation", asked)
-        words.only("x", "buffers", "round", "tests", "loss")
-        words.whole("round", 0, node.MOST)
-        words.wholes("tests", len(rows.tests), len(rows.tests))
-        return json.dumps(rows.evaluate(**asked)).encode()
+        rows = self.own(context, method, asked["known"])
+        tests, (sample, acked) = words.wholes("tests", len(rows.tests), len(rows.tests)), _aside(i, own)
+        said = rows.evaluate(PersonalModel(x, buffers), t, tests, exact, sample)
+        if run := words.text("run", 64):
+            said |= self._own_figures(r, method, context, asked, (run, acked, tests))
+        text = json.dumps(said).encode()
+        return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
+
+    def _own_figures(
+        self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
+    ) -> dict[str, Any]:
+        """Figures of the client's own model, which stays here; the reason where it cannot be made."""
+        i, (run, acked, tests) = _id(context), about
+        e = Exchange(max(1, asked["round"]), -1, "personal", ((i,),), {"x": asked["x"]}, {}, {}, {i: 0.0}, None)
+        request = node.CallRequest(replace(e, buffers=asked["buffers"]), run, asked["known"])
+        host = self._host(r, method, request, context)
+        fold, _ = host.serve_block(
+            request.exchange, 0, {i: node.shelf(host, request, self._memories(context)).peek(i, acked)}
+        )
+        if i in fold.failed:
+            log.error("%s", fold.failed[i])
+            return {"why": f"its method failed; {OWN_LOG}"}
+        mine = model_of(fold.replies[i])
+        return {"own": self.own(context, method, asked["known"]).evaluate(mine, asked["round"], tests, asked["loss"])}
+
+    @staticmethod
+    def _memories(context: Context) -> Path:
+        return node.memories(context.node_config)
 
     def serve(self, letter: Letter, context: Context) -> bytes:
         """The reply to a client method. Raises WireError where the request is to another client."""
@@ -226,7 +262,7 @@ class ClientSide:
             raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
 
         def answer() -> bytes:
-            return node.answer(self._host(r, method, request, context), request, node.memories(context.node_config))
+            return node.answer(self._host(r, method, request, context), request, self._memories(context))
 
         if not is_row_private(method):
             return answer()
@@ -274,14 +310,14 @@ class ClientSide:
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
         algorithm, lr = split(method)
-        rows, options = self.own(context, request.known), r.options()
+        rows, options = self.own(context, method, request.known), r.options()
         device, problem = options.get("device", "cpu"), rows.problem
         engine = engines.choose(options.get("engine", "auto"), problem, device)
 
         def client(i: int, round: int) -> Client[Any]:
             me = rows.client(round, engine, lr, request.exchange.p[i])
             me.noise_seed = randbits(256)  # of the operating system: the server knows the run's seed
-            if is_row_private(method):
+            if is_row_private(method) and not request.exchange.aside:
                 self._charge(context, method, me)
             return me
 
@@ -295,6 +331,14 @@ def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
     kept[key] = value
     while len(kept) > KEPT:
         del kept[next(iter(kept))]
+
+
+def _aside(i: int, own: Any) -> tuple[list[int], Tag | None]:
+    """What one client is asked beside the others: its rows in a sample, and the version of its memory."""
+    words = Words("the server's request of an evaluation", own)
+    words.said = {"sample": [], "acked": [], **words.said}
+    sample, acked = words.wholes("sample", 3, node.MOST), words.wholes("acked", 2, node.MOST)
+    return sample, None if not acked else (acked[0], acked[1])
 
 
 def _id(context: Context) -> int:

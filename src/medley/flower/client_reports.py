@@ -19,6 +19,7 @@ from ..contract.errors import BadData, WireError
 from ..datasets import Dataset
 from ..numerics.scaling import Scaling
 from ..recipe.limits import ClientLimits
+from ..rows.fields import Fields
 from .checked_json import Words
 
 log = logging.getLogger("medley")
@@ -26,29 +27,59 @@ log = logging.getLogger("medley")
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 """Types that rows, targets and weights may have."""
 
+MOST_INPUTS = 1000
+"""Inputs that a row may have at most."""
+
 
 class RowKind(NamedTuple):
-    """Shape and dtype of one row; sparse rows are of the same kind as dense ones."""
+    """Shape and dtype of one row; sparse rows are of the same kind as dense ones.
+
+    Attributes:
+        parts: name or place, shape and dtype of each input, where a row has several; "0" and on are places
+    """
 
     shape: list[int]
     dtype: str
+    parts: list[list[Any]] = []  # noqa: RUF012  a tuple's default, which nobody changes
 
     @classmethod
     def of(cls, t: Tensor) -> RowKind:
         """The kind of the rows of t [n, ...]."""
-        return cls(list(t.shape[1:]), str(t.dtype).removeprefix("torch."))
+        kind = cls(list(t.shape[1:]), str(t.dtype).removeprefix("torch."))
+        if not isinstance(t, Fields):
+            return kind
+        names = t.names or [str(k) for k in range(len(t.parts))]
+        return kind._replace(parts=[[name, *cls.of(part)[:2]] for name, part in zip(names, t.parts, strict=True)])
 
     @classmethod
     def read(cls, words: Words, key: str, limits: ClientLimits) -> RowKind:
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
-        shape, dtype = words.entries(key, 2, 2)
-        sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(k) is int and k >= 0 for k in shape)
-        if not sizes or math.prod(shape) > limits.row or not isinstance(dtype, str) or dtype not in DTYPES:
-            words.refuse(key, f"[shape, type], a shape of at most {limits.row} numbers")
-        return cls(shape, dtype)
+
+        def known(shape: Any, dtype: Any) -> bool:
+            sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(k) is int and k >= 0 for k in shape)
+            return sizes and math.prod(shape) <= limits.row and isinstance(dtype, str) and dtype in DTYPES
+
+        shape, dtype, *more = words.entries(key, 2, 3)
+        parts = more[0] if more else []
+        fit = known(shape, dtype) and isinstance(parts, list) and len(parts) <= MOST_INPUTS
+        fit = fit and all(isinstance(p, list) and len(p) == 3 and known(*p[1:]) for p in parts)
+        fit = fit and all(isinstance(p[0], str) and len(p[0]) <= 200 and p[0].isprintable() for p in parts)
+        if not fit or len({p[0] for p in parts}) < len(parts):
+            words.refuse(
+                key, f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind"
+            )
+        return cls(shape, dtype, parts)
+
+    def plain(self) -> list[Any]:
+        """Plain values, for `read`."""
+        return [*self] if self.parts else [*self[:2]]
 
     def example(self) -> Tensor:
         """Two rows of zeros of this kind. They show a model the shape of its input, and belong to no client."""
+        each = [torch.zeros(2, *shape, dtype=getattr(torch, dtype)) for _, shape, dtype in self.parts]
+        names = [name for name, *_ in self.parts]
+        if each:
+            return Fields(each, None if names == [str(k) for k in range(len(names))] else names)
         return torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
 
 
@@ -150,7 +181,7 @@ class ClientReport:
 
     def plain(self) -> dict[str, Any]:
         """Plain values, for `read`."""
-        kinds = {"X": [*self.X], "y": [*self.y], "weights": self.weights and [*self.weights]}
+        kinds = {"X": self.X.plain(), "y": self.y.plain(), "weights": self.weights and self.weights.plain()}
         return asdict(self) | kinds
 
     @classmethod
@@ -174,9 +205,9 @@ class ClientReport:
     def facts(self) -> dict[str, str]:
         """What all clients have in common, each thing in words."""
         return {
-            "rows of shape and type": str([*self.X]),
-            "targets of shape and type": str([*self.y]),
-            "weights of rows": "not at all" if self.weights is None else f"of shape and type {[*self.weights]}",
+            "rows of shape and type": str(self.X.plain()),
+            "targets of shape and type": str(self.y.plain()),
+            "weights of rows": "not at all" if self.weights is None else f"of shape and type {self.weights.plain()}",
             "targets": "without classes" if self.classes is None else "in classes",
             "tasks": f"{len(self.tasks)} in number",
             **self.names.facts(),
@@ -203,14 +234,19 @@ class Known:
 
     classes: int | None
     labels: list[list[int]]
+    first: dict[str, list[float]] | None = None
+    """The first own part of clients' models; None where the seed draws it."""
 
     @classmethod
     def read(cls, said: Any) -> Known:
         """The values in a request. Raises WireError for others."""
         try:
-            known = cls(said["classes"], said["labels"])
+            known = cls(said["classes"], said["labels"], said.get("first"))
             fit = all(type(k) is int and 0 <= k < (known.classes or 0) for labels in known.labels for k in labels)
-        except (KeyError, TypeError):
+            own = known.first or {}
+            fit = fit and own.keys() <= {"x", "floats", "ints"}
+            fit = fit and all(type(v) in (int, float) for values in own.values() for v in values)
+        except (KeyError, TypeError, AttributeError):
             fit = False
         if not fit:
             raise WireError(

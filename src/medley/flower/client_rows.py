@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, Client, Diverged, Engine, Family, Problem, State, Unsupported, Vec, WireError
+from ..contract import BadData, Client, Diverged, Engine, Family, PersonalModel, Problem, RecipeError, Vec, WireError
+from ..contract.problem import Objective
 from ..datasets import Dataset
 from ..federation.clients import ClientFactory
-from ..federation.evaluation import Held, held_figures
+from ..federation.evaluation import Held, held_figures, load, outputs
 from ..federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
+from ..problems.network import SharedNetwork
 from ..recipe import Recipe
-from ..rows.fields import Fields
+from ..runtime import streams
 from ..scenarios.dealing import Parts
+from ..server.options import Metric
 from .client_reports import ClientReport, Known, Names, RowKind, TaskReport
 
 Own = Dataset | Sequence[Dataset]
@@ -48,13 +51,6 @@ class Lot:
     @classmethod
     def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
         """Some rows of a data set."""
-        if isinstance(d.X, Fields):
-            raise Unsupported(
-                "nodes of Flower take rows of one input, and these have several; join them to one tensor [n, ...], or "
-                "run on another transport",
-                method="flower",
-                need="rows of one input",
-            )
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
         return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d))
@@ -156,11 +152,11 @@ class OwnRows:
         who: tuple[int, int],
         scenario: Scenario,
         lots: Sequence[Lot],
-        known: Known,
         seed: int,
         dtype: torch.dtype | None,
         device: str,
         rounds: int,
+        known: Known,
     ) -> None:
         self.i, n = who
         if len(lots) != len(known.labels):
@@ -175,6 +171,13 @@ class OwnRows:
         shown = (X, y) if len(X) else (RowKind.of(X).example(), RowKind.of(y).example())
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
         self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
+        self.metrics: Mapping[str, Metric] = {}
+        if isinstance(self.problem, SharedNetwork):
+            whole = self.problem.initial(streams.generator(seed, "init"))
+            if known.first is not None:
+                own = {k: torch.tensor(known.first[k], dtype=t.dtype) for k, t in self.problem.own().items()}
+                self.problem.load_own({k: t.to(device) for k, t in own.items()})
+                self.problem.begin_at(torch.cat([whole, self.problem.own()["x"]]))
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
         self.tests: list[Held | None] = [
             None
@@ -187,27 +190,69 @@ class OwnRows:
         """The client in this round; see `ClientFactory.client`."""
         return self.clients.client(self.i, round, engine, lr, {self.i: p})
 
-    def evaluate(self, x: Vec, buffers: State | None, round: int, tests: Sequence[int], loss: bool) -> dict[str, Any]:
-        """Figures of x on this client's rows.
+    def evaluate(
+        self,
+        model: PersonalModel,
+        round: int,
+        tests: Sequence[int],
+        loss: bool,
+        sample: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        """Figures of a model on this client's rows.
 
         Args:
             tests: the tasks whose test rows are asked for
             loss: whether the loss f_i(x) of the training rows is asked for
+            sample: for an estimate of it, the client's first row among all, the number of all rows, and that of the
+                client's rows in the sample; empty: all of its rows
 
-        Returns "tests", figures by name for each of ``tests`` or None where there are no test rows, and "loss" where it
-        is asked for and the client has rows of the task.
+        Returns "tests", figures by name for each of ``tests`` or None where there are no test rows; "loss" where it is
+        asked for and the client has rows of the task, and with a sample "sample", its rows and the sum of their squared
+        deviations.
         """
-        if buffers is not None:
-            self.problem.load_buffers(buffers)
-        s = self.plan.step(round)
-        problem, held = self.clients.problem_of(s), [self.tests[k] for k in tests]
-        measured = [None if rows is None else held_figures(problem, x, rows, {}) for rows in held]
-        # JSON has no NaN: a figure that is not finite is left out.
-        finite = [row and {name: v for name, v in row.items() if math.isfinite(v)} for row in measured]
-        out: dict[str, Any] = {"tests": finite}
+        load(self.problem, model.buffers, model.own)
+        x, s = model.x, self.plan.step(round)
+        problem, out = self.clients.problem_of(s), dict[str, Any](tests=[])
+        for k in tests:
+            figures: dict[str, Any] | None = None
+            if (held := self.tests[k]) is not None:
+                sums = dict[str, list[float]]()
+                found = held_figures(problem, x, held, self.metrics, client=self.i, sums=sums)
+                # JSON has no NaN: a figure that is not finite is left out.
+                figures = {name: v for name, v in found.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
+            out["tests"].append(figures)
         if loss and self.rows.layout.sizes[s, 0]:
-            out["loss"] = float(problem.bind(*self.rows.of(s, self.i)).loss(x))
+            out |= self._estimate(problem, x, s, sample) if sample else {"loss": float(self._objective(s).loss(x))}
             if not math.isfinite(out["loss"]):
                 said = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
                 raise Diverged(said, unexplained=True)
         return out
+
+    def _objective(self, s: int) -> Objective:
+        return self.clients.problem_of(s).bind(*self.rows.of(s, self.i))
+
+    def gradient(self, x: Vec, round: int) -> Vec:
+        """∇f_i(x) on the training rows of this round's task."""
+        return self._objective(self.plan.step(round)).grad(x)
+
+    def _estimate(self, problem: Problem, x: Vec, s: int, sample: Sequence[int]) -> dict[str, Any]:
+        """The loss of some rows, the same as in a simulation; see `medley.federation.row_sample.RowSample`."""
+        start, total, count = sample
+        n = int(self.rows.layout.sizes[s, 0])
+        place = self.rows.layout.place(s, self.i)
+        order = np.argsort(
+            streams.rng(self.clients.seed, "eval rows", s).random(total)[start : start + n], kind="stable"
+        )
+        rows = torch.from_numpy(np.sort(order[:count]) + place.start)
+        X, y, w = self.rows.at(rows.to(self.rows.y.device))
+        losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
+        if any(part is None for part in losses):
+            raise RecipeError(
+                "run.eval_rows: the problem's loss is a mean over rows, which some of them do not estimate; return the "
+                "loss of each row, or leave eval_rows out",
+                "eval_rows",
+            )
+        by_row = torch.cat([part for part in losses if part is not None]).double()
+        by_row = by_row if w is None else by_row * w
+        mean = float(by_row.mean())
+        return {"loss": mean + problem.penalty(x), "sample": [count, float(((by_row - mean) ** 2).sum())]}

@@ -16,9 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from ..clients.memories import Memories
 from ..contract import pytree
 from ..contract.errors import WireError
+from ..contract.message import is_finite
 from ..runtime import streams
 from ..storage.atomic import write
 from ..wire.clip import Clip
@@ -70,6 +73,11 @@ class Shelf:
                 f"copy, or resume with readmit {client} to let it begin anew"
             ) from None
         return pytree.from_bytes(raw, self.classes)
+
+    def peek(self, client: int, acked: Tag | None) -> Any:
+        """The acknowledged memory, or None before the first. Nothing changes."""
+        path = self.folder / f"{acked[0]:d}-{acked[1]:d}.safetensors" if acked else None
+        return self._read(client, path) if path is not None and path.exists() else None
 
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
@@ -131,6 +139,24 @@ def _check(e: Exchange) -> None:
             Words(words.who, {key: value}).number(key, 0.0, HUGE)
 
 
+def sealed_gradient(said: bytes, gradient: Tensor) -> bytes:
+    """The answer to an evaluation with the gradient of the client's loss."""
+    return pytree.to_bytes({"said": said.decode(), "gradient": gradient})
+
+
+def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
+    """Inverse of `sealed_gradient`. Raises WireError where the gradient is none of a model x [d]."""
+    try:
+        got = pytree.from_bytes(raw, {})
+        said, gradient = got["said"].encode(), got["gradient"]
+        fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
+    except (WireError, KeyError, TypeError, AttributeError) as e:
+        raise WireError(f"client {client}'s answer to an evaluation is none of ours: {type(e).__name__}") from None
+    if not fit or not is_finite(gradient):
+        raise WireError(f"client {client}'s answer to an evaluation: its gradient is none of {len(x)} finite numbers")
+    return said, gradient
+
+
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     """Run one client method for one client. Returns its encoded reply. All memories of this node are in ``folder``."""
     exchange, i = request.exchange, request.exchange.blocks[0][0]
@@ -147,13 +173,19 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
 def served(host: Host, request: CallRequest, folder: Path) -> Fold:
     """Run one client method for one client, and keep its memory; the arguments are those of `answer`."""
     exchange, i = replace(request.exchange, weights=None, clip=None), request.exchange.blocks[0][0]
-    shelf, held = Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory)), {}
+    kept, held = shelf(host, request, folder), {}
     if host.remembers:
-        held = {i: shelf.get(i, exchange.acked.get(i), exchange.round)}
+        held = {i: kept.get(i, exchange.acked.get(i), exchange.round)}
     reply, pending = host.serve_block(exchange, 0, held)
     if host.remembers:
-        shelf.put(exchange.tag, pending[i])
+        kept.put(exchange.tag, pending[i])
     return reply
+
+
+def shelf(host: Host, request: CallRequest, folder: Path) -> Shelf:
+    """The memories of the client that is asked, of the request's run."""
+    i = request.exchange.blocks[0][0]
+    return Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory))
 
 
 LEAVE, LEFT = "leave", "left"

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..contract import Client, Engine, PersonalModels, Problem, State, TaskView, Vec, pytree
-from ..contract.errors import BadData, Diverged, MedleyError, RecipeError
+from ..contract import Client, Engine, PartlyShared, Problem, TaskView
+from ..contract.errors import BadData, MedleyError, RecipeError
 from ..federation.rows import refuse_weights
 from ..federation.scenario import Scenario
 from ..federation.tasks import Planned, TaskPlan
 from ..numerics.scaling import Scaling
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
-from ..storage.history import Row
 from ..storage.identity import identity
-from .checked_json import Words, opened, outliers
 from .client_reports import Census
 from .messenger import Messenger
+from .remote_figures import RemoteEvaluator
 from .roster import Roster
 
 log = logging.getLogger("medley")
-
-HUGE = 1e300
-"""The largest loss that a client may report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +37,9 @@ class RemoteFederation:
         roster: the members of each round, where clients join and leave; None for the same ones throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
         scaling: the preparation of all clients' rows, which the result keeps; default None
+        summed: whether replies are summed in secret; default False
+        run: the name under which clients keep their memories of this run
+        first: whether clients are told the first own part of their models, since the run does not draw it
     """
 
     scenario: Scenario
@@ -50,6 +49,23 @@ class RemoteFederation:
     roster: Roster | None = None
     lossless: bool = False
     scaling: Scaling | None = None
+    summed: bool = False
+    run: str = ""
+    first: bool = False
+
+    def within(self, scenario: Scenario) -> RemoteFederation:
+        """The same clients, with the problem of this scenario."""
+        return replace(self, scenario=scenario)
+
+    def known(self, problem: Problem) -> dict[str, Any]:
+        """The values that every client is told: see `medley.flower.client_reports.Known`."""
+        first: dict[str, Any] = {}
+        if self.first and isinstance(problem, PartlyShared):
+            kept = problem.own()
+            problem.load_own(None)
+            first = {"first": {name: t.tolist() for name, t in problem.own().items()}}
+            problem.load_own(kept)
+        return asdict(self.census.known) | first
 
     def settings(self) -> dict[str, Any]:
         """The record of it: the scenario's settings, the clients' rows in numbers."""
@@ -146,165 +162,15 @@ class RemoteSimulation(Planned):
         minimiser: bool = False,
         eval_rows: int | None = None,
     ) -> RemoteEvaluator:
-        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for metrics, gradient norms and samples.
+        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for gradients that nodes do not give.
 
         Clients do not report single rows, so that a loss without a minimiser is not noticed.
         """
         del minimiser
-        if metrics or grad_norm:
-            raise RecipeError("on Flower clients measure loss and accuracy only: leave metrics= and grad_norm out")
-        if eval_rows is not None:
+        if grad_norm and (why := "private rows" if self.fed.lossless else "[secure]" if self.fed.summed else ""):
             raise RecipeError(
-                "on Flower clients measure their loss on all of their rows: leave eval_rows out", "eval_rows"
+                f"target = {{ grad_norm = ... }} with {why}: the norm is that of a sum of gradients, and nodes would "
+                "have to give theirs one by one, without noise or mask; take another target",
+                "target",
             )
-        return RemoteEvaluator(self)
-
-
-BOUNDS = {"test_loss": (-HUGE, HUGE), "accuracy": (0.0, 1.0)}
-"""Figures of test rows, and the values that they may have."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """One client's figures of a model.
-
-    Attributes:
-        tests: figures by name for each task that was asked for, of `BOUNDS`; a figure that is not finite is left out
-        loss: f_i(x); None where it was not asked for, or the client has no rows
-    """
-
-    tests: list[dict[str, float]]
-    loss: float | None
-
-    @property
-    def largest(self) -> float:
-        """The largest absolute value of the losses; 0 where there is none."""
-        return max(abs(v) for v in (0.0, self.loss, *(t.get("test_loss") for t in self.tests)) if v is not None)
-
-    @classmethod
-    def read(cls, client: int, raw: bytes, held: Sequence[bool], loss: bool) -> Figures:
-        """The figures in an answer. Raises WireError, naming client and field, for others.
-
-        Args:
-            held: for each task that was asked for, whether the client has test rows
-            loss: whether the loss has to be there
-        """
-        words = Words.read(f"client {client}'s answer to an evaluation", raw)
-        words.only(*(("tests", "loss") if loss else ("tests",)))
-        tests = list[dict[str, float]]()
-        for there, said in zip(held, words.entries("tests", len(held), len(held)), strict=True):
-            if not isinstance(said, dict if there else type(None)) or not (said or {}).keys() <= BOUNDS.keys():
-                words.refuse("tests", "figures of a task with test rows by name, and null for another")
-            figures = Words(words.who, said or {})
-            tests.append({name: figures.number(name, *BOUNDS[name]) for name in figures.said})
-        return cls(tests, words.number("loss", -HUGE, HUGE) if loss else None)
-
-
-class RemoteEvaluator:
-    """Measures models by exchanges with the clients. No ledger counts them; ``evaluations`` does."""
-
-    def __init__(self, draw: RemoteSimulation) -> None:
-        self.draw, self.evaluations = draw, 0
-        self._answers: tuple[int, dict[int, Figures]] = (-1, {})
-        """The round of the last evaluation, and the clients' answers to it."""
-
-    def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
-        """Figures of x on the task of this round, from the clients that answer.
-
-        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i; left out where rows
-            are private
-        test_loss, accuracy: means over the clients' test rows
-        gap, task: as in `medley.federation.evaluation.RowEvaluator.evaluate`
-        evaluations: the number of these exchanges since the row before, which the column ``exchanges`` leaves out
-        evaluated: Σ p_i over the clients that gave a loss, or an answer where rows are private
-
-        Raises MedleyError where no client with training rows answers.
-        """
-        draw, scenario = self.draw, self.draw.fed.scenario
-        s, p = draw.plan.step(round), draw.shares(round)
-        now = draw.plan.now(s)
-        answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
-        self._answers = round, answers
-        losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
-        share = sum(p[i] for i in (answers if draw.fed.lossless else losses))
-        if not share:
-            raise MedleyError(f"nobody who has training rows evaluated the model after round {round}")
-        row: Row = {} if scenario.stream is None else {"task": s}
-        if losses:
-            row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
-            if scenario.f_star is not None:
-                row["gap"] = row["loss"] - scenario.f_star
-        asked, self.evaluations = self.evaluations, 0  # not their sum, which a resumed run would begin anew
-        return {**row, **self._means(answers, now), "evaluations": asked, "evaluated": share}
-
-    @property
-    def own_tests(self) -> bool:
-        """Whether any client has test rows."""
-        return bool(self.draw.fed.census.tests.any())
-
-    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
-        """Figures of x at each client that answers, on its own rows; without an exchange after `evaluate`."""
-        assert models is None, "FlowerConnection.open refuses methods whose clients use models of their own"
-        draw, (before, answers) = self.draw, self._answers
-        s = draw.plan.step(round)
-        now = draw.plan.now(s)
-        if before != round:
-            answers = self._ask(x, buffers, round, now, loss=not draw.fed.lossless)
-        out: list[Row] = []
-        for i, answer in answers.items():
-            if answer.loss is not None or draw.fed.lossless:
-                row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
-                row |= {} if answer.loss is None else {"loss": answer.loss}
-                tests = {"test_rows": int(draw.census.tests[i, now].sum())}
-                out.append({**row, **tests, **self._means({i: answer}, now)})
-        return out
-
-    def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
-        """Test accuracy on every task, from the clients that answer; empty where there are no classes."""
-        tasks = range(self.draw.task_count)
-        answers = self._ask(x, buffers, round, tasks, loss=False)
-        scores = [self._means({i: replace(a, tests=[a.tests[k]]) for i, a in answers.items()}, [k]) for k in tasks]
-        return [row.get("accuracy", 0.0) for row in scores] if any("accuracy" in row for row in scores) else []
-
-    def remedy(self, advice: str) -> str:
-        """The remedy for numbers that run away; the clients' rows are not known here."""
-        return f"{advice}, and give rows of smaller numbers where a client's are very large"
-
-    def _ask(self, x: Vec, buffers: State | None, round: int, tests: Sequence[int], loss: bool) -> dict[int, Figures]:
-        """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`."""
-        fed, census, p = self.draw.fed, self.draw.census, self.draw.shares(round)
-        asked = {"x": x, "buffers": buffers, "round": round, "tests": [*tests], "loss": loss}
-        common = pytree.to_bytes(asked | {"known": asdict(fed.census.known)})
-        there = [i for i in self.draw.members(round) if i not in census.refused]
-        answers = fed.messenger.send("evaluate", {i: {"common": common} for i in there})
-        if not answers:
-            raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
-        self.evaluations += 1
-        figures, failed = dict[int, Figures](), dict[int, MedleyError]()
-        for i, (raw, _) in sorted(answers.items()):
-            held = [bool(census.tests[i, k]) for k in tests]
-            try:
-                figures[i] = Figures.read(i, opened(raw, f"client {i}"), held, loss and p[i] > 0)
-            except MedleyError as e:
-                if not fed.tolerant:
-                    raise
-                failed[i] = e
-        for i, error in [*outliers({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
-            if not fed.tolerant:
-                raise error
-            failed[i] = error
-            del figures[i]
-        for i, why in sorted(failed.items()):
-            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
-        if not figures and failed:
-            raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
-        return figures
-
-    def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
-        """Means of figures over the test rows of ``tasks``, those that the answers have, by name."""
-        rows, out = self.draw.census.tests, Row()
-        got = [(int(rows[i, s]), found) for i, a in answers.items() for s, found in zip(tasks, a.tests, strict=True)]
-        for name in BOUNDS:
-            if there := [(n, found[name]) for n, found in got if name in found]:
-                out[name] = sum(n * value for n, value in there) / sum(n for n, _ in there)
-        return out
+        return RemoteEvaluator(self, metrics or {}, grad_norm, eval_rows)

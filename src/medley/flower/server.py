@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,8 @@ def _run(
             events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
         r.save(folder / "recipe.toml")
         # Every round: clients can go back to the end of the round before, and no further.
-        connection = Flower(fed.messenger, name, asdict(fed.census.known), terms)
+        fed = replace(fed, run=name, first=r.options().get("init") is not None)
+        connection = Flower(fed.messenger, name, fed.known, terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
             said = str(context.run_config.get("readmit", "")).replace(",", " ").split()
@@ -143,8 +144,8 @@ def _gathered(
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    private, scaling = is_row_private(ours), r.limits().scaling
-    return RemoteFederation(scenario, census, messenger, tolerant, roster, private, scaling), ours, r
+    private, scaling, summed = is_row_private(ours), r.limits().scaling, options.get("secure") is not None
+    return RemoteFederation(scenario, census, messenger, tolerant, roster, private, scaling, summed), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:

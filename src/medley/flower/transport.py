@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..contract import MedleyError, PartlyShared, State, Unsupported, WireError, pytree
+from ..contract import MedleyError, State, WireError, pytree
 from ..contract.message import Packed, form_of, is_finite, nbytes
 from ..secure.ring import Ring
 from ..wire.codec import resending
@@ -32,7 +32,7 @@ class Flower:
 
     Attributes:
         run: the name of the run, under which clients keep their memories; the same when it is resumed
-        known: further plain values that travel with every request
+        known: further plain values that travel with every request; or a function that gives them for a problem
         terms: the digest of the run's `Terms`, for the names of secure sums
     """
 
@@ -42,15 +42,9 @@ class Flower:
     terms: str = ""
 
     def open(self, host: Host) -> FlowerConnection:
-        """Begin a run; nothing is sent yet. Raises Unsupported where clients use models of their own."""
-        if host.algorithm.is_personal or isinstance(host.problem, PartlyShared):
-            raise Unsupported(
-                f"{host.algorithm.name}: on Flower every client uses the server's model, and all parameters travel. "
-                "Run methods with models of their own in one process, by transports.Processes or Ray",
-                method=host.algorithm.name,
-                need="shared",
-            )
-        return FlowerConnection(host, self)
+        """Begin a run; nothing is sent yet."""
+        known = self.known(host.problem) if callable(self.known) else self.known
+        return FlowerConnection(host, replace(self, known=known))
 
 
 Answer = tuple[Packed, Any, Receipt, set[str]]

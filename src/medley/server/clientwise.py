@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,28 @@ from torch import Tensor
 from ..contract import Algorithm, MedleyError, PartlyShared, PersonalModel, Problem
 from ..storage.history import Row
 from ..wire.connection import Connection
-from ..wire.exchange import Exchange, in_blocks
+from ..wire.exchange import Exchange, Tag, in_blocks
 from .protocols import Evaluator
 from .run_state import RunState
 
 log = logging.getLogger("medley")
+
+
+@dataclass(frozen=True)
+class OwnModels:
+    """The clients' own models: a call asks for those of some clients. It is a `PersonalModels`.
+
+    Attributes:
+        acked: the version of each client's memory that they are made from; no entry before its first reply
+    """
+
+    ask: Callable[[Sequence[int]], Mapping[int, PersonalModel]]
+    acked: Mapping[int, Tag]
+
+    def __call__(self, ids: Sequence[int]) -> Mapping[int, PersonalModel]:
+        """The models of these clients."""
+        return self.ask(ids)
+
 
 MOST_KEPT = 1 << 28
 """Bytes of clients' models that a result keeps unless it is asked for all: 256 MiB."""
@@ -58,7 +75,7 @@ class Clientwise:
                     self._keep(found)
                 return found
 
-            rows = self.evaluator.by_client(x, b.buffers, state.round, models)
+            rows = self.evaluator.by_client(x, b.buffers, state.round, OwnModels(models, b.acked))
         replied = b.acked.keys() | b.earlier
         own: Mapping[Any, dict[str, float]] = self.algorithm.by_client(state.s)
         return [
@@ -115,7 +132,7 @@ class Clientwise:
         for fold in self.connection.exchange(exchange):
             failed |= fold.failed
             for i, packed in fold.replies.items():
-                out[i] = _model(packed)
+                out[i] = model_of(packed)
         for i, why in sorted(failed.items()):
             log.warning("round %d: client %d's own model is not measured: %s", state.round, i, why)
         if missing := sorted(set(ids) - out.keys() - failed.keys()):
@@ -123,7 +140,8 @@ class Clientwise:
         return out
 
 
-def _model(packed: Mapping[str, Any]) -> PersonalModel:
+def model_of(packed: Mapping[str, Any]) -> PersonalModel:
+    """The model in a client's answer to a request out of band, see `medley.clients.personal`."""
     own = {name.removeprefix("own."): t for name, t in packed.items() if name.startswith("own.")}
     buffers = (packed["floats"], packed["ints"]) if "floats" in packed else None
     return PersonalModel(packed["x"], buffers, own or None)

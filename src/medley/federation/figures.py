@@ -1,0 +1,92 @@
+"""Figures of test rows that follow from sums, so that sites' sums give the figure of all rows; and intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract import Checked, RecipeError, at_least
+
+Z = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+@runtime_checkable
+class Summed(Protocol):
+    """A metric that is a function of sums over rows. Sites send the sums, and their total gives the figure of all."""
+
+    def __call__(self, outputs: Tensor, y: Tensor, /) -> float:
+        """The figure of these rows."""
+
+    def sums(self, outputs: Tensor, y: Tensor, /) -> Tensor:
+        """The sums [k] over these rows."""
+
+    def figure(self, sums: Tensor, /) -> tuple[float, float]:
+        """The figure of the rows that were summed, and its standard error; nan for what there is not."""
+
+
+@dataclass(frozen=True)
+class AUROC(Checked):
+    """The area under the ROC curve of two classes, from counts of rows by probability.
+
+    Rows of both classes are counted in bins of the probability of the second class; two rows in one bin are a tie. So
+    the figure is that of probabilities rounded to 1 / ``bins``, and sites' counts add up to those of all rows.
+
+    Attributes:
+        bins: the number of bins
+
+    Standard error: DeLong, DeLong and Clarke-Pearson, Comparing the areas under two or more correlated receiver
+    operating characteristic curves, Biometrics 44 (1988).
+    """
+
+    bins: Annotated[int, at_least(2)] = 1000
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> float:
+        """The area; nan without rows of both classes."""
+        return self.figure(self.sums(outputs, y))[0]
+
+    def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Rows of the first class in each bin, then those of the second [2 bins]. Raises RecipeError for other outputs.
+
+        Outputs are margins [n] or [n, 1], or an output for each of two classes [n, 2].
+        """
+        z = outputs.detach().double().cpu().reshape(len(outputs), -1)
+        if z.shape[1] not in (1, 2):
+            raise RecipeError(f"AUROC is of two classes, and the outputs are {list(outputs.shape)}", "metrics")
+        p = torch.sigmoid(z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0))
+        place = torch.clamp((p * self.bins).long(), max=self.bins - 1)
+        second = (y.cpu().reshape(-1) > 0).long()
+        return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()
+
+    def figure(self, sums: Tensor) -> tuple[float, float]:
+        """The area and its standard error."""
+        n, p = (part.numpy() for part in sums.double().reshape(2, self.bins))
+        N, P = n.sum(), p.sum()
+        if not N or not P:
+            return math.nan, math.nan
+        below, above = np.cumsum(n) - n / 2, np.cumsum(p[::-1])[::-1] - p / 2
+        area = float(p @ below / (P * N))
+        spread = (p @ (below / N - area) ** 2 / max(P - 1, 1) / P, n @ (above / P - area) ** 2 / max(N - 1, 1) / N)
+        return area, math.sqrt(float(sum(spread)))
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """The 95 % interval of a share of n rows: Wilson, Probable inference, JASA 22 (1927)."""
+    middle, half = share + Z**2 / (2 * n), Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return max(0.0, (middle - half) / (1 + Z**2 / n)), min(1.0, (middle + half) / (1 + Z**2 / n))
+
+
+def pooled_error(parts: list[tuple[int, float, float]]) -> float:
+    """The standard error of a mean over all rows, from each site's number of rows, mean and standard error.
+
+    Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979).
+    """
+    n = sum(k for k, _, _ in parts)
+    mean = sum(k * m for k, m, _ in parts) / n
+    squares = sum(k * (k - 1) * e**2 + k * (m - mean) ** 2 for k, m, e in parts)
+    return math.sqrt(squares / max(1, n - 1) / n)

@@ -1,0 +1,330 @@
+"""Figures of a model that clients measure on their nodes, by exchanges, and those of all that follow from them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract import PersonalModels, State, Vec, pytree
+from ..contract.errors import Diverged, MedleyError
+from ..federation import fairness
+from ..federation.figures import Summed, pooled_error
+from ..federation.row_sample import LEAST
+from ..server.clientwise import OwnModels
+from ..server.options import Metric
+from ..storage.result import Row
+from ..wire.exchange import Tag
+from . import node
+from .checked_json import TEXT, Words, opened, outliers, printable
+
+if TYPE_CHECKING:
+    from .remote import RemoteSimulation
+
+log = logging.getLogger("medley")
+
+HUGE = 1e300
+"""The largest loss that a client may report."""
+
+FIGURES = {"test_loss": HUGE, "test_loss_error": HUGE, "accuracy": 1.0}
+"""Figures of test rows beside metrics, and their largest values; all but the loss are at least 0."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an answer to an evaluation has to hold.
+
+    Attributes:
+        held: for each task that was asked for, whether the client has test rows
+        loss: whether the loss has to be there
+        sampled: whether it is of some rows, with their number and their spread
+        metrics: names of further figures, each with the number of its sums; 0 for a metric without
+        own: whether figures of the client's own model are there, too
+    """
+
+    held: Sequence[bool]
+    loss: bool = True
+    sampled: bool = False
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One client's figures of a model.
+
+    Attributes:
+        tests: figures by name for each task that was asked for; a figure that is not finite is left out
+        sums: for each task the sums of the metrics that have such, by name
+        loss: f_i(x), or an estimate; None where it was not asked for, or the client has no rows
+        sample: of an estimate the number of its rows, and the sum of their squared deviations
+        own: the figures of the client's own model; None where it was not asked for, or it could not be made
+        why: the reason why there are none of its own model
+    """
+
+    tests: list[dict[str, float]]
+    sums: list[dict[str, list[float]]]
+    loss: float | None
+    sample: tuple[int, float] | None = None
+    own: Figures | None = None
+    why: str = ""
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value of the losses; 0 where there is none."""
+        return max(abs(v) for v in (0.0, self.loss, *(t.get("test_loss") for t in self.tests)) if v is not None)
+
+    @classmethod
+    def read(cls, client: int, raw: bytes, asked: Asked) -> Figures:
+        """The figures in an answer. Raises WireError, naming client and field, for others."""
+        return cls.of(Words.read(f"client {client}'s answer to an evaluation", raw), asked)
+
+    @classmethod
+    def of(cls, words: Words, asked: Asked) -> Figures:
+        """The figures among a client's words."""
+        sampled, why = asked.loss and asked.sampled, asked.own and "why" in words.said
+        words.only(
+            "tests",
+            *(["loss"] if asked.loss else []),
+            *(["sample"] if sampled else []),
+            *(["why" if why else "own"] if asked.own else []),
+        )
+        tests, sums = list[dict[str, float]](), list[dict[str, list[float]]]()
+        for there, said in zip(asked.held, words.entries("tests", n := len(asked.held), n), strict=True):
+            if not isinstance(said, dict if there else type(None)):
+                words.refuse("tests", "figures of a task with test rows by name, and null for another")
+            figures, summed = Words(words.who, {k: v for k, v in (said or {}).items() if k != "sums"}), {}
+            for name, values in Words(words.who, (said or {}).get("sums", {})).said.items():
+                count = asked.metrics.get(name, 0)
+                if not count or not isinstance(values, list) or len(values) != count:
+                    words.refuse("tests", f"with sums of the metrics {sorted(asked.metrics)}")
+                summed[name] = [Words(words.who, {name: v}).number(name, -HUGE, HUGE) for v in values]
+            if not figures.said.keys() <= {*FIGURES, *asked.metrics}:
+                words.refuse("tests", f"figures of {sorted({*FIGURES, *asked.metrics})}")
+            low = {"test_loss": -HUGE, **dict.fromkeys(asked.metrics, -HUGE)}
+            tests.append({k: figures.number(k, low.get(k, 0.0), FIGURES.get(k, HUGE)) for k in figures.said})
+            sums.append(summed)
+        sample = None
+        if sampled:
+            spread = Words(words.who, dict(zip(("rows", "squares"), words.entries("sample", 2, 2), strict=True)))
+            sample = spread.whole("rows", 1, node.MOST), spread.number("squares", 0.0, HUGE)
+        loss, own = words.number("loss", -HUGE, HUGE) if asked.loss else None, None
+        if asked.own and not why:
+            own = cls.of(
+                Words(f"{words.who}, its own model", words.said["own"]), replace(asked, own=False, sampled=False)
+            )
+        return cls(tests, sums, loss, sample, own, printable(words.text("why", TEXT)) if why else "")
+
+
+class RemoteEvaluator:
+    """Measures models by exchanges with the clients. No ledger counts them; ``evaluations`` does."""
+
+    def __init__(
+        self, draw: RemoteSimulation, metrics: Mapping[str, Metric], grad_norm: bool = False, rows: int | None = None
+    ) -> None:
+        self.draw, self.metrics, self.grad_norm, self.rows, self.evaluations = draw, metrics, grad_norm, rows, 0
+        kinds = draw.census.known.classes or 2
+        self._sums = {name: _count(f, kinds) if isinstance(f, Summed) else 0 for name, f in metrics.items()}
+        self._answers: tuple[int, dict[int, Figures]] = (-1, {})
+        """The round of the last evaluation, and the clients' answers to it."""
+
+    def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
+        """Figures of x on the task of this round, from the clients that answer.
+
+        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i; left out where rows
+            are private. With ``eval_rows`` it is an estimate, and loss_error its standard error
+        grad_norm: ‖Σ p_i ∇f_i(x)‖, in the same way, where asked for
+        test_loss, accuracy: means over the clients' test rows; metrics by their sums, or means weighted by test rows
+        client_accuracy_mean and its like: over clients, each on its own test rows
+        gap, task: as in `medley.federation.evaluation.RowEvaluator.evaluate`
+        evaluations: the number of these exchanges since the row before, which the column ``exchanges`` leaves out
+        evaluated: Σ p_i over the clients that gave a loss, or an answer where rows are private
+
+        Raises MedleyError where no client with training rows answers.
+        """
+        draw, scenario = self.draw, self.draw.fed.scenario
+        s, p = draw.plan.step(round), draw.shares(round)
+        now, gradients = draw.plan.now(s), dict[int, Vec]()
+        answers = self._ask(x, buffers, round, now, not draw.fed.lossless, gradients=gradients)
+        self._answers = round, answers
+        losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
+        share = sum(p[i] for i in (answers if draw.fed.lossless else losses))
+        if not share:
+            raise MedleyError(f"nobody who has training rows evaluated the model after round {round}")
+        row: Row = {} if scenario.stream is None else {"task": s}
+        if losses:
+            row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
+            if self.rows is not None:
+                variance = [p[i] ** 2 * self._variance(i, a, s) for i, a in answers.items() if a.sample is not None]
+                row["loss_error"] = math.sqrt(sum(variance)) / share
+            elif scenario.f_star is not None:
+                row["gap"] = row["loss"] - scenario.f_star
+        if self.grad_norm:
+            row["grad_norm"] = float((sum(p[i] * g for i, g in gradients.items()) / share).norm())  # type: ignore[union-attr]
+        row |= {k: v for k, v in self._means(answers, now).items() if not k.endswith("_error")}
+        each = [self._means({i: a}, now) for i, a in answers.items()]
+        for name, low in (("accuracy", True), ("test_loss", False)):
+            if values := [figures[name] for figures in each if name in figures]:
+                row |= fairness.over_clients(name, np.array(values), low)
+                break
+        asked, self.evaluations = self.evaluations, 0  # not their sum, which a resumed run would begin anew
+        return {**row, "evaluations": asked, "evaluated": share}
+
+    def _variance(self, i: int, answer: Figures, s: int) -> float:
+        """The variance of client i's estimate of its loss; see `medley.federation.row_sample.Drawn.mean`."""
+        assert answer.sample is not None
+        count, squares = answer.sample
+        return (1 - count / int(self.draw.sizes(s)[0][i])) * squares / max(1, count - 1) / count
+
+    @property
+    def own_tests(self) -> bool:
+        """Whether any client has test rows."""
+        return bool(self.draw.fed.census.tests.any())
+
+    def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
+        """Figures of x at each client that answers, on its own rows; without an exchange after `evaluate`.
+
+        Where clients use models of their own, each measures its own beside x; the model stays at its node.
+        """
+        draw, (before, answers) = self.draw, self._answers
+        s = draw.plan.step(round)
+        now = draw.plan.now(s)
+        if before != round or models is not None:
+            acked = models.acked if isinstance(models, OwnModels) else None
+            answers = self._ask(x, buffers, round, now, not draw.fed.lossless, acked)
+        out: list[Row] = []
+        for i, answer in answers.items():
+            if answer.loss is None and not draw.fed.lossless:
+                continue
+            row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
+            row["test_rows"] = int(draw.census.tests[i, now].sum())
+            server = ({} if answer.loss is None else {"loss": answer.loss}) | self._means({i: answer}, now)
+            if models is None:
+                out.append(row | server)
+                continue
+            if (own := answer.own) is None:
+                log.warning("round %d: client %d's own model is not measured: %s", round, i, answer.why)
+            else:
+                row |= ({} if own.loss is None else {"loss": own.loss}) | self._means({i: own}, now)
+            out.append(row | {f"server_{name}": value for name, value in server.items()})
+        return out
+
+    def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
+        """Test accuracy on every task, from the clients that answer; empty where there are no classes."""
+        tasks = range(self.draw.task_count)
+        answers = self._ask(x, buffers, round, tasks, loss=False)
+        scores = [self._means({i: replace(a, tests=[a.tests[k]]) for i, a in answers.items()}, [k]) for k in tasks]
+        return [row.get("accuracy", 0.0) for row in scores] if any("accuracy" in row for row in scores) else []
+
+    def remedy(self, advice: str) -> str:
+        """The remedy for numbers that run away; the clients' rows are not known here."""
+        return f"{advice}, and give rows of smaller numbers where a client's are very large"
+
+    def _ask(
+        self,
+        x: Vec,
+        buffers: State | None,
+        round: int,
+        tests: Sequence[int],
+        loss: bool,
+        acked: Mapping[int, Tag] | None = None,
+        gradients: dict[int, Vec] | None = None,
+    ) -> dict[int, Figures]:
+        """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`.
+
+        Args:
+            acked: the versions of memories by which clients measure models of their own; None: they do not
+            gradients: gets the clients' gradients where the run measures their norm
+        """
+        draw, fed, census, p = self.draw, self.draw.fed, self.draw.census, self.draw.shares(round)
+        grad = loss and self.grad_norm and gradients is not None
+        asked: dict[str, Any] = {
+            "x": x,
+            "buffers": buffers,
+            "round": round,
+            "tests": [*tests],
+            "loss": loss,
+            "grad": grad,
+        }
+        asked |= {"known": fed.known(draw.problem), "run": "" if acked is None else fed.run}
+        common, there = pytree.to_bytes(asked), [i for i in draw.members(round) if i not in census.refused]
+        own = {i: {"acked": list((acked or {}).get(i, ())), "sample": self._sample(i, round, p)} for i in there}
+        letters = {i: {"common": common, "own": json.dumps(own[i]).encode()} for i in there}
+        answers = fed.messenger.send("evaluate", letters)
+        if not answers:
+            raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
+        self.evaluations += 1
+        figures, failed = dict[int, Figures](), dict[int, MedleyError]()
+        for i, (raw, _) in sorted(answers.items()):
+            held = [bool(census.tests[i, k]) for k in tests]
+            wanted = Asked(held, loss and p[i] > 0, self.rows is not None, self._sums, acked is not None)
+            try:
+                said = opened(raw, f"client {i}")
+                if grad and wanted.loss and gradients is not None:
+                    said, gradients[i] = node.opened_gradient(i, said, x)
+                figures[i] = Figures.read(i, said, wanted)
+            except MedleyError as e:
+                if not fed.tolerant:
+                    raise
+                failed[i] = e
+        for i, error in [*outliers({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
+            if not fed.tolerant:
+                raise error
+            failed[i] = error
+            del figures[i]
+        for i, why in sorted(failed.items()):
+            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
+            (gradients or {}).pop(i, None)
+        if not figures and failed:
+            raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
+        return figures
+
+    def _sample(self, i: int, round: int, p: Mapping[int, float]) -> list[int]:
+        """Client i's rows in the sample of ``eval_rows``: its first row among all, all rows, and its sampled ones."""
+        if self.rows is None:
+            return []
+        sizes = self.draw.sizes(self.draw.plan.step(round))[0]
+        count = min(int(sizes[i]), max(LEAST, round_half(p[i] * self.rows))) if p[i] > 0 else 0
+        return [int(sizes[:i].sum()), int(sizes.sum()), count]
+
+    def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
+        """Figures over the test rows of ``tasks``, those that the answers have, by name."""
+        rows, out, summed = self.draw.census.tests, Row(), dict[str, Tensor]()
+        got, sums = list[tuple[int, dict[str, float]]](), list[dict[str, list[float]]]()
+        for i, a in answers.items():
+            got += [(int(rows[i, s]), found) for s, found in zip(tasks, a.tests, strict=True)]
+            sums += a.sums
+        for name in ("test_loss", "accuracy", *self.metrics):
+            if there := [(n, found[name]) for n, found in got if name in found]:
+                out[name] = sum(n * value for n, value in there) / sum(n for n, _ in there)
+        parts = [
+            (n, f["test_loss"], f["test_loss_error"]) for n, f in got if "test_loss_error" in f and "test_loss" in f
+        ]
+        if parts:
+            out["test_loss_error"] = pooled_error(parts)
+        for part in sums:
+            for name, values in part.items():
+                summed[name] = torch.tensor(values, dtype=torch.float64) + summed.get(name, torch.zeros(len(values)))
+        for name, total in summed.items():
+            f = self.metrics[name]
+            assert isinstance(f, Summed)
+            pair = zip((name, f"{name}_error"), f.figure(total), strict=True)
+            out |= {k: v for k, v in pair if math.isfinite(v)}
+        return out
+
+
+def _count(metric: Summed, classes: int) -> int:
+    """The number of a metric's sums, by two rows of zeros."""
+    return len(metric.sums(torch.zeros(2, 1 if classes == 2 else classes), torch.zeros(2, dtype=torch.int64)))
+
+
+def round_half(value: float) -> int:
+    """The nearest whole number, halves to the even one, as `medley.federation.row_sample` has it."""
+    return int(np.rint(value))

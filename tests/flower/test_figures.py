@@ -1,0 +1,175 @@
+"""Figures that nodes measure: metrics, gradient norms, samples of rows, several inputs a row; those of one process."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import medley as md
+from medley import recipe
+from medley.federation.figures import AUROC, pooled_error, wilson
+from medley.flower import client_app, server_app
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, RecordDict
+
+from support.bench import Bench
+
+CODE = """
+import torch
+from torch import nn
+
+import medley as md
+from medley.federation.figures import AUROC
+
+auroc = AUROC(bins=50)
+
+
+def surprise(z, y):
+    return float(nn.functional.softplus(-z.reshape(-1) * (2.0 * y - 1)).mean())
+
+
+class Two(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.words, self.age, self.out = nn.Embedding(9, 3), nn.Linear(2, 3), nn.Linear(6, classes)
+
+    def forward(self, words, age):
+        return self.out(torch.cat([self.words(words).mean(1), self.age(age)], 1))
+
+
+def rows():
+    g = torch.Generator().manual_seed(3)
+    X = {"words": torch.randint(9, (90, 4), generator=g), "age": torch.randn(90, 2, generator=g)}
+    part = lambda at: {k: v[at] for k, v in X.items()}
+    y = torch.randint(3, (90,), generator=g)
+    return md.datasets.Dataset(part(slice(0, 60)), y[:60], part(slice(60, 90)), y[60:], classes=3)
+"""
+
+LOGISTIC = """
+[problem]
+kind = "Logistic"
+mu = 0.01
+
+[data]
+name = "breast_cancer"
+standardise = true
+
+[partition]
+kind = "IID"
+clients = 3
+
+[pace]
+lr = 0.1
+batch = "full"
+
+[run]
+rounds = 2
+dtype = "float64"
+{run}
+
+[[methods]]
+kind = "FedAvg"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "figure_code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "recipe.toml"
+
+
+def both(app: Path, text: str) -> tuple[md.Result, md.Result]:
+    """The recipe run here, and on nodes."""
+    app.write_text(text)
+    r = recipe.load(app)
+    config: dict[str, Any] = {"clients": 3, "save": str(app.parent / "run"), "timeout": 60}
+    grid = Bench([client_app(app)] * 3, config, memory=str(app.parent / "memory"))
+    server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    here = r.federation().run(r.methods()[0], 2, **r.options(), transport=md.transports.Lossy())
+    return here, md.Result.load(app.parent / "run")
+
+
+def test_metrics_of_nodes_are_those_of_all_rows(app: Path) -> None:
+    """The area follows from counts, and the mean of a function of rows from the nodes' means."""
+    metrics = 'metrics = { auroc = ["figure_code:auroc", "max"], surprise = ["figure_code:surprise", "min"] }'
+    here, there = both(app, LOGISTIC.format(run=f"clients_every = 1\n{metrics}"))
+    for a, b in zip(here.history, there.history, strict=True):
+        for name in ("auroc", "surprise", "test_loss", "accuracy"):
+            assert b[name] == pytest.approx(a[name], abs=1e-10), name
+    rows = [row for row in there.clients if row["round"] == 2]
+    assert [row["client"] for row in rows] == [0, 1, 2]
+    assert all(0.9 < row["auroc"] <= 1 and 0 <= row["auroc_error"] < 0.1 for row in rows)
+    n = [row["test_rows"] for row in rows]
+    mean = sum(k * row["test_loss"] for k, row in zip(n, rows, strict=True)) / sum(n)
+    assert there.history[-1]["test_loss"] == pytest.approx(mean)
+    assert there.history[-1]["client_accuracy_worst"] == min(row["accuracy"] for row in rows)
+
+
+def test_the_gradients_norm(app: Path) -> None:
+    here, there = both(app, LOGISTIC.format(run="target = { grad_norm = 1e-9 }"))
+    for a, b in zip(here.history, there.history, strict=True):
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-10)
+    shutil.rmtree(app.parent / "run")
+    with pytest.raises(md.RecipeError, match=r"grad_norm = ... \} with \[secure\]: the norm is that of a sum"):
+        both(app, LOGISTIC.format(run="target = { grad_norm = 1e-9 }") + "[secure]\nbound = 50.0\n")
+
+
+def test_a_sample_of_rows(app: Path) -> None:
+    here, there = both(app, LOGISTIC.format(run="eval_rows = 60"))
+    for a, b in zip(here.history, there.history, strict=True):
+        assert a["round"] == 0 or a["loss_error"] > 0
+        for name in ("loss", "loss_error"):
+            assert b[name] == pytest.approx(a[name], rel=1e-10, abs=1e-15), name
+
+
+@pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedPer"])
+def test_several_inputs_a_row(kind: str, app: Path) -> None:
+    text = LOGISTIC.format(run="").replace("FedAvg", kind)
+    head = text[text.index("[partition]") :].replace('batch = "full"', "batch = 16")
+    problem = '[problem]\nkind = "Network"\nmodel = "figure_code:Two"\n[data]\nname = "figure_code:rows"\n'
+    here, there = both(app, problem + head)
+    assert torch.equal(here.x, there.x)
+    for name in ("loss", "test_loss", "accuracy"):
+        assert there.history[-1][name] == pytest.approx(here.history[-1][name], rel=1e-10), name
+
+
+def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() -> None:
+    rng = np.random.default_rng(1)
+    y = torch.from_numpy(rng.integers(2, size=200))
+    z = torch.from_numpy(rng.normal(size=200)) + y
+    f = AUROC(bins=100)
+    p = np.floor(100 / (1 + np.exp(-z.numpy()))) / 100
+    assert f(z, y) == pytest.approx(roc_auc_score(y, p), abs=1e-12)
+    both = torch.stack([torch.zeros(200), z], 1)
+    assert f(both, y) == f(z, y)
+    parts = [f.sums(z[:70], y[:70]), f.sums(z[70:], y[70:])]
+    area, error = f.figure(parts[0] + parts[1])
+    assert area == pytest.approx(f(z, y), abs=1e-12)
+    pos, neg = p[y.numpy() == 1], p[y.numpy() == 0]
+    wins = (pos[:, None] > neg) + 0.5 * (pos[:, None] == neg)
+    delong = math.sqrt(wins.mean(1).var(ddof=1) / len(pos) + wins.mean(0).var(ddof=1) / len(neg))
+    assert error == pytest.approx(delong, rel=1e-10)
+    assert math.isnan(f(z[y == 1], y[y == 1]))
+    with pytest.raises(md.RecipeError, match="AUROC is of two classes"):
+        f(torch.zeros(3, 4), y[:3])
+
+
+def test_intervals_of_shares_and_of_means_of_several_sites() -> None:
+    """Wilson's interval of 0 of 10 is [0, 0.278]; the error of a mean is that of all rows together."""
+    low, high = wilson(0.0, 10)
+    assert (low, high) == (0.0, pytest.approx(0.27753, abs=1e-5))
+    assert wilson(0.8, 50) == (pytest.approx(0.66963, abs=1e-5), pytest.approx(0.88756, abs=1e-5))
+    rows = np.random.default_rng(0).normal(size=60)
+    parts = [rows[:10], rows[10:35], rows[35:]]
+    given = [(len(r), r.mean(), r.std(ddof=1) / math.sqrt(len(r))) for r in parts]
+    assert pooled_error(given) == pytest.approx(rows.std(ddof=1) / math.sqrt(60), rel=1e-12)
