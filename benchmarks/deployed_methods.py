@@ -39,7 +39,7 @@ from torch import nn
 
 
 def rows():
-    return md.datasets.gaussian_classes(n=90, features=4, classes=3, test=12)
+    return md.datasets.gaussian_classes(n=90, features=4, classes=4, test=12)
 
 
 def normed(features, classes):
@@ -67,13 +67,13 @@ kind = "FedAvg"
 LINEAR = '[problem]\nkind = "Softmax"\nmu = 0.01\n' + WHOLE.format(batch='"full"')
 NETWORK = '[problem]\nkind = "Network"\nmodel = "mlp"\nhidden = [5]\n' + WHOLE.format(batch=8)
 NORMED = '[problem]\nkind = "Network"\nmodel = "nodes_code:normed"\n' + WHOLE.format(batch=8)
-TASKS = '[stream]\nkind = "Split"\ntasks = 3\nmode = "task"\n[replay]\nkind = "Ring"\ncapacity = 12\nsample = 6\n'
+TASKS = '[stream]\nkind = "Split"\ntasks = 2\nmode = "task"\n[replay]\nkind = "Ring"\ncapacity = 12\nsample = 6\n'
 RECIPES = {
     "softmax regression": LINEAR,
     "MLP": NETWORK,
     "MLP with BatchNorm": NORMED,
-    "softmax regression, 3 tasks": LINEAR + TASKS,
-    "MLP, 3 tasks": NETWORK + TASKS,
+    "softmax regression, 2 tasks": LINEAR + TASKS,
+    "MLP, 2 tasks": NETWORK + TASKS,
 }
 """Federations of three clients, the simplest first."""
 
@@ -121,8 +121,7 @@ def place_of(method: Algorithm[Any, Any], folder: Path) -> tuple[str, Path, reci
 def row(method: Algorithm[Any, Any]) -> tuple[str, str, str]:
     """A method's row: its name with its settings, its federation, and the outcome."""
     torch.set_num_threads(1)
-    given = ", ".join(f"{k}={v!r}" for k, v in changed(method).items())
-    name = f"{method.name}({given})" if given else method.name
+    name = named(method)
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
         (folder / "nodes_code.py").write_text(CODE)
@@ -145,13 +144,20 @@ def row(method: Algorithm[Any, Any]) -> tuple[str, str, str]:
         return name, where, f"x differs by {float((here.x - got.x).abs().max()):.1e}"
 
 
+def named(method: Algorithm[Any, Any]) -> str:
+    """A method's name with its settings."""
+    given = ", ".join(f"{k}={v!r}" for k, v in changed(method).items())
+    return f"{method.name}({given})" if given else method.name
+
+
 def changed(method: Algorithm[Any, Any]) -> dict[str, Any]:
-    """The settings that are short, and not those of the method by default."""
+    """The settings that are numbers or words, and not those of the method by default."""
     try:
         usual = type(method)().settings()
     except TypeError:
         usual = {}
-    return {k: v for k, v in method.settings().items() if v != usual.get(k) and isinstance(v, str | int | float | bool)}
+    own = {k: v for k, v in method.settings().items() if v != usual.get(k)}
+    return {k: v for k, v in own.items() if isinstance(v, int | float) or (isinstance(v, str) and len(v) < 20)}
 
 
 def line(found: tuple[str, str, str]) -> str:

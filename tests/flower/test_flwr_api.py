@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from medley.contract.errors import MedleyError
 from medley.flower import flwr_api
 from medley.flower.fleet import FleetNode, Parcel
 
@@ -93,3 +97,37 @@ def test_an_announced_reply_is_given_up_as_soon_as_its_node_is_gone() -> None:
     grid = Grid()
     assert flwr_api.pull(grid, ["m"], time.monotonic() + 600, [100, 101]) == []  # type: ignore[arg-type]
     assert grid.looks == 3
+
+
+def test_what_is_taken_of_flwr_is_there_and_stands_in_one_table() -> None:
+    """Each name of the tables is in the installed version, and no other file of Medley imports flwr."""
+    for names in (flwr_api.DOCUMENTED | flwr_api.UNDOCUMENTED).values():
+        for name in names.split():
+            assert getattr(flwr_api, name) is not None
+    own = Path(flwr_api.__file__)
+    for path in own.parents[1].rglob("*.py"):
+        modules = {
+            module
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for module in (
+                [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
+            )
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
+        }
+        assert path == own or not any(m.split(".")[0] == "flwr" for m in modules), path
+    used = set(re.findall(r"\bflwr\.([a-zA-Z_]+)", (own.parent / "fleet.py").read_text(encoding="utf-8")))
+    assert "FleetHttpClient" in used
+    assert all(hasattr(flwr_api, name) for name in used)
+
+
+def test_what_flwr_has_no_more_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flwr_api.UNDOCUMENTED, "flwr.common.serde", "message_from_proto gone_from_proto")
+    monkeypatch.setitem(flwr_api.UNDOCUMENTED, "flwr.supernode.no_such", "NoSuchClient")
+    for name in ("gone_from_proto", "NoSuchClient"):
+        with pytest.raises(MedleyError, match=r"flwr [\d.]+ does not work here: .*\. Medley is tested with flwr 1\.41"):
+            getattr(flwr_api, name)
+    monkeypatch.setattr(flwr_api.versions, "found", lambda package: "1.99.0")
+    with pytest.raises(MedleyError, match=r"flwr 1\.99\.0 is installed, and parts of it that are not public"):
+        _ = flwr_api.NoSuchClient
+    with pytest.raises(AttributeError, match="Medley takes no nothing from flwr"):
+        _ = flwr_api.nothing

@@ -118,10 +118,25 @@ def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path: Path) -> None:
     assert child.exitcode == -9
     v = run_view.view(tmp_path / "run")
     assert v.state == "stopped"
+    assert v.standings == {"stopped": 3}
     assert f"run(resume={str(tmp_path / 'run')!r}) goes on" in v.message
     md.run(md.FedAvg(), fed, 9, resume=tmp_path / "run")
     again = run_view.view(tmp_path / "run")
     assert (again.state, again.round, again.asked) == ("finished", 9, 27)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not say when a process began")
+def test_a_number_that_is_another_process_by_now_is_no_run(tmp_path: Path) -> None:
+    q = md.problems.quadratics(clients=2, d=3)
+    md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=tmp_path / "run")
+    file = tmp_path / "run" / "events.jsonl"
+    seen = [e for e in events.read(tmp_path / "run") if e["event"] != "end"]
+    (born,) = (e["born"] for e in seen if e["event"] == "start")
+    assert born == run_view.birth(os.getpid())
+    for said, state in ((born, "running"), ("another boot 17", "stopped"), (None, "running")):
+        changed = [{**e, "born": said} if e["event"] == "start" else e for e in seen]
+        file.write_text("".join(f"{json.dumps(e)}\n" for e in changed))
+        assert run_view.view(tmp_path / "run").state == state
 
 
 def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_says_so(tmp_path: Path) -> None:

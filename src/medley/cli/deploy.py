@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .arguments import Debug, Set
 from .console import DIVERGED, INTERRUPTED, REFUSED, say, show, table
+
+if TYPE_CHECKING:
+    from ..storage.history import Row
 
 
 def deploy_init(
@@ -99,6 +103,7 @@ def deploy_evaluate(
 ) -> None:
     """Measure a model on all nodes without training it, and print the figures of each node and of all together."""
     from ..contract.errors import RecipeError
+    from ..storage import events
     from ..storage.result import Result
 
     if not model.exists():
@@ -107,11 +112,42 @@ def deploy_evaluate(
     given = [*(settings or []), "run.rounds=0", f"run.init={model.resolve()}"]
     deploy_run(project, folder, settings=given, timeout=timeout, superlink=superlink)
     result = Result.load(folder, model=False)
-    there = {k for row in result.clients for k in row}
-    heads = [k for k in ("rows", "loss", "test_rows", "test_loss", "accuracy") if k in there]
-    rows = [(f"{row['client']:g}", row) for row in result.clients]
-    figures = [
-        (name, *(f"{row[k]:.4g}" if k in row else "" for k in heads))
-        for name, row in (*rows, ("all", result.history[-1]))
-    ]
-    show(table(("client", *heads), figures))
+    names, last = dict(enumerate(result.client_names)), [row for row in result.clients if row["round"] == 0]
+    told = [e["clients"] for e in events.read(folder) if e.get("event") == "data"]
+    support: Mapping[str, Any] = told[-1] if told else {}
+    rows = [(names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]))) for r in last]
+    show(_figures(rows, result.history[-1]))
+
+
+def _classes(support: Mapping[str, Any], client: int) -> str:
+    """A client's training rows of each class, as "0: 12, 1: 30"."""
+    pairs = [f"{k}: {n}" for task in support.get(str(client), ()) for k, n in task.get("support", ())]
+    return ", ".join(pairs[:10]) + (f" and {len(pairs) - 10} more" if len(pairs) > 10 else "")
+
+
+def _figures(rows: Sequence[tuple[str, Row, str]], whole: Row) -> Any:
+    """The figures of each client and of all together, with 95 % intervals."""
+    from ..federation.figures import Z, pooled_error, wilson
+
+    clients = [row for _, row, _ in rows]
+    tested = [r for r in clients if "test_loss_error" in r]
+    both = {name: sum(r.get(name, 0.0) for r in clients) for name in ("rows", "test_rows")}
+    if tested:
+        parts = [(int(r["test_rows"]), r["test_loss"], r["test_loss_error"]) for r in tested]
+        both["test_loss_error"] = pooled_error(parts)
+
+    def cell(row: Row, name: str) -> str:
+        if name not in row:
+            return ""
+        value, error = row[name], row.get(f"{name}_error")
+        if name == "accuracy" and row.get("test_rows"):
+            return "{:.4g} [{:.3g}, {:.3g}]".format(value, *wilson(value, row["test_rows"]))
+        return f"{value:.4g}" if error is None else f"{value:.4g} [{value - Z * error:.3g}, {value + Z * error:.3g}]"
+
+    there = {k for row in clients for k in row if not k.endswith("_error")}
+    known = ["rows", "loss", "test_rows", "test_loss", "accuracy"]
+    own = sorted(there - {*known, "client", "round", "took_part"})
+    heads = [k for k in [*known, *own] if k in there]
+    lines = (*rows, ("all", {**whole, **both}, ""))
+    body = [(name, *(cell(row, k) for k in heads), classes) for name, row, classes in lines]
+    return table(("client", *heads, "rows by class"), body)

@@ -40,6 +40,7 @@ AllowCode = typer.Option(
 Epsilon = typer.Option(
     min=0, metavar="E", help="The ε of private rows that all studies together may spend; default that of the recipe."
 )
+Name = typer.Option(help="This client's name for people, as Bern; the server's pages and messages show it.")
 Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
 
 
@@ -50,6 +51,7 @@ def node(
     recipe_file: Annotated[Path, RecipeFile] = Path("recipe.toml"),
     data: Annotated[Path | None, Data] = None,
     client: Annotated[int | None, Number] = None,
+    name: Annotated[str, Name] = "",
     memory: Annotated[Path, Memory] = Path("memory"),
     serve: Annotated[str | None, Serve] = None,
     allow: Annotated[str, Allow] = ALLOWED,
@@ -90,22 +92,23 @@ def node(
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
-    _begin(recipe_file, keyring, key, verbose)
-    client = _number(client, key)
+    client = _begin(recipe_file, keyring, key, verbose, client)
     app = client_app(recipe_file, None if data is None else data_function(data), code=code)
     config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
-    config |= {k: str(v) for k, v in {"serve": serve, "keyring": keyring, "epsilon": epsilon}.items() if v is not None}
+    given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
+    config |= {k: str(v) for k, v in given.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
     Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", tidy).run()
 
 
-def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool) -> None:
-    """Begin the log, check the files, and warn of a key that others can read."""
+def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, client: int | None) -> int:
+    """Begin the log, check the files, and warn of a key that others can read. Returns the client's number."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
     logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
     _check(recipe_file, keyring)
     if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:
         log.warning("%s can be read by others than its owner: chmod 600 %s", key, key)
+    return _number(client, key)
 
 
 def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:

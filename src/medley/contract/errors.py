@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -175,6 +175,14 @@ def nearest(key: str, known: Iterable[str]) -> str:
     spelt = {name.lower(): name for name in known}
     near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
     return f" Did you mean {spelt[near[0]]!r}?" if near else ""
+
+
+def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
+    """Clients in words: "Bern and Basel" where all have names, else "clients [0, 1]"."""
+    said = [names[i] for i in ids if i in names]
+    if not ids or len(said) < len(ids):
+        return f"clients {[*ids]}"
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 def with_names(message: str, names: Sequence[str]) -> str:

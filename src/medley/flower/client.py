@@ -184,11 +184,14 @@ class ClientSide:
 
     def report(self, letter: Letter, context: Context) -> bytes:
         """The client's account of its data, see `ClientReport`, and its `Terms`, compared with the server's."""
-        i = _id(context)
-        mine = Terms.of(*self.served(context))
+        i, (r, method) = _id(context), self.served(context)
+        mine = Terms.of(r, method)
         if "run" in letter:
             Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, f"client {i}")
-        return json.dumps(report(self.lots(context), i).plain() | {"terms": mine.plain()}).encode()
+        said = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
+        if is_row_private(method):
+            said = replace(said, tasks=[replace(task, support=[]) for task in said.tasks])
+        return json.dumps(said.plain() | {"terms": mine.plain()}).encode()
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""

@@ -65,9 +65,7 @@ class RowKind(NamedTuple):
         fit = fit and all(isinstance(p, list) and len(p) == 3 and known(*p[1:]) for p in parts)
         fit = fit and all(isinstance(p[0], str) and len(p[0]) <= 200 and p[0].isprintable() for p in parts)
         if not fit or len({p[0] for p in parts}) < len(parts):
-            words.refuse(
-                key, f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind"
-            )
+            words.refuse(key, f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind")
         return cls(shape, dtype, parts)
 
     def plain(self) -> list[Any]:
@@ -141,24 +139,30 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
+        support: pairs of a class and its training rows; empty where rows have no class, or are private
     """
 
     rows: int
     weight: float
     test: int
     labels: list[int]
+    support: list[list[int]] = field(default_factory=list)
 
     @classmethod
     def read(cls, words: Words, classes: int | None, weighted: bool, limits: ClientLimits) -> TaskReport:
         """The numbers of one task. Raises WireError for those outside of the limits."""
-        words.only("rows", "weight", "test", "labels")
+        words.only(*cls.__annotations__)
         rows, test = words.whole("rows", 0, limits.rows), words.whole("test", 0, limits.rows)
         weight = words.number("weight", 0.0, limits.weight)
         if not weighted and weight != rows:
             words.refuse("weight", f"{rows}, the number of rows, since rows have no weights")
         if weighted and (weight > 0) != (rows > 0):
             words.refuse("weight", "above 0 where there are rows, else 0")
-        return cls(rows, weight, test, words.wholes("labels", classes or 0, classes or 0))
+        labels, support = words.wholes("labels", n := classes or 0, n), words.entries("support", 0, n)
+        pairs = all(isinstance(p, list) and len(p) == 2 and all(type(k) is int and k >= 0 for k in p) for p in support)
+        if not pairs or any(k >= n for k, _ in support) or sum(count for _, count in support) > rows:
+            words.refuse("support", f"pairs of a class below {n} and its rows, {rows} in all at most")
+        return cls(rows, weight, test, labels, support)
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,7 @@ class ClientReport:
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
         X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights
+        name: the client's name for people, such as "Bern"; empty without
     """
 
     client: int
@@ -178,6 +183,7 @@ class ClientReport:
     y: RowKind
     weights: RowKind | None
     names: Names = field(default_factory=Names)
+    name: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Plain values, for `read`."""
@@ -199,7 +205,7 @@ class ClientReport:
             for k, task in enumerate(words.entries("tasks", 1, limits.tasks))
         ]
         names = Names.read(Words(f"{words.who}, its names", words.said["names"]), classes, limits)
-        return cls(client, classes, tasks, X, y, weights, names)
+        return cls(client, classes, tasks, X, y, weights, names, words.text("name"))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -225,7 +231,7 @@ class ClientReport:
 
     def emptied(self, client: int) -> ClientReport:
         """The report of a client without rows, of the same kind."""
-        return replace(self, client=client, tasks=[TaskReport(0, 0.0, 0, []) for _ in self.tasks])
+        return replace(self, client=client, name="", tasks=[TaskReport(0, 0.0, 0, []) for _ in self.tasks])
 
 
 @dataclass(frozen=True)
@@ -299,6 +305,11 @@ class Census:
                 refused[i] = said
                 if not tolerant:
                     raise BadData(said, client=i)
+            if r.name and (other := next(k for k in read if read[k].name == r.name)) != i:
+                said = f"clients {other} and {i} are both called {r.name!r}: give each node a name of its own, --name"
+                refused[i] = said
+                if not tolerant:
+                    raise BadData(said, client=i)
         for why in refused.values():
             log.warning("the run goes on without a client: %s", why)
         there = {i: r for i, r in read.items() if i not in refused}
@@ -311,6 +322,11 @@ class Census:
 
     def __len__(self) -> int:
         return len(self.reports)
+
+    @property
+    def names(self) -> list[str]:
+        """The clients' names by id, a number for one without; empty where none has a name."""
+        return [r.name or str(i) for i, r in enumerate(self.reports)] if any(r.name for r in self.reports) else []
 
     @property
     def rows(self) -> np.ndarray:

@@ -129,11 +129,20 @@ def report(lots: Sequence[Lot], client: int) -> ClientReport:
             float(len(lot.X) if lot.weights is None else lot.weights.sum()),
             0 if lot.X_test is None else len(lot.X_test),
             [*lot.labels],
+            _support(lot),
         )
         for lot in lots
     ]
     weights = None if d.weights is None else RowKind.of(d.weights)
     return ClientReport(client, d.classes, tasks, RowKind.of(d.X), RowKind.of(d.y), weights, d.names)
+
+
+def _support(lot: Lot) -> list[list[int]]:
+    """The classes that training rows have, each with its number of rows."""
+    if not lot.classes or lot.y.ndim != 1 or lot.y.is_floating_point():
+        return []
+    labels, counts = torch.unique(lot.y, return_counts=True)
+    return [[int(k), int(n)] for k, n in zip(labels, counts, strict=True)]
 
 
 class OwnRows:

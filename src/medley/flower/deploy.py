@@ -193,7 +193,7 @@ class Deployment:
             fresh = [e for e in events.read(save) if e["at"] >= began]
             for e in fresh[shown:]:
                 if run_view.is_told(e) and e.get("event") != "end":
-                    self.say(run_view.line(e))
+                    self.say(run_view.line(e, run_view.names(save)))
                 if e.get("event") == "app":
                     pid = e.get("pid")
                 if e.get("event") == "end":

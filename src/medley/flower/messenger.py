@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from ..contract.errors import MedleyError, WireError
+from ..contract.errors import MedleyError, WireError, named
 from ..storage.atomic import write
 from ..transports.failures import ATTEMPTS
 from . import flwr_api
@@ -59,6 +59,7 @@ class Messenger:
         bound: Flower's node of each client, also of those that a run which is resumed has not met yet
         nodes: Flower's node of each client that is there
         open: whether clients may leave
+        names: clients' names, where they have some
         leaving: clients whose last answer has come
         silent: nodes that have not answered within the timeout, and have not answered since
         events: takes an event of the run, and its values
@@ -69,6 +70,7 @@ class Messenger:
         self.grid, self.timeout, self.file, self.open = grid, timeout, file, False
         self.bound: dict[int, int] = {} if file is None else _read(file)
         self.nodes: dict[int, int] = {}
+        self.names: dict[int, str] = {}
         self.leaving, self.silent = set[int](), set[int]()
         self.events: Callable[..., object] = lambda event, **values: None
         self.note: Callable[[], object] = lambda: None
@@ -130,7 +132,7 @@ class Messenger:
                     "pyproject.toml"
                 )
             if not told and (told := waited > SOON and len(missing) > len(refused)):
-                tell(f"waits for clients {missing}, for {self.timeout:g} s at most")
+                tell(f"waits for {named(missing, self.names)}, for {self.timeout:g} s at most")
             if not fresh:
                 time.sleep(POLL)
         why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
@@ -165,6 +167,8 @@ class Messenger:
                 f"node {node} says that it is client {i}, which is node {before} in this run: it is refused. A "
                 f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start anew'}"
             )
+        if words.said.get("name"):
+            self.names[i] = Words(f"client {i}'s account of itself", words.said).text("name")
         return words.said
 
     def _put_aside(self, node: int, why: MedleyError) -> None:
@@ -230,7 +234,8 @@ class Messenger:
             ids = sorted(i for i, node in self.nodes.items() if node in there)
             if waited >= patience:
                 patience, more = math.inf, {"waited": round(waited), "most": round(self.timeout)}
-                log.warning("waits for clients %s, for %.0f s so far and %.0f s at most", ids, waited, self.timeout)
+                who = named(ids, self.names)
+                log.warning("waits for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
             if ids != told or more:
                 told = ids
                 self.events("awaited", clients=ids, since=since, **more)

@@ -73,6 +73,7 @@ class RemoteFederation:
         members: dict[str, Any] = {} if self.roster is None else {"membership": "open"}
         if self.scaling is not None and self.scaling.coding is not None:
             members |= {"features": [*self.scaling.coding.features], "scaling": self.scaling.plain()}
+        members |= {"client_names": names} if (names := self.census.names) else {}
         scenario = replace(self.scenario, membership=None)
         return scenario.settings(data, f"{len(self.census)} clients' own data") | members
 

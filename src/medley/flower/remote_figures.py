@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,10 @@ from ..federation.figures import Summed, pooled_error
 from ..federation.row_sample import LEAST
 from ..server.clientwise import OwnModels
 from ..server.options import Metric
-from ..storage.result import Row
+from ..storage.history import Row
 from ..wire.exchange import Tag
 from . import node
 from .checked_json import TEXT, Words, opened, outliers, printable
-
-if TYPE_CHECKING:
-    from .remote import RemoteSimulation
 
 log = logging.getLogger("medley")
 
@@ -124,10 +121,17 @@ class Figures:
 
 
 class RemoteEvaluator:
-    """Measures models by exchanges with the clients. No ledger counts them; ``evaluations`` does."""
+    """Measures models by exchanges with the clients. No ledger counts them; ``evaluations`` does.
+
+    Args:
+        draw: a `medley.flower.remote.RemoteSimulation`, which makes this
+        metrics: figures of test rows by name
+        grad_norm: whether the gradient's norm is measured
+        rows: the number of rows that the loss is estimated from; None for all
+    """
 
     def __init__(
-        self, draw: RemoteSimulation, metrics: Mapping[str, Metric], grad_norm: bool = False, rows: int | None = None
+        self, draw: Any, metrics: Mapping[str, Metric], grad_norm: bool = False, rows: int | None = None
     ) -> None:
         self.draw, self.metrics, self.grad_norm, self.rows, self.evaluations = draw, metrics, grad_norm, rows, 0
         kinds = draw.census.known.classes or 2
@@ -167,8 +171,8 @@ class RemoteEvaluator:
             elif scenario.f_star is not None:
                 row["gap"] = row["loss"] - scenario.f_star
         if self.grad_norm:
-            row["grad_norm"] = float((sum(p[i] * g for i, g in gradients.items()) / share).norm())  # type: ignore[union-attr]
-        row |= {k: v for k, v in self._means(answers, now).items() if not k.endswith("_error")}
+            row["grad_norm"] = float((sum(p[i] * g for i, g in gradients.items()) / share).norm())
+        row |= {k: v for k, v in self._means(answers, now).items() if k != "test_loss_error"}
         each = [self._means({i: a}, now) for i, a in answers.items()]
         for name, low in (("accuracy", True), ("test_loss", False)):
             if values := [figures[name] for figures in each if name in figures]:

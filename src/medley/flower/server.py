@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import logs
 from .. import recipe as recipes
 from ..contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
+from ..contract.errors import with_names
 from ..contract.tuned import split
 from ..federation.run import run
 from ..privacy.private import private_part
@@ -66,16 +67,37 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
         said = logs.lines("text", sys.stdout)
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
+        log, naming = logging.getLogger("medley"), Naming()
+        log.addFilter(naming)
         try:
-            _run(grid, context, (folder, name), recipe, method, events)
+            _run(grid, context, (folder, name), recipe, method, events, naming)
         finally:
-            logging.getLogger("medley").removeHandler(said)
+            log.removeFilter(naming)
+            log.removeHandler(said)
 
     return flwr_api.server_app(main)
 
 
+class Naming(logging.Filter):
+    """Puts clients' names in the place of their numbers in the lines of a log, once they are known."""
+
+    names: Sequence[str] = ()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the line, and let it pass."""
+        if self.names:
+            record.msg, record.args = with_names(record.getMessage(), self.names), ()
+        return True
+
+
 def _run(
-    grid: Grid, context: Context, place: tuple[Path, str], recipe: str | Path, method: Method | None, events: Events
+    grid: Grid,
+    context: Context,
+    place: tuple[Path, str],
+    recipe: str | Path,
+    method: Method | None,
+    events: Events,
+    naming: Naming,
 ) -> None:
     """The run of an app, as `server_app` has it. An error is an event of the folder, with one sentence, and is raised.
 
@@ -85,11 +107,14 @@ def _run(
     folder, name = place
     try:
         fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder)
+        naming.names = fed.census.names
+        events.add("data", clients={str(c.client): [asdict(task) for task in c.tasks] for c in fed.census.reports})
         terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
-            events.add("refused", clients={str(i): why for i, why in fed.census.refused.items()})
+            why = {str(i): with_names(why, naming.names) for i, why in fed.census.refused.items()}
+            events.add("refused", clients=why)
         r.save(folder / "recipe.toml")
         # Every round: clients can go back to the end of the round before, and no further.
         fed = replace(fed, run=name, first=r.options().get("init") is not None)
@@ -101,7 +126,7 @@ def _run(
         result = run(ours, fed, r.rounds, seed=r.seed, **{**r.options(), "progress": False, **options})
         result.save(folder)
     except Exception as e:
-        text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
+        text = with_names(str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}", naming.names)
         if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed beside the rounds
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)

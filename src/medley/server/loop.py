@@ -26,6 +26,7 @@ from ..storage.events import Events, ExchangeEvent
 from ..storage.history import Row, history_of
 from ..storage.result import Result, Status, shown
 from ..storage.run_folder import RunFolder
+from ..storage.run_view import birth
 from ..storage.spill import LazyMapping
 from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping, joined
@@ -158,13 +159,14 @@ class Loop:
     def _watched(self, state: RunState, folder: RunFolder) -> Result:
         """`_run`, with its start and its end among the events of its folder."""
         assert self._events is not None
-        about = {"method": self.algorithm.name, "seed": self._seed, "pid": os.getpid()}
+        about = {"method": self.algorithm.name, "seed": self._seed, "pid": os.getpid(), "born": birth(os.getpid())}
         n, every = len(self.clients.view(max(state.round, 1)).p), self.options.checkpoint_every
         self._events.add("start", **about, round=state.round, of=self.rounds, clients=n, every=every)
         try:
             result = self._run(state, folder)
         except Exception as e:
             said = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
+            said = with_names(said, self.settings.get("client_names", ()))
             self._events.add("end", outcome="failed", message=said[:2000])
             raise
         self._events.add("end", outcome=result.status.outcome, message=result.status.message)

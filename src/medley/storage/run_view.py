@@ -12,20 +12,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..contract.errors import MedleyError, WireError
+from ..contract.errors import MedleyError, WireError, named, with_names
 from . import events
 from .as_json import shown_seed
 from .history import Row, history_of
 from .result import HISTORY, RUN
 from .run_folder import LEDGER, described, resuming
 
-Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left"]
+Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped"]
 
 TAIL = 1 << 22
 """Bytes of a ledger that are read from its end."""
 
 DEPLOYED = "flower.json"
 """The file that only the folders of deployed runs have."""
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""A name of the time since this machine was started; Linux has it."""
 
 STEADY = 600.0
 """Seconds over which exchanges a minute are counted."""
@@ -38,7 +41,8 @@ class ClientState:
     Attributes:
         name: its name, where clients have names
         standing: alive: it gave the last answer that it was asked for; awaited: its node has not answered for some
-            seconds; late, lost: it did not answer; refused: it failed; left: it is no member any more
+            seconds; late, lost: it did not answer; refused: it failed; left: it is no member any more; stopped: its
+            run's process is gone
         answered: the time of its last answer, in seconds since 1970; None before the first
         down, up: payload bytes of that request and answer
         total: bytes of its answers that the end of the ledger shows
@@ -130,11 +134,12 @@ def _view(folder: Path, now: float | None) -> RunView:
     if rows:
         v.round = int(rows[-1]["round"])
         v.bytes_down, v.bytes_up = int(rows[-1].get("bytes_down", 0)), int(rows[-1].get("bytes_up", 0))
-    pid, ended = None, None
+    pid, ended, born = None, None, None
     for e in seen:
         match e.get("event"):
             case "start":
                 pid, ended, v.round, v.rounds = e.get("pid"), None, int(e.get("round", 0)), e.get("of")
+                born = e.get("born")
                 if not v.round:  # it begins anew, where there was no checkpoint yet
                     v.asked = v.lost = v.late = v.refused = 0
             case "round":
@@ -145,7 +150,7 @@ def _view(folder: Path, now: float | None) -> RunView:
                 ended = e
     if ended is not None:
         v.state, v.message = str(ended.get("outcome")), str(ended.get("message", ""))
-    elif pid is not None and alive(pid):
+    elif pid is not None and alive(pid, born):
         v.state = "running"
     else:
         command = f"medley deploy run --resume {folder}" if (folder / DEPLOYED).exists() else resuming(folder)
@@ -155,12 +160,15 @@ def _view(folder: Path, now: float | None) -> RunView:
         until = now if v.state == "running" else recent[-1]
         v.rate = 60 * len(recent) / max(until - recent[0], 1e-3)
     v.clients = _clients(folder, seen)
-    if v.state != "running":
-        for c in v.clients:
-            c.standing = "lost" if c.standing == "awaited" else c.standing
+    for c in v.clients if v.state != "running" else ():
+        c.standing = "lost" if c.standing == "awaited" else c.standing
+        if v.state == "stopped" and c.standing in ("alive", "late", "not asked yet"):
+            c.standing = "stopped"
     for c, name in zip(v.clients, settings.get("client_names", ()), strict=False):
         c.name = str(name)
-    v.log = [line(e) for e in seen[-400:] if is_told(e)][-40:]
+    names = {k: str(name) for k, name in enumerate(settings.get("client_names", ()))}
+    v.log = [line(e, names) for e in seen[-400:] if is_told(e)][-40:]
+    v.message = with_names(v.message, [*names.values()])
     return v
 
 
@@ -179,9 +187,12 @@ def _history(folder: Path) -> list[Row]:
     return []
 
 
-def alive(pid: Any) -> bool:
-    """True for the number of a process of this machine; of a run on another machine nothing is known."""
-    if not isinstance(pid, int) or pid < 1:
+def alive(pid: Any, born: Any = None) -> bool:
+    """True for the number of a process of this machine; of a run on another machine nothing is known.
+
+    ``born`` is what `birth` said of it: by now the number may be another process's. Default: unknown.
+    """
+    if not isinstance(pid, int) or pid < 1 or (born is not None and birth(pid) not in (None, born)):
         return False
     try:
         os.kill(pid, 0)
@@ -192,6 +203,14 @@ def alive(pid: Any) -> bool:
     with suppress(OSError, ValueError):  # a process that has died and that nobody has waited for
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
     return True
+
+
+def birth(pid: int) -> str | None:
+    """When a process began, in words that no other process of this number has; None where this system does not say."""
+    with suppress(OSError, IndexError):
+        start = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[19]
+        return f"{BOOT.read_text(encoding='utf-8').strip()} {start}"
+    return None
 
 
 def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientState]:
@@ -234,14 +253,25 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
     return [found[i] for i in sorted(found)]
 
 
+def names(folder: Path) -> dict[int, str]:
+    """The clients' names by id, as a run's folder has them; empty where there are none, or no run yet."""
+    with suppress(MedleyError):
+        return {k: str(name) for k, name in enumerate(described(folder).get("settings", {}).get("client_names", ()))}
+    return {}
+
+
 def is_told(e: Mapping[str, Any]) -> bool:
     """Whether an event is a line of the log."""
     kind = e.get("event")
-    return kind not in ("exchange", "app", "members") and (kind != "awaited" or "waited" in e)
+    return kind not in ("exchange", "app", "data", "members") and (kind != "awaited" or "waited" in e)
 
 
-def line(e: Mapping[str, Any]) -> str:
-    """An event as a line of the log."""
+def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
+    """An event as a line of the log, with clients' names where they have some."""
+    return with_names(_line(e, names or {}), [*(names or {}).values()])
+
+
+def _line(e: Mapping[str, Any], names: Mapping[int, str]) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(e["at"]))
     match e.get("event"):
         case "round":
@@ -254,7 +284,7 @@ def line(e: Mapping[str, Any]) -> str:
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
         case "awaited":
-            return f"{at} waits for clients {e['clients']}, for {e['waited']} s so far and {e['most']} s at most"
+            return f"{at} waits for {named(e['clients'], names)}, for {e['waited']} s so far and {e['most']} s at most"
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"
@@ -276,7 +306,7 @@ def prometheus(v: RunView) -> str:
     gauge("round", "The last whole round.", ("", v.round))
     gauge("rounds", "Rounds in all.", ("", v.rounds))
     gauge("exchanges_per_minute", "Exchanges a minute, over the last ten minutes.", ("", v.rate))
-    names = ("alive", "awaited", "late", "lost", "refused", "not asked yet", "left")
+    names = ("alive", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped")
     gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in names))
     sums = (("lost", v.lost), ("late", v.late), ("refused", v.refused))
     gauge("unanswered_total", "Requests without an answer.", *((f',why="{k}"', n) for k, n in sums), kind="counter")

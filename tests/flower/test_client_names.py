@@ -1,0 +1,109 @@
+"""A node's name stands in the run's folder, its views, its log and its errors, in the place of a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import medley as md
+from medley.cli import app as cli
+from medley.contract.errors import named
+from medley.flower import client_app, server_app
+from medley.storage import events, run_view
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, RecordDict
+
+from support.bench import Bench
+
+RECIPE = """
+[problem]
+kind = "Softmax"
+[data]
+name = "digits"
+train = 90
+flatten = true
+[partition]
+kind = "IID"
+clients = 3
+[run]
+rounds = 2
+[[methods]]
+kind = "FedAvg"
+"""
+
+NAMES = ("Bern", "Basel", "Chur")
+
+
+def deploy(path: Path, names: Sequence[str] = NAMES, **config: Any) -> Bench:
+    app, config = client_app(path), {"clients": 3, "save": str(path.parent / "run"), "timeout": 60, **config}
+
+    def called(message: Any, context: Context) -> Any:
+        context.node_config["name"] = names[int(context.node_config["partition-id"])]
+        return app(message, context)
+
+    grid = Bench([called] * 3, config, memory=str(path.parent / "memory"))  # type: ignore[list-item]
+    server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    return grid
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (recipe := tmp_path / "recipe.toml").write_text(RECIPE)
+    return recipe
+
+
+def test_the_folder_and_its_views_have_names(path: Path) -> None:
+    deploy(path)
+    run = path.parent / "run"
+    assert md.Result.load(run).client_names == NAMES
+    assert [c.name for c in run_view.view(run).clients] == [*NAMES]
+    got = CliRunner().invoke(cli, ["status", str(run)])
+    assert all(name in got.output for name in NAMES)
+    e = {"at": 0.0, "event": "awaited", "clients": [0, 2], "waited": 12, "most": 60}
+    assert "waits for Bern and Chur, for 12 s" in run_view.line(e, run_view.names(run))
+    assert "waits for clients [0, 2]" in run_view.line(e)
+    assert "client 'Bern' is late" in run_view.line(
+        {"at": 0.0, "event": "log", "message": "client 0 is late"}, {0: "Bern"}
+    )
+
+
+def test_errors_and_lines_of_the_log_have_names(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from medley.flower.client_rows import OwnRows
+
+    honest = OwnRows.evaluate
+
+    def fails(self: OwnRows, *args: Any) -> Any:
+        if self.i == 1:
+            raise ZeroDivisionError("no")
+        return honest(self, *args)
+
+    monkeypatch.setattr(OwnRows, "evaluate", fails)
+    with pytest.raises(md.MedleyError):
+        deploy(path)
+    end = [e for e in events.read(path.parent / "run") if e["event"] == "end"][-1]
+    assert "client 'Basel' failed: ZeroDivisionError" in end["message"]
+    path.write_text(RECIPE + '[reply_policy]\nfaulty = "drop"\n')
+    deploy(path, save=str(path.parent / "other"))
+    said = [e["message"] for e in events.read(path.parent / "other") if e["event"] == "log"]
+    assert any("no answer of client 'Basel'" in line for line in said)
+    assert "no answer of client 'Basel'" in capsys.readouterr().out
+
+
+def test_two_nodes_of_one_name_are_told_apart_before_the_run(path: Path) -> None:
+    with pytest.raises(md.BadData, match="clients 0 and 2 are both called 'Bern': give each node a name of its own"):
+        deploy(path, ("Bern", "Basel", "Bern"))
+
+
+def test_clients_without_names_keep_their_numbers(path: Path) -> None:
+    deploy(path, ("", "Basel", ""))
+    assert md.Result.load(path.parent / "run").client_names == ("0", "Basel", "2")
+    assert named([0, 1], {1: "Basel"}) == "clients [0, 1]"
+    assert named([1], {1: "Basel"}) == "Basel"
