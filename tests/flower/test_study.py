@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import medley as md
 from medley import recipe
+from medley.cli import app as cli
 from medley.flower import client_app, server_app, study_client_app, study_server_app
 
 pytest.importorskip("flwr")
@@ -18,6 +20,7 @@ pytest.importorskip("formulaic")
 from flwr.app import Context, RecordDict
 
 from medley.statistics import Rules, Study
+from medley.storage import events
 from support.bench import Bench
 from support.hospitals import NAMES, patients, sites
 
@@ -194,3 +197,34 @@ def test_a_recipe_of_a_study() -> None:
 def test_sites_have_names_of_their_own_that_can_be_printed(tmp_path: Path, names: Any, said: str) -> None:
     with pytest.raises(md.MedleyError, match=said):
         deployed(tmp_path, names=names)
+
+
+def test_a_study_is_deployed_as_a_training_is(tmp_path: Path) -> None:
+    source = tmp_path / "study.toml"
+    source.write_text(RECIPE, encoding="utf-8")
+    ask = lambda *words: CliRunner().invoke(cli, [*map(str, words)])
+    told = ask("deploy", "init", tmp_path / "app", "--recipe", source, "--clients", 2)
+    assert told.exit_code == 0, told.output
+    assert "study_server_app" in (tmp_path / "app/app/server_app.py").read_text(encoding="utf-8")
+    assert "--data node/mydata.py" in (tmp_path / "app/trial.sh").read_text(encoding="utf-8")
+    frames()["Bern"].to_csv(tmp_path / "app/node/patients.csv", index=False)
+    check = ("node", "--check", "--client", 1, "--recipe", tmp_path / "app/node/recipe.toml")
+    told = ask(*check, "--data", tmp_path / "app/node/mydata.py")
+    assert told.exit_code == 0, told.output
+    assert f"client 1: {len(frames()['Bern'])} rows" in told.output
+    assert "asks for Describe, GLM; Rules(rows=5" in told.output
+    told = ask(*check)
+    assert told.exit_code != 0
+    assert "medley node: give --data (a study is on rows of yours" in told.output
+
+
+def test_a_studys_folder_says_how_it_went(tmp_path: Path) -> None:
+    deployed(tmp_path)
+    found = events.read(tmp_path / "study")
+    assert [e["event"] for e in found] == ["app", "log", "log", "end"]
+    assert found[-1]["outcome"] == "finished"
+    with pytest.raises(md.RecipeError):
+        deployed(tmp_path, set="study.0.by=ward")
+    last = events.read(tmp_path / "study")[-1]
+    assert (last["event"], last["outcome"], last["final"]) == ("end", "failed", True)
+    assert "answers the [[study]] of its own recipe" in last["message"]

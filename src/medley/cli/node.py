@@ -74,8 +74,7 @@ def node(
     The node answers by code that is installed here, and executes nothing that it is sent. Its data stays here.
     """
     from ..flower import cleaning
-    from ..flower.client import client_app
-    from ..flower.daemon import Resident, data_function
+    from ..flower.daemon import Resident
     from ..flower.fleet import FleetNode
 
     os.umask(0o077)  # its memories are nobody else's
@@ -93,12 +92,31 @@ def node(
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     client = _begin(recipe_file, keyring, key, verbose, client)
-    app = client_app(recipe_file, None if data is None else data_function(data), code=code)
+    app = _app(recipe_file, data, code)
     config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
     given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
     config |= {k: str(v) for k, v in given.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
     Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", tidy).run()
+
+
+def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
+    """The app of a training, or of a study."""
+    from ..flower import client_app, study_client_app
+    from ..flower.daemon import data_function
+
+    own = None if data is None else data_function(data)
+    if not _is_study(recipe_file):
+        return client_app(recipe_file, own, code=code)
+    if own is None:
+        raise _missing({"data": None}, "a study is on rows of yours: a file whose data(context) returns a frame")
+    return study_client_app(recipe_file, own)
+
+
+def _is_study(recipe_file: Path) -> bool:
+    from .. import recipe
+
+    return "study" in recipe.load(recipe_file).tables
 
 
 def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, client: int | None) -> int:
@@ -120,6 +138,8 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     from ..flower.daemon import data_function
 
     _check(recipe_file, None)
+    if _is_study(recipe_file):
+        return _report_site(recipe_file, data, client)
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
     context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
     try:
@@ -146,6 +166,24 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
         typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")
 
 
+def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
+    """Print what the rows of a site are, once its recipe's analyses and rules could be made."""
+    from .. import recipe
+    from ..flower.daemon import data_function
+    from ..statistics.site import Site
+
+    if data is None:
+        raise _missing({"data": None}, "a study is on rows of yours: a file whose data(context) returns a frame")
+    r = recipe.load(recipe_file)
+    analyses, context = r.analyses(), SimpleNamespace(run_config={}, node_config={"partition-id": client})
+    site = Site.of(f"client {client}", data_function(data)(context), r.rules(), r.complete(), None)
+    typer.echo(
+        f"client {client}: {site.n} rows; {site.dropped} are left out, since a column of complete is missing there"
+    )
+    typer.echo(f"columns: {', '.join(map(str, site.frame.columns))}")
+    typer.echo(f"{recipe_file} asks for {', '.join(a.name for a in analyses)}; {r.rules()!r} say what may leave")
+
+
 def _check(recipe_file: Path, keyring: Path | None) -> None:
     """Raise RecipeError for files that cannot be used, and MedleyError for another version of flwr."""
     from ..contract.errors import RecipeError
@@ -159,11 +197,11 @@ def _check(recipe_file: Path, keyring: Path | None) -> None:
         read_keyring(keyring)
 
 
-def _missing(given: Mapping[str, object]) -> RecipeError:
+def _missing(given: Mapping[str, object], why: str = "a node needs --superlink, --key and --ca") -> RecipeError:
     from ..contract.errors import RecipeError
 
     missing = next(name for name, value in given.items() if value is None)
-    return RecipeError(f"medley node: give --{missing} (a node needs --superlink, --key and --ca)", missing)
+    return RecipeError(f"medley node: give --{missing} ({why})", missing)
 
 
 def _number(client: int | None, key: Path | None) -> int:

@@ -282,5 +282,5 @@ def data_function(path: Path) -> Any:
     except Exception as e:
         raise RecipeError(f"--data {path}: {type(e).__name__}: {e}", "data") from e
     if not callable(found := getattr(module, "data", None)):
-        raise RecipeError(f"--data {path} has no function data(context) that returns a medley.datasets.Dataset", "data")
+        raise RecipeError(f"--data {path} has no function data(context) that returns your rows", "data")
     return found

@@ -42,11 +42,12 @@ UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
 SCRIPTS = "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service", "node/node.service", "node/Dockerfile"
 """Files beside the app, in the folder ``scripts`` of this package."""
 
-APP = {f"app/{name}": f"app/{Path(name).stem}.txt" for name in ("pyproject.toml", "server_app.py", "client_app.py")}
-"""The app's files, and their texts in that folder."""
-
-OWN = "node/mydata.py"
-"""An example of a client's own data."""
+APP = {
+    "app/pyproject.toml": "app/pyproject.txt",
+    **{f"app/{side}_app.py": f"{{kind}}/{side}_app.txt" for side in ("server", "client")},
+    "node/mydata.py": "{mine}/mydata.txt",
+}
+"""The app's files and an example of a client's own data, and their texts in that folder, for a training or a study."""
 
 
 def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None) -> list[Path]:
@@ -64,25 +65,29 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         r = recipe
     if clients is not None and "partition" in r.tables:
         r = r.with_settings([f"partition.clients={clients}"])
-    r.methods()
+    study = "study" in r.tables
+    r.analyses() if study else r.methods()
     n = r.tables.get("partition", {}).get("clients") if clients is None else clients
     if not isinstance(n, int) or n < 1:
         raise RecipeError(
             f"{r.source}: how many nodes there will be, --clients says, or partition.clients; it is {n!r}", "clients"
         )
-    r.check_clients(n)
+    if not study:
+        r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
     own = names(r.tables)
     code = f" --allow-code {','.join(sorted(own))}" if own else ""
-    words = {"@CLIENTS@": str(n), "@CODE@": code, "@VERSION@": own_version()}
+    data = " --data node/mydata.py" if study else ""
+    words = {"@CLIENTS@": str(n), "@CODE@": code, "@DATA@": data, "@VERSION@": own_version()}
 
     def text(name: str) -> str:
         return reduce(lambda t, word: t.replace(*word), words.items(), (scripts / name).read_text(encoding="utf-8"))
 
-    files = {name: text(source) for name, source in APP.items()}
+    kind, mine = ("study", "study") if study else ("app", "node")
+    files = {name: text(source.format(kind=kind, mine=mine)) for name, source in APP.items()}
     files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
-    files |= {name: text(name) for name in SCRIPTS} | {OWN: text("node/mydata.txt")}
+    files |= {name: text(name) for name in SCRIPTS}
     for source in modules(r.tables, r.folder):
         files |= {f"{side}/{source.name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, content in files.items():

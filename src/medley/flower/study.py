@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clients.host import ClientHost
-from ..contract import BadData, RecipeError, WireError
+from ..contract import BadData, MedleyError, RecipeError, WireError
 from ..recipe import Recipe
 from ..statistics.prepare import Preparation
 from ..statistics.site import Site
 from ..statistics.study import Shape, Sites, Study
 from ..storage.atomic import write
+from ..storage.events import Events
 from . import flwr_api, node
 from .agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
 from .checked_json import Words
@@ -81,6 +83,19 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
     """The server's side of a study: runs every analysis of [[study]], saves each as text, and hands all to ``done``."""
 
     def main(grid: Grid, context: Context) -> None:
+        folder = private(Path(str(context.run_config.get("save") or f"medley-runs/{context.run_id}")).resolve())
+        events = Events(folder, listen=False)
+        events.add("app", pid=os.getpid(), run=str(context.run_id))
+        try:
+            found = studied(grid, context, folder, lambda said: events.add("log", level="info", message=said[:2000]))
+        except Exception as e:
+            text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
+            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
+            raise
+        events.add("end", outcome="finished", message="")
+        done(found)
+
+    def studied(grid: Grid, context: Context, folder: Path, say: Callable[[str], None]) -> list[Any]:
         r = settled(recipe, context.run_config)
         analyses = r.analyses()
         terms, messenger = Terms.of(r, analyses[0]), Messenger(grid, float(context.run_config.get("timeout", 600)))
@@ -92,13 +107,13 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
                 raise BadData(f"clients {other} and {i} are both called {name!r}: give each node a name of its own")
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
         study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
-        found = [study.run(analysis) for analysis in analyses]
-        folder = Path(str(context.run_config.get("save") or f"medley-runs/{context.run_id}")).resolve()
-        private(folder)
-        for k, result in enumerate(found, 1):
-            write(folder / f"{k}.txt", result.summary() + "\n", own=True)
-            if isinstance(result, Preparation):
-                result.save(folder / f"{k}.json")
-        done(found)
+        found = list[Any]()
+        for k, analysis in enumerate(analyses, 1):
+            found.append(study.run(analysis))
+            write(folder / f"{k}.txt", found[-1].summary() + "\n", own=True)
+            if isinstance(found[-1], Preparation):
+                found[-1].save(folder / f"{k}.json")
+            say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")
+        return found
 
     return flwr_api.server_app(main)

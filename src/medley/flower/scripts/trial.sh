@@ -30,7 +30,7 @@ echo "starts $nodes nodes (logs/node0, ...)"
 for k in $(seq 0 $((nodes - 1))); do
   if [ "$node" = medley ]; then
     medley node --superlink "127.0.0.1:$PORT" --key "keys/node$k" --ca keys/ca.crt --recipe app/recipe.toml \
-      --memory memory@CODE@ > "logs/node$k" 2>&1 &
+      --memory memory@CODE@@DATA@ > "logs/node$k" 2>&1 &
     pids+=($!)
   fi
 done
