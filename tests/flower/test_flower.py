@@ -136,6 +136,7 @@ def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path
         fed.run(md.SCAFFOLD(), 3, transport=transport, on_round=crash)
 
 
+@pytest.mark.slow
 def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Node 103 is client 3, and away in rounds 2 and 3, in which node 200 says that it is client 3."""
     fed, transport = federation(), InProcess(tmp_path)
@@ -143,7 +144,7 @@ def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog:
 
     def moved(row: dict[str, Any]) -> None:
         grid, away = transport.grid, row["round"] in (1, 2)
-        transport.messenger.timeout = 0.5
+        transport.messenger.timeout = 5  # which a busy machine's honest nodes keep
         grid.apps[200], grid.ids[200] = grid.apps[103], 3
         grid.silent = {103} if away else ()
         grid.get_node_ids = lambda: [n for n in grid.apps if n != 103 or not away]  # type: ignore[method-assign]
