@@ -1,4 +1,4 @@
-"""AGD: gradient descent with heavy-ball momentum, one gradient an exchange.
+"""AGD: gradient descent with heavy-ball momentum for convex problems, with one gradient per exchange.
 
 **Reference**: Polyak, "Some methods of speeding up the convergence of iteration methods", 1964. The name and the form
 are those of the baseline in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method
@@ -6,16 +6,17 @@ for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent 
 
 **Status**: published
 
-**Needs**: a convex problem, and everyone in every round.
+**Needs**: a convex problem, and every client in every round.
 
 **One round sends** (floats per client):
 
 - gradient: d + 1 down, d + 1 up; K_i goes up in the first round only, else 0
 
-**Departures**: the authors' step size of 10 suits normalised features only: on a quadratic the ball is stable just
-where 0 < η·λ_max < 2(1 + m). By default η is 1/K, K = Σ p_i K_i from the clients' own bounds.
+**Departures**: the authors' step size of 10 suits normalised features only, because on a quadratic with momentum m the
+heavy ball is stable only if 0 < η·λ_max < 2(1 + m). By default η is 1/K, with K = Σ p_i K_i from the clients' own
+curvature bounds.
 
-**Missing replies**: the gradient is the mean over those who answered.
+**Missing replies**: the gradient is the mean over the clients that replied.
 
 **Example**
 

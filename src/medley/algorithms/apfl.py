@@ -1,4 +1,4 @@
-"""APFL: each client mixes the server's model with one of its own, and trains its own under the mixture.
+"""APFL: personal models: each client mixes the server's model with its own, and trains its own under the mixture.
 
 **Reference**: Deng, Kamani & Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020, Algorithm 1,
 and equation 10 for adaptive weights.
@@ -11,11 +11,11 @@ and equation 10 for adaptive weights.
 
 - train: d down, d up
 
-**Departures**: clients send displacements w_i − x, not end points, at the end of the local steps of a pace. The mean is
-weighted by rows. Adaptive weights move at the first step of a round, and stay in [0, 1]. Momentum and optimizers of the
-pace are not used. Parameters that a network leaves to each client are not trained.
+**Departures**: clients send displacements w_i − x instead of end points, after all local steps of a pace. The mean is
+weighted by rows. Adaptive weights change at the first step of a round and stay in [0, 1]. The pace's momentum and
+optimizer are not used. Parameters that a network leaves to each client are not trained.
 
-**Missing replies**: a lost one is left out of the mean, and its client's own model and weight stay as they were. A
+**Missing replies**: a lost reply is left out of the mean, and its client's own model and weight stay as they were. A
 client that never took part has the server's model.
 
 **Example**

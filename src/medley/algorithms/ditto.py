@@ -1,4 +1,4 @@
-"""Ditto: beside FedAvg each client trains a model of its own, which is pulled towards the server's.
+"""Ditto: personal models: in addition to FedAvg, each client trains a model of its own, pulled towards the server's.
 
 **Reference**: Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 Algorithm 1 with FedAvg as its global solver.
@@ -11,11 +11,11 @@ Algorithm 1 with FedAvg as its global solver.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The two descents draw batches of their own. Of a
-network with batch statistics those of the own model are the server's.
+**Departures**: clients send displacements y_i − x instead of end points. The two local descents draw separate batches.
+If a network has batch statistics, a client's own model uses the server's.
 
-**Missing replies**: a lost one is left out of the mean, and its client's own model stays as it was. A client that never
-took part has the server's model.
+**Missing replies**: a lost reply is left out of the mean, and its client's own model stays as it was. A client that
+never took part has the server's model.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""ER-ring: FedAvg whose clients put rows of past tasks into every mini-batch.
+"""ER-ring: FedAvg for a stream of tasks: clients put rows of past tasks into every mini-batch.
 
 **Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
 Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
@@ -11,11 +11,11 @@ Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medl
 
 - train: d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
-mean loss over the union of its two batches, in one pass. Under BatchNorm they pass through the network one after the
-other, each with its own statistics.
+**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not during the task. A step takes the
+mean loss over the union of its two batches, in one pass. Under BatchNorm the two batches pass through the network one
+after the other, each with its own statistics.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""Fed-A-GEM: A-GEM whose reference gradient is the mean over all clients' memories, not the client's own.
+"""Fed-A-GEM: A-GEM with the mean gradient over all clients' memories as its reference, instead of the client's own.
 
 **Reference**: Dai, Sohn, Chen, Alam, Balakrishnan, Banerjee, Himayat & Lee, "Buffer-based Gradient Projection for
 Continual Federated Learning", arXiv 2409.01585, 2024.
@@ -13,12 +13,12 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 - train (if in the first task, or nobody holds past rows): d down, d up
 - train (if in a later one): 2d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, and not while it lasts. So the reference gradient is
-asked for at the start of a round, at the same x as the paper's at the end of the last one, and the first task has none.
-It is weighed by p_i over the clients that hold rows; the authors' code weighs all alike.
+**Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
+gradient at the start of a round, at the same x as the paper at the end of the last one, and the first task has none. It
+is averaged with weights p_i over the clients that hold rows; the authors' code gives all the same weight.
 
-**Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean; both are over those
-who answered.
+**Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean. Both are over the
+clients that replied.
 
 **Example**
 

@@ -11,10 +11,10 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points; ``server_lr`` scales the server's step, 1 in the
-paper.
+**Departures**: clients send displacements y_i − x instead of end points. ``server_lr`` scales the server's step (1 in
+the paper).
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

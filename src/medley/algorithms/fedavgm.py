@@ -1,4 +1,4 @@
-"""FedAvgM: FedAvg whose server keeps its momentum.
+"""FedAvgM: FedAvg with momentum at the server, for clients whose data differ.
 
 **Reference**: Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", arXiv:1909.06335, 2019, §4.3.
@@ -13,7 +13,7 @@ Classification", arXiv:1909.06335, 2019, §4.3.
 
 **Departures**: none.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

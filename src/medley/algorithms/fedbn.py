@@ -1,4 +1,4 @@
-"""FedBN: normalisation layers are each client's own, all other parameters are averaged.
+"""FedBN: FedAvg for clients whose features differ: each keeps its own normalisation layers, all else is averaged.
 
 **Reference**: Li, Jiang, Zhang, Kamp & Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021, Algorithm 1.
@@ -11,11 +11,11 @@ Normalization", ICLR 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows, where the paper's is
-plain. Layer and group normalisation are own, too, where the network has such.
+**Departures**: clients send displacements y_i − x instead of end points. The mean is weighted by rows; the paper's is
+plain. If the network has layer or group normalisation, each client keeps those layers too.
 
-**Missing replies**: a lost one is left out of the mean; its client goes on from its own part before. A client that
-never took part has the server's model with the first own part.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the own layers that it had
+before. A client that never took part has the server's model with the first own layers.
 
 **Example**
 

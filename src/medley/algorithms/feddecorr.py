@@ -1,4 +1,4 @@
-"""FedDecorr: FedAvg whose clients keep their features uncorrelated.
+"""FedDecorr: FedAvg for clients whose data differ, with a penalty that keeps each client's features uncorrelated.
 
 **Reference**: Shi, Liang, Zhang, Tan & Bai, "Towards Understanding and Mitigating Dimensional Collapse in
 Heterogeneous Federated Learning", ICLR 2023, equation 5.
@@ -11,12 +11,12 @@ Heterogeneous Federated Learning", ICLR 2023, equation 5.
 
 - train: d down, d up
 
-**Departures**: ``reduction="official"``, the default, is the penalty of the authors' code, with which their β = 0.1
-was found: for a batch of B rows (B−1)²/B times the mean squared correlation of two different features, so about B
+**Departures**: by default (``reduction="official"``) the penalty is the one in the authors' code, with which they found
+β = 0.1. For a batch of B rows it is (B−1)²/B times the mean squared correlation of two different features, so about B
 times the paper's ‖K‖_F²/d² without its diagonal. ``reduction="paper"`` is the formula as printed. A batch of one row
-has no correlations and is not penalised.
+has no correlations and no penalty.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

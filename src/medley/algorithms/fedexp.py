@@ -1,4 +1,4 @@
-"""FedExP: the server takes a longer step when clients pull in different directions.
+"""FedExP: FedAvg for clients whose data differ: the server takes a longer step when they pull in different directions.
 
 **Reference**: Jhunjhunwala, Wang & Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
 Algorithm 1.
@@ -11,13 +11,13 @@ Algorithm 1.
 
 - train: d down, d + 1 up
 
-**Departures**: every client sends ‖Δ_i‖² along, so that replies can be summed on their way; the paper's server takes
-the norms itself, at the price of keeping the displacements apart. ``rule="official"``, the default, is the step of the
-authors' code: means weighed by p̃_i, and ε times the size of the cohort. The paper's step, ``rule="paper"``, counts
-every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two iterates. After
-round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
+**Departures**: every client also sends ‖Δ_i‖², so that replies can be summed on their way; the paper's server takes the
+norms itself, and has to keep the displacements apart. By default (``rule="official"``) the step is the one in the
+authors' code: means are weighted by p̃_i, and ε is multiplied by the size of the cohort. The paper's step,
+``rule="paper"``, gives every client the same weight and leaves ε as it is. As in both, the model handed out is the mean
+of the last two iterates. After round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
 
-**Missing replies**: a lost one is left out of both means, which are over those who answered.
+**Missing replies**: a lost reply is left out of both means, which are over the clients that replied.
 
 **Example**
 

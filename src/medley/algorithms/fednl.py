@@ -1,13 +1,13 @@
-"""FedNL: client and server learn the same approximation of each Hessian, from compressed differences.
+"""FedNL: Newton's method for convex problems: client and server learn each Hessian from compressed differences.
 
 **Reference**: Safaryan, Islamov, Qian & Richtárik, "FedNL: Making Newton-Type Methods Applicable to Federated
 Learning", ICML 2022: Algorithm 1 (``mode="plain"``), FedNL-LS (``"ls"``), FedNL-PP (``"pp"``).
 
 **Status**: published
 
-**Needs**: Hessians and a convex problem; every client in every round, but for ``"pp"``. Clients keep their d × d
-approximation, and d(d + 1)/2 floats are sent once for ``init="full"``. Clients are the same from the first round to the
-last.
+**Needs**: Hessians and a convex problem; every client in every round, except with ``mode="pp"``. Clients keep their d ×
+d approximation, and with ``init="full"`` they send d(d + 1)/2 floats once. Clients are the same from the first round to
+the last.
 
 **One round sends** (floats per client):
 
@@ -18,20 +18,20 @@ last.
 - losses (if speculative, by eigenpairs): d + (K + 1) + 1 bytes down, k(d + 1) + d + 2 + 8(K + 1) bytes up
 - losses (if speculative, by entries): d + (K + 1) + 1 bytes down, k + 8k bytes + d + 2 + 8(K + 1) bytes up
 
-**Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i is
-the Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code counts d.
-Under a codec that rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp" a
-client sends its first lesson when it first takes part, and H, l and g are sums over the clients that have: the first
-rounds are Newton steps of those alone. The authors begin with H_i, l_i and g_i of all clients at x₀, which
-``all_first=True`` asks for in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
-x*‖/‖x*‖ after 3 rounds is .13, and .003 with it.
+**Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i, the
+error of H_i, is a Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code
+counts d. If a codec rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp"
+a client sends its first lesson when it first takes part. H, l and g are sums over the clients that have done so, and
+the first rounds are Newton steps of these clients alone. The authors begin with H_i, l_i and g_i of all clients at x₀;
+``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
+x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
 
-**Checked against**: the authors' code (means there are plain). The step uses H before it has learned from this round's
-Hessians. In FedNL's code l_i is the spectral norm; in that of FedNL-PP and of FedNL-CR it is Frobenius's, as here. With
-``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
+**Checked against**: the authors' code, where means are plain. The step uses H before it has learned from this round's
+Hessians. In FedNL's code l_i is the spectral norm; in the code of FedNL-PP and FedNL-CR it is the Frobenius norm, as
+here. With ``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
 
-**Missing replies**: H_i, and its part of H, stay the same on both sides; gradients and losses are means over the
-clients that answered, in partial participation the last known of all.
+**Missing replies**: H_i, and its part of H, stay the same on both sides. Gradients and losses are means over the
+clients that replied; under partial participation, over the last known ones of all clients.
 
 **Example**
 

@@ -1,25 +1,25 @@
-"""FedNS: clients send a random sketch of their Hessian's square root, and the server takes the Newton step of these.
+"""FedNS: Newton's method from sketches: clients send a random sketch of their Hessian's square root.
 
 **Reference**: Li, Liu, Wang, Wu & Wang, "FedNS: A Fast Sketching Newton-Type Algorithm for Federated Learning", AAAI
 2024, Algorithm 1.
 
 **Status**: published with corrections
 
-**Needs**: Hessians of the form AᵀA + δI, a convex problem, and everyone in every round. Clients keep d floats between
-exchanges.
+**Needs**: Hessians of the form AᵀA + δI, a convex problem, and every client in every round. Clients keep d floats
+between exchanges.
 
 **One round sends** (floats per client):
 
 - sketch: d down, kd + d + 1 up
 - losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
 
-**Departures**: the square root is A itself, with a row for each of the client's rows, as in the paper. The authors'
-code has that of the dense d × d matrix. A client with at most k rows sends them as they are, so that a large k is
-Newton's method. ``step="armijo"``, the default, takes the line search of this library's other Newton methods, over all
-clients; the authors' FedNDES searches with the loss of one client drawn at random. ``step=1`` is the paper's FedNS. It
-is no safe step where the sketches of all clients together miss a direction and δ is small.
+**Departures**: the square root is A itself, with a row for each of the client's rows, as in the paper; the authors'
+code takes the root of the dense d × d matrix. A client with at most k rows sends them as they are, so a large k gives
+Newton's method. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step,
+over all clients; the authors' FedNDES searches with the loss of one client drawn at random. ``step=1`` is the paper's
+FedNS. It is no safe step if the sketches of all clients together miss a direction and δ is small.
 
-**Missing replies**: a client whose sketch is lost is left out of the round; means are over those who answered.
+**Missing replies**: a client whose sketch is lost is left out of the round; means are over the clients that replied.
 
 **Example**
 

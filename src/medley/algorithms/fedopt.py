@@ -1,4 +1,4 @@
-"""FedOpt: the server takes the steps of an adaptive optimizer, with the mean displacement for a gradient.
+"""FedOpt: FedAvg with an adaptive optimizer at the server, which takes the mean displacement for a gradient.
 
 **Reference**: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar & McMahan, "Adaptive Federated Optimization",
 ICLR 2021, Algorithm 2.
@@ -11,9 +11,9 @@ ICLR 2021, Algorithm 2.
 
 - train: d down, d up
 
-**Departures**: none; like the paper's, the recursions have no bias correction.
+**Departures**: none. Like the paper's, the recursions have no bias correction.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

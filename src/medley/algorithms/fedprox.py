@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are pulled back to where they started.
+"""FedProx: FedAvg for clients whose data differ: each is pulled back to where it started.
 
 **Reference**: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020, Algorithm 2.
@@ -11,11 +11,11 @@
 
 - train: d down, d up
 
-**Departures**: a client's local work is its pace's, not a γ-inexact solve. Clients are averaged with p̃_i over
-those that take part, where the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on
-the pull.
+**Departures**: a client's local work is its pace's, not a γ-inexact solve. Clients are averaged with weights p̃_i over
+those that take part; the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on the
+pull.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 

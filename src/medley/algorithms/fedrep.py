@@ -1,4 +1,4 @@
-"""FedRep: a client first trains its own head on the shared body, then the body under its head; bodies are averaged.
+"""FedRep: personal models: a client first trains its own head on the shared body, then the body, which is averaged.
 
 **Reference**: Collins, Hassani, Mokhtari & Shakkottai, "Exploiting Shared Representations for Personalized Federated
 Learning", ICML 2021, Algorithm 1.
@@ -11,11 +11,10 @@ Learning", ICML 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows, where the paper's is
-plain.
+**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows; the paper's is plain.
 
-**Missing replies**: a lost one is left out of the mean; its client goes on from its head before. A client that never
-took part has the server's body with the first head.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the head that it had before. A
+client that never took part has the server's body with the first head.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""GIANT: clients solve for the direction with their own Hessians, and the server averages their solutions.
+"""GIANT: Newton's method for convex problems: clients solve with their own Hessians, the server averages the results.
 
 **Reference**: Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method for Distributed
 Optimization", NeurIPS 2018.
@@ -14,12 +14,13 @@ Optimization", NeurIPS 2018.
 - losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
 - losses (if speculative): d + (K + 1) down, d + 8(K + 1) bytes up
 
-**Departures**: directions are weighed by p_i. The line search is that of this library's other Newton methods (α = 0.1,
-β = 1/2, no smallest step that is taken whether it helps or not); the authors' code has α = 0.01, β = 1/4. The effective
-Hessian is the harmonic mean of the clients', so on clients that differ much the method may need very many rounds.
+**Departures**: directions are weighted by p_i. The line search is the same as in this library's other Newton methods: α
+= 0.1, β = 1/2, and no smallest step that is taken whether it helps or not. The authors' code has α = 0.01, β = 1/4. The
+effective Hessian is the harmonic mean of the clients' Hessians, so if clients differ much, it may need very many
+rounds.
 
-**Missing replies**: a client whose gradient is lost is not asked for a direction, and one without a direction is not
-asked for losses; means are over the clients that answered. Unless all have answered, the gradients that come with the
+**Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
+lost, not for losses. Means are over the clients that replied. Unless all have replied, the gradients that come with the
 losses are not used.
 
 **Example**

@@ -1,19 +1,19 @@
-"""GradientDescent: x ← x − g/K, with K from the clients' own bounds on their curvature.
+"""GradientDescent: for convex problems, x ← x − g/K, with K from the clients' own bounds on their curvature.
 
 **Reference**: Cauchy, "Méthode générale pour la résolution des systèmes d'équations simultanées", 1847; the step is
 Nesterov's 1/K, "Introductory Lectures on Convex Optimization", 2004, theorem 2.1.14.
 
 **Status**: published
 
-**Needs**: a convex problem, and everyone in every round.
+**Needs**: a convex problem, and every client in every round.
 
 **One round sends** (floats per client):
 
 - gradient: d + 1 down, d + 1 up; K_i goes up in the first round only, else 0
 
-**Departures**: K = Σ p_i K_i with K_i = λ_max(X_iᵀX_i/N_i)·max l″ + μ, which needs no client's rows.
+**Departures**: K = Σ p_i K_i, K_i = λ_max(X_iᵀX_i/N_i)·max l″ + μ; the N_i rows X_i do not leave client i.
 
-**Missing replies**: the gradient is the mean over those who answered.
+**Missing replies**: the gradient is the mean over the clients that replied.
 
 **Example**
 

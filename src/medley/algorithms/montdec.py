@@ -1,4 +1,4 @@
-"""MontDec: every round the leading eigenpairs of the current Hessians, and nothing kept of earlier ones.
+"""MontDec: Newton's method for convex problems from each round's leading eigenpairs; none are kept from earlier rounds.
 
 **Reference**: Erdogdu & Montanari, "Convergence rates of sub-sampled Newton methods", NeurIPS 2015, for many agents
 as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the rival that shows the worth of
@@ -15,10 +15,10 @@ first round to the last.
 - report: d down, k(d + 1) + d + 1 up
 - losses: d + 1 down, 8(K + 1) bytes up; again where no candidate passed
 
-**Departures**: p_i instead of 1/M. A client that misses a round is represented by its last report.
+**Departures**: weights are p_i instead of 1/M. If a client misses a round, its last report stands for it.
 
-**Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
-model made of these.
+**Missing replies**: a client's last gradient and eigenpairs stand for it; in the line search, their quadratic model
+does.
 
 **Example**
 

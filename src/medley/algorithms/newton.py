@@ -1,4 +1,4 @@
-"""Newton: every client sends its whole Hessian, and the server takes the damped Newton step.
+"""Newton: damped Newton steps for convex problems: every client sends its whole Hessian to the server.
 
 **Reference**: the classical method, against which the others of its family save bytes; the damping is Armijo's, with
 the losses of all candidates in one exchange, as in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved
@@ -13,10 +13,10 @@ Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4
 - curvature: d down, d(d + 1)/2 + d up
 - losses: d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
 
-**Departures**: where Σ p_i H_i is singular (mu = 0 and fewer rows than columns, or columns that depend on each other)
-the step is of least norm instead of undefined.
+**Departures**: if Σ p_i H_i is singular (mu = 0, and fewer rows than columns or columns that depend on each other), the
+step is the one of least norm instead of undefined.
 
-**Missing replies**: a client whose Hessian is lost is left out of the round; means are over the clients that answered.
+**Missing replies**: a client whose Hessian is lost is left out of the round; means are over the clients that replied.
 
 **Example**
 
