@@ -75,7 +75,7 @@ class ACE(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients heard of."""
+        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients heard from."""
         u = torch.zeros_like(s.x) if s.u is None else s.u
         before = s.latest
         for i, new in self.receive(s, clients).items():
@@ -105,18 +105,18 @@ class ACE(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x; its displacement is the update u_i."""
         return Step(me.descend(got.x).step)
 
 
 @dataclass(frozen=True)
 class ACED(ACE):
-    """Delay-aware ACE, which leaves updates out of the mean that were asked for too many rounds ago.
+    """Delay-aware ACE: the mean leaves out updates that were asked for too many rounds ago.
 
     Attributes:
         server_lr: the server's step size, as in ACE.
-        max_delay: the most rounds between the request of an update and a step with it, τ_algo; default 50. Ours: the
-            right one depends on the delays, in rounds.
+        max_delay: the most rounds between the request of an update and a step with it, τ_algo; default 50, our
+            choice: the right one depends on the delays, in rounds.
     """
 
     max_delay: Annotated[int, at_least(0)] = 50

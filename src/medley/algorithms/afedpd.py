@@ -64,7 +64,7 @@ class AFedPD(Algorithm[Server]):
     """Primal-dual learning with aligned duals. If all take part it is FedDyn(alpha=prox).
 
     Attributes:
-        prox: ρ, the weight of the proximal term; 0.1, as FedSpeed and FedSMOO of the same authors have it
+        prox: ρ, the weight of the proximal term; 0.1, as in FedSpeed and FedSMOO by the same authors
 
     Watch the column ``drift``, ‖V‖: it vanishes at the minimum.
     """

@@ -50,7 +50,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AGD(Algorithm[Server]):
-    """The heavy ball.
+    """Gradient descent with a heavy ball.
 
     Attributes:
         server_lr: the step size; "auto" is 1/K, the authors' is 10
@@ -67,7 +67,7 @@ class AGD(Algorithm[Server]):
         return Server(x, torch.zeros_like(x), 0.0 if isinstance(self.server_lr, str) else self.server_lr)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← m v + Σ p_i ∇f_i(x), x ← x − η v."""
+        """v ← m v + Σ p_i ∇f_i(x), x ← x − η v: the mean gradient adds to the velocity v."""
         up = clients.ask(self.gradient, ModelAndRate(s.x, s.lr)).mean()
         if not s.lr:
             s.lr = 1 / up.K if up.K > 0 else 1.0
@@ -76,5 +76,5 @@ class AGD(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

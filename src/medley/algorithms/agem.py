@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AGEM(Algorithm[Server]):
-    """Averaged gradient episodic memory. A client that holds nothing yet descends as it is."""
+    """Averaged gradient episodic memory. A client without rows of past tasks takes plain steps."""
 
     needs = frozenset({Need.REPLAY})
 
@@ -53,12 +53,12 @@ class AGEM(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent along projected gradients."""
+        """Local descent along g − min(0, gᵀr)/(rᵀr) r: g is the step's gradient, r the memory's."""
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)

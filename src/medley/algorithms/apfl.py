@@ -56,7 +56,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class APFL(Algorithm[Server, Memory]):
-    """Mixtures α v_i + (1 − α) x.
+    """Each client uses the mixture α v_i + (1 − α) x of its own model v_i and the server's x.
 
     Attributes:
         alpha: the weight α of the own part; 0 is FedAvg, 1 is training alone; the paper takes 0.25 to 0.75
@@ -71,12 +71,12 @@ class APFL(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (w_i − x)."""
+        """x ← x + Σ p̃_i (w_i − x): the server adds the mean displacement of the shared models w_i."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """For each batch w ← w − lr ∇f_i(w) and v ← v − lr α ∇f_i(αv + (1 − α)w)."""
+        """For each batch w ← w − lr ∇f_i(w) (shared), v ← v − lr α ∇f_i(αv + (1 − α)w) (own)."""
         lr, w, v, a = me.pace.lr, got.x, *self._own(me.memory, got.x)
         for k, rows in enumerate(me.batches()):
             g = me.gradient(a * v + (1 - a) * w, rows)

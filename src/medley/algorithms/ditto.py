@@ -69,12 +69,12 @@ class Ditto(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """Local descents from x on f_i, and from v_i on f_i(v) + (mu/2)‖v − x‖²."""
+        """Local descents from x on f_i, and from the own model v_i on f_i(v) + (mu/2)‖v − x‖²."""
         v = got.x if me.memory.v is None else me.memory.v
         pull = (self.mu, got.x) if self.mu else None
         me.memory.v = v + me.at("own model", self.own_epochs).descend(v, pull=pull).step

@@ -70,11 +70,11 @@ class DONE(Algorithm[Server, Memory]):
 
     Attributes:
         steps: Richardson steps.
-        rate: their rate α; "auto" is 1/K_i, K_i the client's own bound of its curvature.
+        rate: their rate α; "auto" is 1/K_i, K_i the client's own bound on its curvature.
         step: η; "armijo" searches for it.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     steps: Annotated[int, at_least(0)] = 40
@@ -98,7 +98,7 @@ class DONE(Algorithm[Server, Memory]):
         """Nothing: a client finds its rate by itself."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = Σ p̃_i p_i."""
+        """x ← x − η p with p = Σ p̃_i p_i, the mean of the clients' directions."""
         first = clients.ask(self.gradient, Model(s.x))
         g = first.mean().g
         replies = clients.ask(self.richardson, Gradient(g), ids=first.ids)
@@ -118,7 +118,7 @@ class DONE(Algorithm[Server, Memory]):
 
     @on_client
     def richardson(self, me: Client[Memory], got: Gradient) -> Direction:
-        """p ← p − α(H_i p − g), from p = g."""
+        """p ← p − α(H_i p − g), from p = g: steps towards the Newton direction H_i⁻¹g."""
         if not me.memory.rate:
             K = me.problem.smoothness()
             me.memory.rate = self.rate if not isinstance(self.rate, str) else 1 / K if K > 0 else 1.0
@@ -127,5 +127,5 @@ class DONE(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))

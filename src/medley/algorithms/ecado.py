@@ -81,6 +81,6 @@ class ECADO(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def simulate(self, me: Client, got: Center, own: Flow) -> TimedStep:
-        """Forward Euler on dx_i/dt = I_i − w_i ∇f_i(x_i), w_i = N p_i."""
+        """Forward Euler on the client's line, dx_i/dt = I_i − w_i ∇f_i(x_i) with w_i = N p_i."""
         w = me.descend(got.x, scale=me.p * got.n, shift=-own.I)
         return TimedStep(w.step, w.T)

@@ -53,12 +53,12 @@ class ERring(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent; every step on rows of the task and rows of the memory together."""
+        """Local descent; every step uses rows of the task and rows of the memory together."""
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)

@@ -93,7 +93,7 @@ class FedADMM(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """θ ← θ + (η/|S|) Σ_S Δ_i."""
+        """θ ← θ + (η/|S|) Σ_S Δ_i: the server adds the changes of the clients S that replied."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population))
         up = replies.sum(dict.fromkeys(clients.p, 1.0))
         eta = replies.count / clients.population if self.server_lr == "share" else self.server_lr

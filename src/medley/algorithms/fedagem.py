@@ -75,7 +75,7 @@ class FedAGEM(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """g_ref = Σ p̃_i ∇f(x; memory of i), then x ← x + Σ p̃_i (y_i − x)."""
+        """g_ref = Σ p̃_i ∇f(x; memory of i), the reference; then x ← x + Σ p̃_i (y_i − x)."""
         g_ref = None
         if clients.task.index > 0:
             up = clients.ask(self.refer, Model(s.x)).mean()

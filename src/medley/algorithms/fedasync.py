@@ -68,7 +68,7 @@ class FedAsync(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← (1 − α_t) x + α_t x_new, α_t = α (1 + τ)^−a."""
+        """x ← (1 − α_t) x + α_t x_new, with α_t = α (1 + τ)^−a for a reply of staleness τ."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         x, total = s.x, 0
         for i, new in replies.each().items():
@@ -80,5 +80,5 @@ class FedAsync(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Model) -> Model:
-        """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ."""
+        """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ, the model that the client got."""
         return Model(got.x + me.descend(got.x, pull=(self.rho, got.x)).step)

@@ -49,10 +49,10 @@ class FedAvg(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x)."""
+        """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)

@@ -59,12 +59,12 @@ class FedAvgFT(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)
 
     def personal(self, me: Client, x: Vec) -> Vec:

@@ -60,11 +60,11 @@ class FedAvgM(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← βv + Σ p̃_i (y_i − x), x ← x + η_g v."""
+        """v ← βv + Σ p̃_i (y_i − x), x ← x + η_g v: v is the momentum of the mean displacement."""
         s.v = self.beta * s.v + clients.ask(self.train, Model(s.x)).mean().delta
         s.x = s.x + self.server_lr * s.v
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)

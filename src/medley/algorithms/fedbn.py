@@ -48,7 +48,7 @@ class Server:
 class FedBN(Algorithm[Server]):
     """Federated averaging of shared parameters.
 
-    Batch statistics are own, as the layers' parameters are.
+    Each client also keeps these layers' batch statistics.
     """
 
     needs = frozenset({Need.NETWORK})
@@ -62,7 +62,7 @@ class FedBN(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement of the shared parameters."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)

@@ -75,14 +75,14 @@ class FedCM(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Δ ← −Σ p̃_i (y_i − x) / Σ p̃_i T_i, x ← x + η_g Σ p̃_i (y_i − x)."""
+        """Δ ← −Σ p̃_i (y_i − x) / Σ p̃_i T_i, the mean direction; x ← x + η_g Σ p̃_i (y_i − x)."""
         up = clients.ask(self.train, Model(s.x, s.Delta)).mean()
         s.Delta = -up.delta / float(up.T)
         s.x = s.x + self.server_lr * up.delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> TimedStep:
-        """y ← y − lr·(α ∇f_i(y) + (1 − α) Δ)."""
+        """y ← y − lr·(α ∇f_i(y) + (1 − α) Δ): the client's gradient, mixed with the mean direction."""
         momentum = (1 - self.alpha) * got.Delta if self.alpha < 1 else None
         went = me.descend(got.x, scale=self.alpha, shift=momentum)
         return TimedStep(went.step, went.T)

@@ -79,7 +79,7 @@ class FedDC(Algorithm[Server, Memory]):
         scaled: whether client i adds c/(N p_i), as in the authors' code, or c itself, the default
 
     For clients of equal size with different data FedDC and FedDyn are two methods: 2.3 % apart after ten rounds on four
-    quadratics of 8 rows. If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``,
+    quadratics of 8 rows. If α is too small, the drifts of rarely asked clients grow: watch the column ``drift``,
     ‖mean h_i‖.
     """
 

@@ -52,7 +52,7 @@ class FedDecorr(Algorithm[Server]):
 
     Attributes:
         beta: β, the penalty's weight; 0.1 in the authors' code; 0 is FedAvg, bit for bit
-        reduction: the penalty: "official", of the authors' code, or "paper", as printed
+        reduction: the penalty: "official", as in the authors' code, or "paper", as printed
     """
 
     beta: Annotated[float, at_least(0)] = 0.1
@@ -64,12 +64,12 @@ class FedDecorr(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent on the penalised loss."""
+        """Local descent on the loss with its penalty on correlated features."""
         return Step(me.descend(got.x, loss=self.loss if self.beta else None).step)
 
     def loss(self, batch: Batch) -> Tensor:

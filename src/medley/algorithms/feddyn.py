@@ -61,7 +61,7 @@ class FedDyn(Algorithm[Server, Memory]):
     Attributes:
         alpha: α, the weight of the regulariser; the paper tunes it in {0.001, 0.01, 0.1}
 
-    If α is too small, h_i of clients that are rarely asked grow: watch the column ``drift``, ‖mean h_i‖.
+    If α is too small, the h_i of rarely asked clients grow: watch the column ``drift``, ‖mean h_i‖.
     """
 
     alpha: Annotated[float, positive] = 0.1

@@ -55,10 +55,10 @@ class FedExP(Algorithm[Server]):
     """Federated averaging with an extrapolated server step η_g ≥ 1.
 
     Attributes:
-        eps: ε, in units of a squared displacement: it bounds η_g where the mean displacement vanishes. A smaller lr of
-            the clients wants a smaller ε.
+        eps: ε, in units of a squared displacement: it bounds η_g if the mean displacement vanishes. If the clients'
+            lr is smaller, choose a smaller ε.
         decay: ε is multiplied by decay² every round; 1 keeps it, the authors' code has 0.998, as for lr
-        rule: the step: "official", of the authors' code, or "paper"
+        rule: the step: "official", as in the authors' code, or "paper"
     """
 
     eps: Annotated[float, positive] = 1e-3
@@ -70,7 +70,7 @@ class FedExP(Algorithm[Server]):
         return Server(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Δ̄ with η_g = max{1, mean‖Δ_i‖² / 2(‖Δ̄‖² + ε)}."""
+        """x ← x + η_g Δ̄ with Δ̄ the mean displacement, η_g = max{1, mean‖Δ_i‖² / 2(‖Δ̄‖² + ε)}."""
         replies = clients.ask(self.train, Model(s.x))
         eps = self.eps * self.decay ** (2 * clients.round)
         if self.rule == "official":
@@ -90,6 +90,6 @@ class FedExP(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> MeasuredStep:
-        """Local descent from x."""
+        """Local descent from x; Δ_i is its displacement."""
         delta = me.descend(got.x).step
         return MeasuredStep(delta, number(delta.square().sum(-1, keepdim=True)))

@@ -74,7 +74,7 @@ class FedGAMMA(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x), c ← c + Σ p_i (c_i⁺ − c_i)."""
+        """x ← x + η_g Σ p̃_i (y_i − x), the mean displacement; c ← c + Σ p_i (c_i⁺ − c_i)."""
         replies = clients.ask(self.train, ModelAndVariate(s.x, s.c))
         up = replies.sum()
         s.x = s.x + self.server_lr / replies.share * up.delta

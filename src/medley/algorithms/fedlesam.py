@@ -81,12 +81,12 @@ class FedLESAM(Algorithm[Server, Memory]):
         """Nothing: a client without an earlier model descends without a perturbation once."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x)."""
+        """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """y ← y − lr·∇f_i(y + δ) with δ = ρ (x_old − x)/‖x_old − x‖."""
+        """y ← y − lr·∇f_i(y + δ), δ = ρ (x_old − x)/‖x_old − x‖, x_old the server's model it met last."""
         start = got.x
         if me.memory.met and self.rho:
             start = got.x + stretched(me.memory.x - got.x, self.rho)

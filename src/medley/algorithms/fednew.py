@@ -89,8 +89,8 @@ class FedNew(Algorithm[Server, Memory]):
     """Newton's direction by ADMM.
 
     Attributes:
-        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a over its 308 rows a client.
-        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a over its 308 rows a client.
+        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a over its 308 rows per client.
+        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a over its 308 rows per client.
         period: rounds between a client's Hessians; 1 (default) takes one in each, the paper's r = 1, and 10 is its
             r = 0.1. 0 keeps the first, its r = 0.
     """
@@ -110,7 +110,7 @@ class FedNew(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """y = Σ p̃_i (y_i + λ_i/ρ), x ← x − y."""
+        """y = Σ p̃_i (y_i + λ_i/ρ), the common direction; then x ← x − y."""
         s.y = clients.ask(self.direct, Told(s.x, s.y)).mean().z
         s.x = s.x - s.y
 

@@ -142,10 +142,10 @@ class FedNL(Algorithm[Server, Memory]):
         mode: "ls" projects H on ⪰ μI and searches along the line; "plain" adds lI, the error of H, and takes whole
             steps; "pp" does so under partial participation.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
         all_first: "pp" begins with a lesson of every client, whether it takes part in the first round or not.
-        speculative: clients send their next lesson with the losses. Where η = 1 is taken, the next round has begun, and
+        speculative: clients send their next lesson with the losses. If η = 1 is taken, the next round has begun, and
             needs one exchange instead of two.
     """
 
@@ -184,7 +184,7 @@ class FedNL(Algorithm[Server, Memory]):
         return Memory(x, x, 0.0, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p, then H ← H + Σ p_i S_i with S_i = C(∇²f_i(x) − H_i) of the x before."""
+        """x ← x − η p, then H ← H + Σ p_i S_i with the lessons S_i = C(∇²f_i(x) − H_i) at the x before."""
         if self.mode == "pp":
             self._partial(s, clients)
             return
@@ -260,7 +260,7 @@ class FedNL(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: LineSearch) -> Lesson:
-        """f_i along p; and the lesson of x − p, if the step η = 1 is among the candidates."""
+        """f_i along p, and the lesson of x − p if the step η = 1 is among the candidates."""
         m = me.memory
         assert m.H is not None
         if got.moved:

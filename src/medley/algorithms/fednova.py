@@ -76,14 +76,14 @@ class FedNova(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← gmf·v − τ_eff Σ p̃_i d_i, x ← x + v."""
+        """v ← gmf·v − τ_eff Σ p̃_i d_i, x ← x + v: −d_i is a displacement per unit of local work."""
         up = clients.ask(self.train, Model(s.x)).mean()
         s.v = self.server_momentum * s.v + up.work * up.direction
         s.x = s.x + s.v
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> UnitStep:
-        """Local descent, and its ‖a_i‖₁: T is Σ lr·a."""
+        """Local descent, and its work ‖a_i‖₁; T is Σ lr·a."""
         update = me.descend(got.x, pull=(self.mu, got.x) if self.mu else None)
         work = update.T if self.lr_aware else update.T / me.pace.lr
         return UnitStep(update.step / work, work)

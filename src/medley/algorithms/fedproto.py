@@ -110,7 +110,7 @@ class FedProto(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """C̄_j = Σ_i sum_ij / Σ_i n_ij over the clients that answer, for every class j that they have."""
+        """C̄_j = Σ_i sum_ij / Σ_i n_ij over the clients that reply, for every class j that they have."""
         first = {i: FirstModel(None if i in s.have else s.x) for i in clients.ids}
         replies = clients.ask(self.train, Prototypes(s.z, s.there), first)
         total = replies.sum(dict.fromkeys(clients.ids, 1.0))

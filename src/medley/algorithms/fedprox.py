@@ -1,4 +1,4 @@
-"""FedProx: FedAvg for clients whose data differ: each is pulled back to where it started.
+"""FedProx: FedAvg whose clients are pulled back to where they started, for clients whose data differ.
 
 **Reference**: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020, Algorithm 2.
@@ -57,10 +57,10 @@ class FedProx(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent on f_i(y) + (mu/2)‖y − x‖²."""
+        """Local descent on f_i(y) + (mu/2)‖y − x‖², which pulls y back to x."""
         return Step(me.descend(got.x, pull=(self.mu, got.x) if self.mu else None).step)

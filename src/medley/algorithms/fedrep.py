@@ -68,11 +68,11 @@ class FedRep(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement of the body."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Descents of the head at x, then of the body from x."""
+        """Local descent on the head at x, then on the body from x."""
         me.at(epochs=self.head_epochs).descend(got.x, train="own")
         return Step(me.descend(got.x, train="shared").step)

@@ -55,7 +55,7 @@ class FedRS(Algorithm[Server]):
 
     Attributes:
         alpha: the scale of a missing class's logit; 1 is FedAvg
-        rule: the scale of the other logits: "official", of the authors' code, or "paper"
+        rule: the scale of the other logits: "official", as in the authors' code, or "paper"
         bias: the last layer's bias: "scale", with the logits, or "drop", as in the authors' code
     """
 
@@ -69,7 +69,7 @@ class FedRS(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client

@@ -85,7 +85,7 @@ class FedTrack(Algorithm[Server, Memory]):
         """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """∇g ← Σ p̃_i ∇g_i(x), then x ← x + Σ p̃_i (z_i − x)."""
+        """∇g ← Σ p̃_i ∇g_i(x), the mean gradient; then x ← x + Σ p̃_i (z_i − x)."""
         slopes = clients.ask(self.gradient, Model(s.x))
         g = slopes.mean()
         s.x = s.x + clients.ask(self.train, g, ids=slopes.ids).mean().delta
@@ -98,7 +98,7 @@ class FedTrack(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Gradient) -> Step:
-        """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z))."""
+        """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z)), with g'_i(z) the estimate of ∇g_i(z) by ``form``."""
         x, drift = me.memory.x, got.g - me.memory.g
         if self.form == "iag":
             return Step(self.tabled(me, x, drift) - x)

@@ -53,7 +53,7 @@ class FineTune(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)

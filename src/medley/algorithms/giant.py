@@ -89,9 +89,9 @@ class GIANT(Algorithm[Server, Memory]):
             1e-10.
         steps: most steps of "cg".
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
-        speculative: clients send the gradient at η = 1 with its losses. Where that step is taken, the next round has
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
+        speculative: clients send the gradient at η = 1 with its losses. If that step is taken, the next round has
             begun, and needs two exchanges instead of three.
     """
 
@@ -118,7 +118,7 @@ class GIANT(Algorithm[Server, Memory]):
         s.g = None
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = Σ p_i H_i⁻¹g."""
+        """x ← x − η p with p = Σ p_i H_i⁻¹g, the mean of the clients' Newton directions."""
         moved, g, ids = s.g is not None, s.g, clients.ids
         if g is None:
             first = clients.ask(self.gradient, Model(s.x))
@@ -148,7 +148,7 @@ class GIANT(Algorithm[Server, Memory]):
 
     @on_client
     def solve(self, me: Client[Memory], got: System) -> Direction:
-        """H_i p_i = g."""
+        """The client's direction p_i, from H_i p_i = g."""
         if got.moved:
             me.memory.x = me.memory.trial
         f, x = me.problem, me.memory.x
@@ -158,7 +158,7 @@ class GIANT(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> LossesAndGradient:
-        """f_i along p; and the gradient at x − p, if the step η = 1 is among the candidates."""
+        """f_i along p, and the gradient at x − p if the step η = 1 is among the candidates."""
         f = me.problem.losses_along(me.memory.x, got.p, got.etas)
         if not self.speculative or float(got.etas[1]) != 1:
             return LossesAndGradient(f, None)

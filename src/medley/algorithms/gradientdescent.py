@@ -54,7 +54,7 @@ class GradientDescent(Algorithm[Server]):
         return Server(x, 0.0 if isinstance(self.server_lr, str) else self.server_lr)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η Σ p_i ∇f_i(x), η = 1/K by default."""
+        """x ← x − η Σ p_i ∇f_i(x), with η = 1/K by default."""
         up = clients.ask(self.gradient, ModelAndRate(s.x, s.lr)).mean()
         if not s.lr:
             s.lr = 1 / up.K if up.K > 0 else 1.0
@@ -62,5 +62,5 @@ class GradientDescent(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

@@ -140,7 +140,7 @@ class ICaRL(Algorithm[Server, Memory]):
         return s.x if s.nearest is None else s.nearest
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x, s.nearest = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta, None
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -172,7 +172,7 @@ class ICaRL(Algorithm[Server, Memory]):
 
     @on_client
     def choose(self, me: Client[Memory], got: Model) -> Exemplars:
-        """Herd exemplars of new classes, cut those of old ones, m of each (Algorithms 2, 4 and 5)."""
+        """Herd exemplars of new classes, and cut old classes' exemplars, to m each (Algorithms 2, 4, 5)."""
         held, met, y = dict(me.memory.exemplars), dict(me.memory.met), me.problem.y
         new = me.problem.counts().nonzero()[:, 0].tolist()
         classes = len(held | dict.fromkeys(new))

@@ -79,7 +79,7 @@ class LBFGS(Algorithm[Server]):
         return Server(x, Curve.none(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p, p = B⁻¹g by the two loops from γI."""
+        """x ← x − η p with p = B⁻¹g, by the two-loop recursion from γI."""
         if s.g is None:
             replies = clients.ask(self.evaluate, Model(s.x))
             up = replies.mean()

@@ -66,7 +66,7 @@ class LwF(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -75,7 +75,7 @@ class LwF(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: TaughtModel) -> Step:
-        """Local descent on the loss of the labels + λ × the distillation of the teacher's old outputs."""
+        """Local descent on the labels' loss + λ × the distillation of the teacher's outputs for past classes."""
         if got.teacher is None:
             return Step(me.descend(got.x).step)
         task = me.task

@@ -77,8 +77,8 @@ class MontDec(Algorithm[Server, Memory]):
     Attributes:
         pairs: eigenpairs of a round; None for the pace's.
         alpha: η = βᵏ is the largest with f(θ − ηp) ≤ f(θ) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     pairs: Annotated[int, at_least(0)] | None = None
@@ -97,7 +97,7 @@ class MontDec(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g."""
+        """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g, from the approximate Hessians Ĥ_i and the mean gradient g."""
         reports = clients.ask(self.report, Model(s.x)).each()
         s.held = s.held.after({i: (up.V, up.lam) for i, up in reports.items()}, anew=reports)
         s.g |= {i: up.g for i, up in reports.items()}
@@ -135,6 +135,6 @@ class MontDec(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Line) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         etas = candidates(self.beta, got.first, self.tries)
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.p.new_tensor(etas)))

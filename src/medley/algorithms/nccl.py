@@ -56,12 +56,12 @@ class NCCL(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent along weighed gradients."""
+        """Local descent along the gradients of memory and task, each times its own rate."""
         memory, alpha = me.replay, me.pace.lr
         if not memory:
             return Step(me.descend(got.x).step)

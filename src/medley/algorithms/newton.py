@@ -65,8 +65,8 @@ class Newton(Algorithm[Server, Memory]):
 
     Attributes:
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     alpha: Alpha = 0.1
@@ -87,7 +87,7 @@ class Newton(Algorithm[Server, Memory]):
         """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = (Σ p_i H_i)⁻¹ Σ p_i g_i."""
+        """x ← x − η p with p = (Σ p_i H_i)⁻¹ Σ p_i g_i, the Newton direction."""
         replies = clients.ask(self.curvature, Model(s.x))
         up = replies.mean()
         p = solve(symmetric(up.H, len(s.x)), up.g)
@@ -104,5 +104,5 @@ class Newton(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))

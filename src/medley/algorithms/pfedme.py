@@ -1,4 +1,4 @@
-"""pFedMe: personal models near the server's minimise each client's loss; the server's follows their Moreau envelopes.
+"""pFedMe: personal models minimise each client's loss near the server's model, which follows their Moreau envelopes.
 
 **Reference**: Dinh, Tran & Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
 
@@ -13,8 +13,8 @@
 
 **Departures**: only the clients that take part train. Under partial participation the models of the others stay as they
 were and cost nothing. In Algorithm 1 every client trains in every round, and the server takes the mean over those that
-take part: pass ``everyone=True``. x is the same either way. On ten clients with two digits each, of which 2 take part,
-the personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
+take part: ``everyone=True`` does this. x is the same either way. On ten clients with two digits each, of which 2 take
+part, the personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
 ``everyone=True``. Clients send displacements w_i − x instead of end points. The mean is weighted by rows, as in the
 authors' code; the paper's is plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch, from
 the last θ_i of the round, and from x at its start. The pace's momentum and optimizer are not used. Parameters that a
@@ -69,12 +69,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class pFedMe(Algorithm[Server, Memory]):
-    """Moreau envelopes.
+    """Personal models by Moreau envelopes.
 
     Attributes:
         mu: the weight λ of (λ/2)‖θ − w‖²; the paper's default is 15
         inner_steps: K, gradient steps that approximate θ on one batch; the paper's default is 5
-        outer_lr: η, the step of w; None, the default, takes the pace's lr, which is that of θ. w moves by η·λ of its
+        outer_lr: η, the step of w; None, the default, takes the pace's lr, as θ does. w moves by η·λ of its
             distance to θ
         beta: β, the server's step; the paper takes 1 to 4
         everyone: whether clients that do not take part train too, as in the paper; their w_i are not sent
@@ -91,7 +91,7 @@ class pFedMe(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← (1 − β) x + β Σ p̃_i w_i."""
+        """x ← (1 − β) x + β Σ p̃_i w_i: towards the mean of the clients' w_i."""
         x = s.x
         s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
         if self.everyone and (absent := tuple(i for i in clients.p if i not in clients.ids)):
@@ -99,12 +99,12 @@ class pFedMe(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """w_i − x."""
+        """w_i − x, where w_i follows the own model θ_i."""
         return Step(self.solve(me, got.x) - got.x)
 
     @on_client
     def follow(self, me: Client[Memory], got: Model) -> Kept:
-        """The same, of which nothing is sent."""
+        """The same as `train`, but nothing is sent."""
         self.solve(me, got.x)
         return Kept()
 

@@ -79,7 +79,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x), c ← c + Σ p_i (c_i⁺ − c_i)."""
+        """x ← x + η_g Σ p̃_i (y_i − x), the mean displacement; c ← c + Σ p_i (c_i⁺ − c_i)."""
         replies = clients.ask(self.train, ModelAndVariate(s.x, s.c))
         up = replies.sum()
         s.x = s.x + self.server_lr / replies.share * up.delta
@@ -92,7 +92,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
 
     @on_client
     def recall(self, me: Client[Memory], got: Recall) -> Recalled:
-        """c_i."""
+        """The client's c_i."""
         return Recalled(me.memory.c)
 
     @on_client(vectorized=True)

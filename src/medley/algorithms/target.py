@@ -155,7 +155,7 @@ class TARGET(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -168,7 +168,7 @@ class TARGET(Algorithm[Server, Memory]):
 
     @on_client
     def keep(self, me: Client[Memory], got: Dreams) -> Kept:
-        """In the place of those held before: the last teacher knows all classes."""
+        """Made-up rows replace those held before, because the last teacher knows all classes."""
         me.memory.rows, me.memory.said = got.rows, got.said
         return Kept()
 
