@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AGEM(Algorithm[Server]):
-    """Averaged gradient episodic memory. A client without rows of past tasks takes plain steps."""
+    """Averaged gradient episodic memory, for a stream of tasks. A client without past rows takes plain steps."""
 
     needs = frozenset({Need.REPLAY})
 

@@ -48,7 +48,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own part v_i, None before its first round, where it is x; and its weight α_i."""
+    """The client's own part v_i, None before its first round, meaning x; and its weight α_i."""
 
     v: Vec | None = None
     alpha: float | None = None

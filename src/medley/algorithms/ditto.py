@@ -47,7 +47,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model v_i; None before its first round, where it is x."""
+    """The client's own model v_i; None before its first round, meaning x."""
 
     v: Vec | None = None
 

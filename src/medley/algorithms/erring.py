@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class ERring(Algorithm[Server]):
-    """Experience replay. A client that holds nothing yet descends on its current rows alone."""
+    """Experience replay, for a stream of tasks. A client without past rows uses its current rows alone."""
 
     needs = frozenset({Need.REPLAY})
 

@@ -50,7 +50,7 @@ class Guarded(Message):
 
 
 class Reference(Message):
-    """Up: the gradient of the client's memory [d], 0 where it holds nothing; 1 if it holds rows, else 0."""
+    """Up: the gradient of the client's memory [d], 0 if it holds nothing; 1 if it holds rows, else 0."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"holds"})
     g: Vec
@@ -66,7 +66,7 @@ class Server:
 
 @dataclass(frozen=True)
 class FedAGEM(Algorithm[Server]):
-    """Federated averaged gradient episodic memory. Without rows of past tasks it is FedAvg."""
+    """Averaged gradient episodic memory over all clients, for a stream of tasks. Without past rows it is FedAvg."""
 
     needs = frozenset({Need.REPLAY})
 

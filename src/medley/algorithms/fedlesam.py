@@ -51,7 +51,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The server's model when the client last took part [d]; 0 where it has not ``met`` one."""
+    """The server's model when the client last took part [d]; 0 if it has not ``met`` one."""
 
     x: Vec
     met: bool = False

@@ -73,8 +73,8 @@ class Memory:
         y: its last direction y_i [d].
         dual: λ_i [d].
         round: the round of ``y``; 0 before the first.
-        H: the Hessian kept [d, d]; None where none is.
-        of: the round of ``H``; 0 where none is kept.
+        H: the Hessian kept [d, d]; None if none is.
+        of: the round of ``H``; 0 if none is kept.
     """
 
     y: Vec

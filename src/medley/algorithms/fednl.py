@@ -93,7 +93,7 @@ class LineSearch(Message):
 
 @dataclass
 class Learned:
-    """Means of g [d], l and μ over the clients that answered, and their Σ p_i S_i."""
+    """Means of g [d], l and μ over the clients that replied, and their Σ p_i S_i."""
 
     g: Vec
     l: float
@@ -162,7 +162,7 @@ class FedNL(Algorithm[Server, Memory]):
     needs = frozenset({Need.HESSIAN, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: only a line search is speculative, and only "pp" can begin with all."""
+        """Also checks that only a line search is speculative, and that only "pp" begins with all clients."""
         super().__post_init__()
         if self.speculative and self.mode != "ls":
             raise RecipeError(f"FedNL(speculative=True, mode={self.mode!r}): there is no line search", "speculative")
@@ -172,7 +172,7 @@ class FedNL(Algorithm[Server, Memory]):
             )
 
     def requires(self) -> frozenset[str]:
-        """Every client in every round, but for "pp"."""
+        """Every client in every round, except under "pp"."""
         return self.needs if self.mode == "pp" else self.needs | {Need.EVERYONE}
 
     def start(self, x: Vec) -> Server:

@@ -11,7 +11,7 @@ between exchanges.
 **One round sends** (floats per client):
 
 - sketch: d down, kd + d + 1 up
-- losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 
 **Departures**: the square root is A itself, with a row for each of the client's rows, as in the paper; the authors'
 code takes the root of the dense d × d matrix. A client with at most k rows sends them as they are, so a large k gives

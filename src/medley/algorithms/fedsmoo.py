@@ -43,7 +43,7 @@ from ..numerics.sharpness import stretched
 
 
 class Model(Message):
-    """Down: the server's x, the perturbation s that clients shall agree on, and prox/N."""
+    """Down: the server's x, the perturbation s that clients should agree on, and prox/N."""
 
     x: Vec
     s: Vec

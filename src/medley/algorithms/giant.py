@@ -9,9 +9,9 @@ Optimization", NeurIPS 2018.
 
 **One round sends** (floats per client):
 
-- gradient (if the round has not begun): d down, d up; under ``speculative`` only where the last step was cut
+- gradient (if the round has not begun): d down, d up; under ``speculative`` only if the last step was cut
 - solve: d + 1 bytes down, d up
-- losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 - losses (if speculative): d + (K + 1) down, d + 8(K + 1) bytes up
 
 **Departures**: directions are weighted by p_i. The line search is the same as in this library's other Newton methods: α

@@ -64,7 +64,7 @@ class Exemplars(Message):
     Attributes:
         features: by class, the sum of their normalised features [c, f].
         counts: by class, their number [c].
-        weight, bias: indices in x of the first weight and the first bias of the last linear layer; bias is None where
+        weight, bias: indices in x of the first weight and the first bias of the last linear layer; bias is None if
             it has none.
     """
 
@@ -104,7 +104,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class ICaRL(Algorithm[Server, Memory]):
-    """Incremental classifier and representation learning.
+    """Incremental classifier and representation learning: new classes come task by task.
 
     Attributes:
         capacity: exemplars that a client keeps in all, the paper's K; None takes the capacity of the federation's
@@ -128,7 +128,7 @@ class ICaRL(Algorithm[Server, Memory]):
             raise RecipeError("ICaRL(capacity=0, predict='means'): give at least 1, or take predict='head'", "capacity")
 
     def requires(self) -> frozenset[str]:
-        """A replay memory where its capacity is wanted."""
+        """A replay memory, if its capacity is needed."""
         return self.needs | ({Need.REPLAY} if self.capacity is None else set())
 
     def start(self, x: Vec) -> Server:

@@ -13,7 +13,7 @@ first round to the last.
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
 - report: d down, k(d + 1) + d + 1 up
-- losses: d + 1 down, 8(K + 1) bytes up; again where no candidate passed
+- losses: d + 1 down, 8(K + 1) bytes up; again if no candidate passed
 
 **Departures**: weights are p_i instead of 1/M. If a client misses a round, its last report stands for it.
 

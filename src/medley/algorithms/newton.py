@@ -11,7 +11,7 @@ Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4
 **One round sends** (floats per client):
 
 - curvature: d down, d(d + 1)/2 + d up
-- losses: d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses: d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 
 **Departures**: if Σ p_i H_i is singular (mu = 0, and fewer rows than columns or columns that depend on each other), the
 step is the one of least norm instead of undefined.

@@ -62,7 +62,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model θ_i; None before its first round, where it is x."""
+    """The client's own model θ_i; None before its first round, meaning x."""
 
     theta: Vec | None = None
 

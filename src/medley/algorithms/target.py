@@ -135,7 +135,7 @@ class TARGET(Algorithm[Server, Memory]):
         return {**super().settings(), "network": redrawn(self.network), "generator": redrawn(self.generator)}
 
     def start(self, x: Vec) -> Server:
-        """x₀. Raises RecipeError where ``network`` is not the network that clients train, or cannot take the
+        """x₀. Raises RecipeError if ``network`` is not the network that clients train, or cannot take the
         generator's rows.
         """
         d = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
