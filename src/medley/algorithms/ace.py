@@ -1,4 +1,4 @@
-"""ACE: every step is along the mean of all clients' latest updates, however old each of them is.
+"""ACE: for clients of unequal speed, every step is along the mean of all clients' latest updates, however old.
 
 **Reference**: Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak & Roy-Chowdhury, "Mitigating Participation
 Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
@@ -11,17 +11,17 @@ Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
 
 - train: d down, d up
 
-**Departures**: a client sends the displacement of its local descent, −lr·∇f_i where its pace has one step, as in the
-paper. With more steps the mean is of displacements. A run with ``ReplyPolicy(replies=1)`` is the paper's; where several
-replies end a round, all are in the mean before the one step. Without a ReplyPolicy every reply is awaited; where
-everybody takes part, the method then is FedAvg, and a warning at the start of the run says so. The paper begins with a
-gradient of everybody; here the mean is over the clients heard of so far, weighed by p_i.
+**Departures**: a client sends the displacement of its local descent. With one local step that is −lr·∇f_i, as in the
+paper; with more steps the server averages displacements. ``ReplyPolicy(replies=1)`` gives the paper's method. If
+several replies end a round, all of them enter the mean before the one step. Without a ReplyPolicy the server waits for
+every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the run says so. The
+paper begins with a gradient from every client; here the mean is over the clients heard from so far, with weights p_i.
 
-**Checked against**: the paper's introduction and another's implementation for Flower: one reply a step, no weights by
-delay or size, one mini-batch step a reply. The listing was not at hand, and no other implementation of ACED.
+**Checked against**: the paper's introduction, and another's implementation for Flower: one reply per step, no weights
+by delay or size, one mini-batch step per reply. We had neither the paper's listing nor another implementation of ACED.
 
-**Missing replies**: late ones are taken in the round in which they arrive; of a client whose reply is lost, the last
-update stays in the mean, under ACED until it is too old.
+**Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, its last
+update stays in the mean (under ACED, until it is too old).
 
 **Example**
 
@@ -75,7 +75,7 @@ class ACE(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients heard of."""
+        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients heard from."""
         u = torch.zeros_like(s.x) if s.u is None else s.u
         before = s.latest
         for i, new in self.receive(s, clients).items():
@@ -105,18 +105,18 @@ class ACE(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x; its displacement is the update u_i."""
         return Step(me.descend(got.x).step)
 
 
 @dataclass(frozen=True)
 class ACED(ACE):
-    """Delay-aware ACE, which leaves updates out of the mean that were asked for too many rounds ago.
+    """Delay-aware ACE: the mean leaves out updates that were asked for too many rounds ago.
 
     Attributes:
         server_lr: the server's step size, as in ACE.
-        max_delay: the most rounds between the request of an update and a step with it, τ_algo; default 50. Ours: the
-            right one depends on the delays, in rounds.
+        max_delay: the most rounds between the request of an update and a step with it, τ_algo; default 50, our
+            choice: the right one depends on the delays, in rounds.
     """
 
     max_delay: Annotated[int, at_least(0)] = 50

@@ -1,28 +1,28 @@
-"""A-FedPD: dual variables of clients that are not asked follow the mean of those that are.
+"""A-FedPD: primal-dual training for partial participation: dual variables of absent clients follow the others' mean.
 
 **Reference**: Sun, Shen & Tao, "A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs", NeurIPS
 2024, Algorithm 1.
 
 **Status**: published
 
-**Needs**: the same clients from the first round to the last. The server keeps d floats for each client that has taken
-part.
+**Needs**: the same clients from the first round to the last. The server keeps d floats for each client that took part.
 
 **One round sends** (floats per client):
 
 - train: 2d + 1 down, d up
 
-**Departures**: the paper takes all clients to weigh the same. Here means are unweighted and ρ_i = prox/(N p_i), so
-that the fixed point is the minimum of Σ p_i f_i for clients of unequal size. The server keeps the duals, as in the
-paper, as λ_i/ρ_i = a_i + V: V, the sum of mean displacements, is the part that is common to all, so that the virtual
-update of the absent is one addition. The local problem is descended on for the pace's steps. Adam's steps descend the
-corrected loss too: under Adam x comes near the minimum, within some steps of lr.
+**Departures**: the paper gives all clients the same weight. Here means are unweighted and ρ_i = prox/(N p_i), with N
+the number of clients, so that the fixed point is the minimum of Σ p_i f_i even if clients differ in size. As in the
+paper, the server keeps the dual variables λ_i, in the form λ_i/ρ_i = a_i + V. V, the sum of mean displacements, is
+common to all clients, so the virtual update of the absent ones is one addition. Clients do not solve the local problem
+but descend on it for the pace's steps. Adam's steps descend the corrected loss too, so x ends near the minimum, at a
+distance of some steps of size lr.
 
-**Checked against**: the paper's abstract and two implementations by others; the authors published no code, and the
-listing was not at hand. Server, starting values and ρ agree with both. The first adds θ̄ − θ to λ_i/ρ_i of the absent,
-as here, and has ρ/(N p_i). The second puts θ̄ − θ in the place of λ_i/ρ_i.
+**Checked against**: the paper's abstract and two implementations by others. The authors published no code, and we did
+not have the listing. The server, the starting values and ρ agree with both. The first adds θ̄ − θ to λ_i/ρ_i of absent
+clients, as here, and has ρ/(N p_i). The second replaces λ_i/ρ_i by θ̄ − θ.
 
-**Missing replies**: a client whose reply is lost counts as absent, and gets the virtual update.
+**Missing replies**: a client whose reply is lost counts as absent and gets the virtual update.
 
 **Example**
 
@@ -61,10 +61,10 @@ class Server:
 
 @dataclass(frozen=True)
 class AFedPD(Algorithm[Server]):
-    """Primal-dual learning with aligned duals. If all take part it is FedDyn(alpha=prox).
+    """Primal-dual learning under partial participation, with aligned duals. If all take part it is FedDyn(alpha=prox).
 
     Attributes:
-        prox: ρ, the weight of the proximal term; 0.1, as FedSpeed and FedSMOO of the same authors have it
+        prox: ρ, the weight of the proximal term; 0.1, as in FedSpeed and FedSMOO by the same authors
 
     Watch the column ``drift``, ‖V‖: it vanishes at the minimum.
     """

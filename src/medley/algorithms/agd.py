@@ -1,4 +1,4 @@
-"""AGD: gradient descent with heavy-ball momentum, one gradient an exchange.
+"""AGD: gradient descent with heavy-ball momentum for convex problems, with one gradient per exchange.
 
 **Reference**: Polyak, "Some methods of speeding up the convergence of iteration methods", 1964. The name and the form
 are those of the baseline in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method
@@ -6,16 +6,17 @@ for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent 
 
 **Status**: published
 
-**Needs**: a convex problem, and everyone in every round.
+**Needs**: a convex problem, and every client in every round.
 
 **One round sends** (floats per client):
 
 - gradient: d + 1 down, d + 1 up; K_i goes up in the first round only, else 0
 
-**Departures**: the authors' step size of 10 suits normalised features only: on a quadratic the ball is stable just
-where 0 < η·λ_max < 2(1 + m). By default η is 1/K, K = Σ p_i K_i from the clients' own bounds.
+**Departures**: the authors' step size of 10 suits normalised features only, because on a quadratic with momentum m the
+heavy ball is stable only if 0 < η·λ_max < 2(1 + m). By default η is 1/K, with K = Σ p_i K_i from the clients' own
+curvature bounds.
 
-**Missing replies**: the gradient is the mean over those who answered.
+**Missing replies**: the gradient is the mean over the clients that replied.
 
 **Example**
 
@@ -49,7 +50,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AGD(Algorithm[Server]):
-    """The heavy ball.
+    """Gradient descent with a heavy ball.
 
     Attributes:
         server_lr: the step size; "auto" is 1/K, the authors' is 10
@@ -66,7 +67,7 @@ class AGD(Algorithm[Server]):
         return Server(x, torch.zeros_like(x), 0.0 if isinstance(self.server_lr, str) else self.server_lr)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← m v + Σ p_i ∇f_i(x), x ← x − η v."""
+        """v ← m v + Σ p_i ∇f_i(x), x ← x − η v: the mean gradient adds to the velocity v."""
         up = clients.ask(self.gradient, ModelAndRate(s.x, s.lr)).mean()
         if not s.lr:
             s.lr = 1 / up.K if up.K > 0 else 1.0
@@ -75,5 +76,5 @@ class AGD(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

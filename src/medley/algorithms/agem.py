@@ -1,4 +1,4 @@
-"""A-GEM: FedAvg whose clients take no step that would, to first order, raise the loss on what they remember.
+"""A-GEM: FedAvg for a stream of tasks, without steps that to first order raise the loss on remembered rows.
 
 **Reference**: Chaudhry, Ranzato, Rohrbach & Elhoseiny, "Efficient Lifelong Learning with A-GEM", ICLR 2019,
 equation 11.
@@ -11,10 +11,10 @@ equation 11.
 
 - train: d down, d up
 
-**Departures**: the reference gradient is of the client's own memory, at the point of the local step; a client without
-memory does not project.
+**Departures**: the reference gradient is taken on the client's own memory, at the point of the local step. A client
+without a memory does not project.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AGEM(Algorithm[Server]):
-    """Averaged gradient episodic memory. A client that holds nothing yet descends as it is."""
+    """Averaged gradient episodic memory, for a stream of tasks. A client without past rows takes plain steps."""
 
     needs = frozenset({Need.REPLAY})
 
@@ -53,12 +53,12 @@ class AGEM(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent along projected gradients."""
+        """Local descent along g − min(0, gᵀr)/(rᵀr) r: g is the step's gradient, r the memory's."""
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)

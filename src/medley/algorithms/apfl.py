@@ -1,4 +1,4 @@
-"""APFL: each client mixes the server's model with one of its own, and trains its own under the mixture.
+"""APFL: personal models: each client mixes the server's model with its own, and trains its own under the mixture.
 
 **Reference**: Deng, Kamani & Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020, Algorithm 1,
 and equation 10 for adaptive weights.
@@ -11,11 +11,11 @@ and equation 10 for adaptive weights.
 
 - train: d down, d up
 
-**Departures**: clients send displacements w_i − x, not end points, at the end of the local steps of a pace. The mean is
-weighted by rows. Adaptive weights move at the first step of a round, and stay in [0, 1]. Momentum and optimizers of the
-pace are not used. Parameters that a network leaves to each client are not trained.
+**Departures**: clients send displacements w_i − x instead of end points, after all local steps of a pace. The mean is
+weighted by rows. Adaptive weights change at the first step of a round and stay in [0, 1]. The pace's momentum and
+optimizer are not used. Parameters that a network leaves to each client are not trained.
 
-**Missing replies**: a lost one is left out of the mean, and its client's own model and weight stay as they were. A
+**Missing replies**: a lost reply is left out of the mean, and its client's own model and weight stay as they were. A
 client that never took part has the server's model.
 
 **Example**
@@ -48,7 +48,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own part v_i, None before its first round, where it is x; and its weight α_i."""
+    """The client's own part v_i, None before its first round, meaning x; and its weight α_i."""
 
     v: Vec | None = None
     alpha: float | None = None
@@ -56,7 +56,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class APFL(Algorithm[Server, Memory]):
-    """Mixtures α v_i + (1 − α) x.
+    """Each client uses the mixture α v_i + (1 − α) x of its own model v_i and the server's x.
 
     Attributes:
         alpha: the weight α of the own part; 0 is FedAvg, 1 is training alone; the paper takes 0.25 to 0.75
@@ -71,12 +71,12 @@ class APFL(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (w_i − x)."""
+        """x ← x + Σ p̃_i (w_i − x): the server adds the mean displacement of the shared models w_i."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """For each batch w ← w − lr ∇f_i(w) and v ← v − lr α ∇f_i(αv + (1 − α)w)."""
+        """For each batch w ← w − lr ∇f_i(w) (shared), v ← v − lr α ∇f_i(αv + (1 − α)w) (own)."""
         lr, w, v, a = me.pace.lr, got.x, *self._own(me.memory, got.x)
         for k, rows in enumerate(me.batches()):
             g = me.gradient(a * v + (1 - a) * w, rows)

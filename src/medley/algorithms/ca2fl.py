@@ -1,4 +1,4 @@
-"""CA2FL: FedBuff whose server keeps every client's last update, and corrects each buffer by them.
+"""CA2FL: FedBuff for clients whose data differ: the server keeps each client's last update to correct every buffer.
 
 **Reference**: Wang, Cao, Wu, Chen & Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with
 Cached Update Calibration", ICLR 2024, Algorithm 2.
@@ -11,15 +11,15 @@ Cached Update Calibration", ICLR 2024, Algorithm 2.
 
 - train: d down, d up
 
-**Departures**: the buffer is the round, so M is the run's ``ReplyPolicy(replies=M)``. Without a ReplyPolicy every reply
-is awaited; where everybody takes part, the method then is FedAvg, and a warning at the start of the run says so.
-Clients of unequal size weigh p_i in h and p̃_i among the M, in the place of 1/n and 1/M.
+**Departures**: the buffer is the round, so the paper's M is the run's ``ReplyPolicy(replies=M)``. Without a ReplyPolicy
+the server waits for every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the
+run says so. If clients differ in size, they weigh p_i in h instead of 1/n, and p̃_i among the M instead of 1/M.
 
-**Checked against**: two implementations by others; the authors published no code, and the listing was not at hand. Both
-have v, h and h_i as here, all 0 at the start. One of them averages BatchNorm's layers without the cache.
+**Checked against**: two implementations by others. The authors published no code, and we did not have the listing. Both
+have v, h and h_i as here, all 0 at the start. One of them averages BatchNorm layers without the cache.
 
-**Missing replies**: late ones are taken in the round in which they arrive; of a client whose reply is lost, the last
-update stays in h.
+**Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, its last
+update stays in h, the mean of all clients' last updates.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""Ditto: beside FedAvg each client trains a model of its own, which is pulled towards the server's.
+"""Ditto: personal models: in addition to FedAvg, each client trains a model of its own, pulled towards the server's.
 
 **Reference**: Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 Algorithm 1 with FedAvg as its global solver.
@@ -11,11 +11,11 @@ Algorithm 1 with FedAvg as its global solver.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The two descents draw batches of their own. Of a
-network with batch statistics those of the own model are the server's.
+**Departures**: clients send displacements y_i − x instead of end points. The two local descents draw separate batches.
+If a network has batch statistics, a client's own model uses the server's.
 
-**Missing replies**: a lost one is left out of the mean, and its client's own model stays as it was. A client that never
-took part has the server's model.
+**Missing replies**: a lost reply is left out of the mean, and its client's own model stays as it was. A client that
+never took part has the server's model.
 
 **Example**
 
@@ -47,7 +47,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model v_i; None before its first round, where it is x."""
+    """The client's own model v_i; None before its first round, meaning x."""
 
     v: Vec | None = None
 
@@ -69,12 +69,12 @@ class Ditto(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """Local descents from x on f_i, and from v_i on f_i(v) + (mu/2)‖v − x‖²."""
+        """Local descents from x on f_i, and from the own model v_i on f_i(v) + (mu/2)‖v − x‖²."""
         v = got.x if me.memory.v is None else me.memory.v
         pull = (self.mu, got.x) if self.mu else None
         me.memory.v = v + me.at("own model", self.own_epochs).descend(v, pull=pull).step

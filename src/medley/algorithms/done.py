@@ -1,4 +1,4 @@
-"""DONE: as GIANT, but clients approach their Newton direction by Richardson's iteration, with products alone.
+"""DONE: GIANT with Hessian-vector products alone: clients approximate Newton directions by Richardson's iteration.
 
 **Reference**: Dinh, Tran, Nguyen, Bao, Balef, Zhou & Zomaya, "DONE: Distributed Approximate Newton-type Method for
 Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 33 (2022), Algorithm 1.
@@ -13,19 +13,19 @@ Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 
 - richardson: d down, d up
 - losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up
 
-**Departures**: directions are weighed by p̃_i over the clients that answered; the authors' code weighs all alike.
-``step="armijo"``, the default, takes the line search of this library's other Newton methods; a number is the paper's
-fixed step, which the authors set to 1, without a line search. By default α is 1/K_i from the client's own bound K_i; it
-must stay below 2/λ_max(H_i).
+**Departures**: directions are averaged with weights p̃_i over the clients that replied; the authors' code gives all the
+same weight. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step size. A
+number is the paper's fixed step, without a line search; the authors set it to 1. By default the rate α is 1/K_i, with
+K_i the client's own bound on its curvature; it must stay below 2/λ_max(H_i).
 
-**Checked against**: the authors' code. It starts from d₀ = −g, g the mean gradient, as here. Its source also has a
-branch for full batches that would start from the client's own gradient, but no run enters it: the batch size 0, which
-stands for all rows, is replaced by their number before. With full batches its commands take 5 to 40 steps, with α from
-.004 to .03 on images and activities and from .06 to .2 on linear regression. Its Hessians have a ridge, .02 by default,
-that its gradients lack; here both are those of the problem.
+**Checked against**: the authors' code. It starts from d₀ = −g, with g the mean gradient, as here. For full batches its
+source also has a branch that would start from the client's own gradient, but no run enters it, because the batch size
+0, which stands for all rows, is replaced by their number first. With full batches its commands take 5 to 40 steps, with
+α from .004 to .03 on images and activities and from .06 to .2 on linear regression. Its Hessians have a ridge, .02 by
+default, that its gradients lack; here both belong to the same problem.
 
-**Missing replies**: a client whose gradient is lost is not asked for a direction, and one without a direction is not
-asked for losses; means are over the clients that answered.
+**Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
+lost, not for losses. Means are over the clients that replied.
 
 **Example**
 
@@ -70,11 +70,11 @@ class DONE(Algorithm[Server, Memory]):
 
     Attributes:
         steps: Richardson steps.
-        rate: their rate α; "auto" is 1/K_i, K_i the client's own bound of its curvature.
+        rate: their rate α; "auto" is 1/K_i, K_i the client's own bound on its curvature.
         step: η; "armijo" searches for it.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     steps: Annotated[int, at_least(0)] = 40
@@ -98,7 +98,7 @@ class DONE(Algorithm[Server, Memory]):
         """Nothing: a client finds its rate by itself."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = Σ p̃_i p_i."""
+        """x ← x − η p with p = Σ p̃_i p_i, the mean of the clients' directions."""
         first = clients.ask(self.gradient, Model(s.x))
         g = first.mean().g
         replies = clients.ask(self.richardson, Gradient(g), ids=first.ids)
@@ -118,7 +118,7 @@ class DONE(Algorithm[Server, Memory]):
 
     @on_client
     def richardson(self, me: Client[Memory], got: Gradient) -> Direction:
-        """p ← p − α(H_i p − g), from p = g."""
+        """p ← p − α(H_i p − g), from p = g: steps towards the Newton direction H_i⁻¹g."""
         if not me.memory.rate:
             K = me.problem.smoothness()
             me.memory.rate = self.rate if not isinstance(self.rate, str) else 1 / K if K > 0 else 1.0
@@ -127,5 +127,5 @@ class DONE(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))

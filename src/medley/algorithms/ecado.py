@@ -1,4 +1,4 @@
-"""ECADO: the circuit whose server is solved to its steady state, which is consensus ADMM with inexact local solves.
+"""ECADO: consensus ADMM with inexact local solves, as a circuit whose server is solved to its steady state.
 
 **Reference**: Agarwal & Pileggi, "Equivalent Circuit Approach to Distributed Optimization" (ECADO), 2023, as
 FedECADO's arXiv version, section 3, describes it; equation numbers are that section's.
@@ -11,9 +11,9 @@ FedECADO's arXiv version, section 3, describes it; equation numbers are that sec
 
 - simulate: 2d + 1 down, d + 1 up
 
-**Departures**: the steady state in closed form instead of backward-Euler steps until x_c stands still (28), their
-limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of Σ p_i f_i also for clients of unequal
-size.
+**Departures**: the server computes the steady state in closed form. The paper takes backward-Euler steps until x_c
+stands still (28), which have this limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of Σ p_i
+f_i even if clients differ in size.
 
 **Missing replies**: if a reply is lost, the client's current stays the same, a constant source in Kirchhoff's sum.
 
@@ -81,6 +81,6 @@ class ECADO(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def simulate(self, me: Client, got: Center, own: Flow) -> TimedStep:
-        """Forward Euler on dx_i/dt = I_i − w_i ∇f_i(x_i), w_i = N p_i."""
+        """Forward Euler on the client's line, dx_i/dt = I_i − w_i ∇f_i(x_i) with w_i = N p_i."""
         w = me.descend(got.x, scale=me.p * got.n, shift=-own.I)
         return TimedStep(w.step, w.T)

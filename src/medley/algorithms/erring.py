@@ -1,4 +1,4 @@
-"""ER-ring: FedAvg whose clients put rows of past tasks into every mini-batch.
+"""ER-ring: FedAvg for a stream of tasks: clients put rows of past tasks into every mini-batch.
 
 **Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
 Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
@@ -11,11 +11,11 @@ Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medl
 
 - train: d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not while it lasts. A step takes the
-mean loss over the union of its two batches, in one pass. Under BatchNorm they pass through the network one after the
-other, each with its own statistics.
+**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not during the task. A step takes the
+mean loss over the union of its two batches, in one pass. Under BatchNorm the two batches pass through the network one
+after the other, each with its own statistics.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class ERring(Algorithm[Server]):
-    """Experience replay. A client that holds nothing yet descends on its current rows alone."""
+    """Experience replay, for a stream of tasks. A client without past rows uses its current rows alone."""
 
     needs = frozenset({Need.REPLAY})
 
@@ -53,12 +53,12 @@ class ERring(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent; every step on rows of the task and rows of the memory together."""
+        """Local descent; every step uses rows of the task and rows of the memory together."""
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)

@@ -1,11 +1,11 @@
-"""EWC: FedAvg whose parameters are held near those of earlier tasks, each as firmly as the tasks depend on it.
+"""EWC: FedAvg for a stream of tasks: parameters stay near earlier ones, the more so the more past tasks depend on them.
 
 **Reference**: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", PNAS 2017, equation 3; with
 one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al., "Progress & Compress", ICML 2018.
 
 **Status**: published with corrections
 
-**Needs**: a stream of tasks. No memory of rows.
+**Needs**: a stream of tasks, but no memory of rows.
 
 **One round sends** (floats per client):
 
@@ -13,12 +13,13 @@ one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al
 - train (if in a later one): 3d down, d up
 - fisher: d down, d up; at the end of a task
 
-**Departures**: the Fisher information is federated, F = Σ p_i F_i at the task's final model, and empirical: F_i is the
-mean square of each row's own gradient, labels as they are (a mini-batch's squared gradient would be about its size too
-small). A step is implicit in the penalty, z⁺ = z − lr·(∇g_i(z) + M(z⁺ − x̄)), M = λ diag F, so that no λ is too large
-for a step size; where it comes to rest is the same. Statistics of BatchNorm are not held.
+**Departures**: clients estimate the Fisher information together, F = Σ p_i F_i at the task's final model. It is the
+empirical one: F_i is the mean square of each row's own gradient, with the labels as they are. (A mini-batch's squared
+gradient would be too small by a factor of about the batch's size.) A step is implicit in the penalty: z⁺ = z −
+lr·(∇g_i(z) + M(z⁺ − x̄)), with M = λ diag F and x̄ the anchor. So no λ is too large for a step size, and the point of
+rest is the same. BatchNorm statistics are not held.
 
-**Missing replies**: a lost one is left out of the mean, of steps and, at a task's end, of Fisher information.
+**Missing replies**: a lost reply is left out of the mean of steps and, at a task's end, of the Fisher information.
 
 **Example**
 
@@ -73,7 +74,7 @@ class EWC(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         M = None if s.F is None else self.lam * s.F
         s.x = s.x + clients.ask(self.train, AnchoredModel(s.x, M, s.anchor)).mean().delta
 
@@ -84,7 +85,7 @@ class EWC(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: AnchoredModel) -> Step:
-        """Local descent on g_i(z) + ½ Σ_j M_j (z_j − x̄_j)²."""
+        """Local descent on g_i(z) + ½ Σ_j M_j (z_j − x̄_j)²: the task's loss, and the penalty for leaving x̄."""
         M, anchor, lr = got.M, got.anchor, me.pace.lr
         if M is None or anchor is None:
             return Step(me.descend(got.x).step)
@@ -97,5 +98,5 @@ class EWC(Algorithm[Server]):
 
     @on_client
     def fisher(self, me: Client, got: AnchoredModel) -> Fisher:
-        """F_i at x."""
+        """F_i at x, the diagonal of the client's Fisher information."""
         return Fisher(me.problem.squares(got.x))

@@ -1,4 +1,4 @@
-"""FedADMM: clients solve an augmented Lagrangian and send the change of their augmented model.
+"""FedADMM: ADMM under partial participation: clients send the change of their augmented model w_i + y_i/ρ_i.
 
 **Reference**: Gong, Li & Freris, "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System
 Heterogeneity", ICDE 2022, Algorithm 1.
@@ -11,20 +11,20 @@ Heterogeneity", ICDE 2022, Algorithm 1.
 
 - train: d + 1 down, d + 1 up
 
-**Departures**: the paper takes all clients to weigh the same. Here means are unweighted and ρ_i = prox/(N p_i), so that
-the fixed point is the minimum of Σ p_i f_i for clients of unequal size. The local problem is descended on from the
-server's θ for the pace's steps, as in the authors' code, and Algorithm 1's accuracy ε_i is not checked. All w_i start
+**Departures**: the paper gives all clients the same weight. Here means are unweighted and ρ_i = prox/(N p_i), so that
+the fixed point is the minimum of Σ p_i f_i even if clients differ in size. Clients descend on the local problem from
+the server's θ for the pace's steps, as in the authors' code; nothing checks Algorithm 1's accuracy ε_i. All w_i start
 at θ⁰ and are kept, as in the paper; the authors' code takes θ for the last w_i. A client in its first round does not
-know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too: under Adam
-x comes near the minimum, within some steps of lr.
+know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too, so x ends
+near the minimum, at a distance of some steps of size lr.
 
-**Checked against**: the authors' code: the gradient of a local step, the dual variable, the message for θ in the place
-of the last w_i, the server's step, and ρ. Its η falls from 1 to 1/2 after round 60. Its SGD has momentum 0.5 over the
-whole gradient, the pull ρ(w − θ) included; ``Pace(momentum=0.5)`` adds the pull after the momentum. Give torch's SGD as
-the pace's optimizer for the code's step, ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. With 20 local
-steps on six quadratics the two are 0.1 % apart after the first round for ρ = .01, and 6 % for ρ = .6.
+**Checked against**: the authors' code: the gradient of a local step, the dual variable, the message (with θ instead of
+the last w_i), the server's step, and ρ. Its η falls from 1 to 1/2 after round 60. Its SGD applies momentum 0.5 to the
+whole gradient, including the pull ρ(w − θ); ``Pace(momentum=0.5)`` adds the pull after the momentum. For the code's
+step, pass torch's SGD: ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. With 20 local steps on six
+quadratics the two are 0.1 % apart after the first round for ρ = .01, and 6 % for ρ = .6.
 
-**Missing replies**: a lost one is left out of the mean; w_i and y_i stay what they were.
+**Missing replies**: a lost reply is left out of the mean; w_i and y_i stay as they were.
 
 **Example**
 
@@ -93,7 +93,7 @@ class FedADMM(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """θ ← θ + (η/|S|) Σ_S Δ_i."""
+        """θ ← θ + (η/|S|) Σ_S Δ_i: the server adds the changes of the clients S that replied."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population))
         up = replies.sum(dict.fromkeys(clients.p, 1.0))
         eta = replies.count / clients.population if self.server_lr == "share" else self.server_lr

@@ -1,4 +1,4 @@
-"""Fed-A-GEM: A-GEM whose reference gradient is the mean over all clients' memories, not the client's own.
+"""Fed-A-GEM: A-GEM with the mean gradient over all clients' memories as its reference, instead of the client's own.
 
 **Reference**: Dai, Sohn, Chen, Alam, Balakrishnan, Banerjee, Himayat & Lee, "Buffer-based Gradient Projection for
 Continual Federated Learning", arXiv 2409.01585, 2024.
@@ -13,12 +13,12 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 - train (if in the first task, or nobody holds past rows): d down, d up
 - train (if in a later one): 2d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, and not while it lasts. So the reference gradient is
-asked for at the start of a round, at the same x as the paper's at the end of the last one, and the first task has none.
-It is weighed by p_i over the clients that hold rows; the authors' code weighs all alike.
+**Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
+gradient at the start of a round, at the same x as the paper at the end of the last one, and the first task has none. It
+is averaged with weights p_i over the clients that hold rows; the authors' code gives all the same weight.
 
-**Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean; both are over those
-who answered.
+**Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean. Both are over the
+clients that replied.
 
 **Example**
 
@@ -50,7 +50,7 @@ class Guarded(Message):
 
 
 class Reference(Message):
-    """Up: the gradient of the client's memory [d], 0 where it holds nothing; 1 if it holds rows, else 0."""
+    """Up: the gradient of the client's memory [d], 0 if it holds nothing; 1 if it holds rows, else 0."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"holds"})
     g: Vec
@@ -66,7 +66,7 @@ class Server:
 
 @dataclass(frozen=True)
 class FedAGEM(Algorithm[Server]):
-    """Federated averaged gradient episodic memory. Without rows of past tasks it is FedAvg."""
+    """Averaged gradient episodic memory over all clients, for a stream of tasks. Without past rows it is FedAvg."""
 
     needs = frozenset({Need.REPLAY})
 
@@ -75,7 +75,7 @@ class FedAGEM(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """g_ref = Σ p̃_i ∇f(x; memory of i), then x ← x + Σ p̃_i (y_i − x)."""
+        """g_ref = Σ p̃_i ∇f(x; memory of i), the reference; then x ← x + Σ p̃_i (y_i − x)."""
         g_ref = None
         if clients.task.index > 0:
             up = clients.ask(self.refer, Model(s.x)).mean()

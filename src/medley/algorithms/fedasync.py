@@ -1,4 +1,4 @@
-"""FedAsync: every reply is mixed into the model as it comes, with less weight the older the model it started from.
+"""FedAsync: asynchronous training: each reply is mixed in as it comes, and weighs less if it began at an old model.
 
 **Reference**: Xie, Koyejo & Gupta, "Asynchronous Federated Optimization", OPT Workshop 2020, Algorithm 1.
 
@@ -10,13 +10,13 @@
 
 - train: d down, d up
 
-**Departures**: the reply is the client's model x_new and not its displacement, since models are mixed here. A run with
-``ReplyPolicy(replies=1)`` is the paper's; where several replies end a round, their p̃-weighted mean is mixed in, each
-with its own α_t. The constant and hinge forms of the staleness are left out; ``power`` 0 is the constant one.
-Without a ReplyPolicy every reply is awaited: the method is FedAvg with a proximal term and a server step of α, and a
-warning at the start of the run says so.
+**Departures**: a client sends its model x_new instead of its displacement, because the server mixes models.
+``ReplyPolicy(replies=1)`` gives the paper's method. If several replies end a round, their p̃-weighted mean is mixed in,
+each with its own α_t. The constant and hinge forms of the staleness are left out; ``power=0`` is the constant one.
+Without a ReplyPolicy the server waits for every reply: the method is then FedAvg with a proximal term and a server step
+of α, and a warning at the start of the run says so.
 
-**Missing replies**: late ones are taken in the round in which they arrive; lost ones are left out.
+**Missing replies**: late replies are used in the round in which they arrive; lost ones are left out.
 
 **Example**
 
@@ -68,7 +68,7 @@ class FedAsync(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← (1 − α_t) x + α_t x_new, α_t = α (1 + τ)^−a."""
+        """x ← (1 − α_t) x + α_t x_new, with α_t = α (1 + τ)^−a for a reply of staleness τ."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         x, total = s.x, 0
         for i, new in replies.each().items():
@@ -80,5 +80,5 @@ class FedAsync(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Model) -> Model:
-        """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ."""
+        """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ, the model that the client got."""
         return Model(got.x + me.descend(got.x, pull=(self.rho, got.x)).step)

@@ -11,10 +11,10 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points; ``server_lr`` scales the server's step, 1 in the
-paper.
+**Departures**: clients send displacements y_i − x instead of end points. ``server_lr`` scales the server's step (1 in
+the paper).
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -49,10 +49,10 @@ class FedAvg(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x)."""
+        """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)

@@ -1,4 +1,4 @@
-"""FedAvgFT: FedAvg, and every client fine-tunes the server's model on its own rows before it uses it.
+"""FedAvgFT: personal models by FedAvg: every client fine-tunes the server's model on its own rows before it uses it.
 
 **Reference**: Collins, Hassani, Mokhtari & Shakkottai, "FedAvg with Fine Tuning: Local Updates Lead to Representation
 Learning", NeurIPS 2022. Its rounds are those of McMahan et al., "Communication-Efficient Learning of Deep Networks from
@@ -12,10 +12,10 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points.
+**Departures**: clients send displacements y_i − x instead of end points.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered. A client that never took part
-fine-tunes like any other.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied. A
+client that never took part fine-tunes like any other.
 
 **Example**
 
@@ -59,12 +59,12 @@ class FedAvgFT(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)
 
     def personal(self, me: Client, x: Vec) -> Vec:

@@ -1,4 +1,4 @@
-"""FedAvgM: FedAvg whose server keeps its momentum.
+"""FedAvgM: FedAvg with momentum at the server, for clients whose data differ.
 
 **Reference**: Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", arXiv:1909.06335, 2019, §4.3.
@@ -13,7 +13,7 @@ Classification", arXiv:1909.06335, 2019, §4.3.
 
 **Departures**: none.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -60,11 +60,11 @@ class FedAvgM(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← βv + Σ p̃_i (y_i − x), x ← x + η_g v."""
+        """v ← βv + Σ p̃_i (y_i − x), x ← x + η_g v: v is the momentum of the mean displacement."""
         s.v = self.beta * s.v + clients.ask(self.train, Model(s.x)).mean().delta
         s.x = s.x + self.server_lr * s.v
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x to y_i."""
         return Step(me.descend(got.x).step)

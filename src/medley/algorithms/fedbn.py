@@ -1,4 +1,4 @@
-"""FedBN: normalisation layers are each client's own, all other parameters are averaged.
+"""FedBN: FedAvg for clients whose features differ: each keeps its own normalisation layers, all else is averaged.
 
 **Reference**: Li, Jiang, Zhang, Kamp & Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021, Algorithm 1.
@@ -11,11 +11,11 @@ Normalization", ICLR 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows, where the paper's is
-plain. Layer and group normalisation are own, too, where the network has such.
+**Departures**: clients send displacements y_i − x instead of end points. The mean is weighted by rows; the paper's is
+plain. If the network has layer or group normalisation, each client keeps those layers too.
 
-**Missing replies**: a lost one is left out of the mean; its client goes on from its own part before. A client that
-never took part has the server's model with the first own part.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the own layers that it had
+before. A client that never took part has the server's model with the first own layers.
 
 **Example**
 
@@ -48,7 +48,7 @@ class Server:
 class FedBN(Algorithm[Server]):
     """Federated averaging of shared parameters.
 
-    Batch statistics are own, as the layers' parameters are.
+    Each client also keeps these layers' batch statistics.
     """
 
     needs = frozenset({Need.NETWORK})
@@ -62,7 +62,7 @@ class FedBN(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement of the shared parameters."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)

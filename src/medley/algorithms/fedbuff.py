@@ -1,4 +1,4 @@
-"""FedBuff: the server steps as soon as K replies are there, and weighs each by the age of the model it started from.
+"""FedBuff: asynchronous training: the server steps once K replies are there; replies from old models weigh less.
 
 **Reference**: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek & Huba, "Federated Learning with Buffered Asynchronous
 Aggregation", AISTATS 2022, Algorithm 1.
@@ -11,11 +11,11 @@ Aggregation", AISTATS 2022, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: the buffer is the round, so K is the run's ``ReplyPolicy(replies=K)``. Without a ReplyPolicy every reply
-is awaited: the method is FedAvg, and a warning at the start of the run says so. Clients of unequal size weigh p̃_i among
-the K instead of 1/K, the same where sizes are equal.
+**Departures**: the buffer is the round, so K is the run's ``ReplyPolicy(replies=K)``. Without a ReplyPolicy the server
+waits for every reply: the method is then FedAvg, and a warning at the start of the run says so. A reply has the weight
+p̃_i among the K instead of 1/K, which is the same if clients have equal sizes.
 
-**Missing replies**: late ones are taken in the round in which they arrive; lost ones are left out of the mean.
+**Missing replies**: late replies are used in the round in which they arrive; lost ones are left out of the mean.
 
 **Example**
 

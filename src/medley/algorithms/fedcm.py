@@ -1,4 +1,4 @@
-"""FedCM: clients mix their gradient with the last mean direction of all clients.
+"""FedCM: client-level momentum for clients whose data differ: they mix their gradient with the last mean direction.
 
 **Reference**: Xu, Wang, Wang & Yao, "FedCM: Federated Learning with Client-level Momentum", 2021, arXiv:2106.10874,
 Algorithm 1.
@@ -11,18 +11,19 @@ Algorithm 1.
 
 - train: 2d down, d + 1 up
 
-**Departures**: the paper takes all clients to weigh the same and to make K steps of size η_l. Here x moves by the mean
-displacement with weights p̃_i, and Δ is that displacement divided by −T̄, with T̄ the mean simulated time of those that
-take part. For equal paces T̄ = K·η_l, and both are the paper's. A client with a longer pace counts in Δ by its time. T
-holds under learning-rate schedules and momentum as well; it does not under Adam. Weight decay λ is part of the client's
-gradient here, and α scales it too: y ← y − lr·(α(∇f_i(y) + λy) + (1 − α)Δ), which rests where the decay is λ.
+**Departures**: the paper gives all clients the same weight and K steps of size η_l. Here x moves by the mean
+displacement with weights p̃_i. Δ is that displacement divided by −T̄, with T̄ the mean simulated time of the clients
+that take part. For equal paces T̄ = K·η_l, and both are the paper's. A client with a longer pace counts in Δ by its
+time. T also holds under learning-rate schedules and momentum, but not under Adam. Weight decay λ is part of the
+client's gradient here, and α scales it too: y ← y − lr·(α(∇f_i(y) + λy) + (1 − α)Δ), which rests at the minimum with
+decay λ.
 
-**Checked against**: FL-Simulator, the code of FedSpeed's first author; FedCM's own was not at hand. It adds λy to the
-mixture, y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), and so rests where the decay is λ/α, ten times as strong by default.
-``Pace(weight_decay=λ/α)`` is the same step. It clips the norm of the mixture at 10, ``Pace(clip=10)`` that of the
-gradient before.
+**Checked against**: FL-Simulator, the code of FedSpeed's first author; we did not have FedCM's own. It adds λy to the
+mixture, y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), and so rests at the minimum with decay λ/α, ten times as strong by
+default. ``Pace(weight_decay=λ/α)`` gives the same step. It clips the norm of the mixture at 10; ``Pace(clip=10)`` clips
+the gradient before it is mixed.
 
-**Missing replies**: a lost one is left out of both means.
+**Missing replies**: a lost reply is left out of both means.
 
 **Example**
 
@@ -74,14 +75,14 @@ class FedCM(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Δ ← −Σ p̃_i (y_i − x) / Σ p̃_i T_i, x ← x + η_g Σ p̃_i (y_i − x)."""
+        """Δ ← −Σ p̃_i (y_i − x) / Σ p̃_i T_i, the mean direction; x ← x + η_g Σ p̃_i (y_i − x)."""
         up = clients.ask(self.train, Model(s.x, s.Delta)).mean()
         s.Delta = -up.delta / float(up.T)
         s.x = s.x + self.server_lr * up.delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> TimedStep:
-        """y ← y − lr·(α ∇f_i(y) + (1 − α) Δ)."""
+        """y ← y − lr·(α ∇f_i(y) + (1 − α) Δ): the client's gradient, mixed with the mean direction."""
         momentum = (1 - self.alpha) * got.Delta if self.alpha < 1 else None
         went = me.descend(got.x, scale=self.alpha, shift=momentum)
         return TimedStep(went.step, went.T)

@@ -1,4 +1,4 @@
-"""FedDC: clients keep the drift between their model and the server's, and correct their gradients as SCAFFOLD does.
+"""FedDC: clients keep their drift from the server's model, and correct their gradients as SCAFFOLD does.
 
 **Reference**: Gao, Fu, Li, Chen, Xu & Xu, "FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and
 Correction", CVPR 2022, Algorithm 1.
@@ -11,19 +11,19 @@ Correction", CVPR 2022, Algorithm 1.
 
 - train: 2d + 1 down, 2d up
 
-**Departures**: the paper's text makes the gradient correction of the last displacements. Here it is SCAFFOLD's option
-II, as in the authors' code. The simulated time T stands for K·η: it leaves the proximal pull out of c_i, and holds
-under learning-rate schedules and momentum; it does not under Adam. The code keeps the pull in c_i, and takes for K·η
-the mean number of steps of all clients times the first learning rate.
+**Departures**: in the paper's text the gradient correction is made of the last displacements. Here it is SCAFFOLD's
+option II, as in the authors' code. The simulated time T stands for K·η (K local steps of size η). It leaves the
+proximal pull out of c_i, and holds under learning-rate schedules and momentum, but not under Adam. The code keeps the
+pull in c_i, and for K·η it takes the mean number of steps of all clients times the first learning rate.
 
 **Checked against**: the authors' code. As there, α_i = α/(N p_i), models are averaged without weights over the clients
-that take part, drifts without weights over all, and c with weights p_i; so the model rests at the minimum of Σ p_i f_i
-for clients of unequal size. The code also divides c by N p_i before client i adds it, which ``scaled=True`` does; by
-default every client adds c itself, as in SCAFFOLD. Both have the same fixed point, and for clients of equal size they
-are the same; on four quadratics of 18 to 27 rows they are 1.0 % apart after five rounds. The code clips the norm of the
-corrected gradient at 10, ``Pace(clip=10)`` that of the gradient before its correction.
+that take part, drifts without weights over all, and c with weights p_i. So the model rests at the minimum of Σ p_i f_i
+even if clients differ in size. The code also divides c by N p_i before client i adds it; ``scaled=True`` does so too.
+By default every client adds c itself, as in SCAFFOLD. Both have the same fixed point, and if clients have equal sizes
+they are the same. On four quadratics of 18 to 27 rows they are 1.0 % apart after five rounds. The code clips the norm
+of the corrected gradient at 10; ``Pace(clip=10)`` clips the gradient before its correction.
 
-**Missing replies**: a lost one is left out of the mean; h_i and c_i stay what they were on both sides.
+**Missing replies**: a lost reply is left out of the mean; h_i and c_i stay as they were on both sides.
 
 **Example**
 
@@ -79,7 +79,7 @@ class FedDC(Algorithm[Server, Memory]):
         scaled: whether client i adds c/(N p_i), as in the authors' code, or c itself, the default
 
     For clients of equal size with different data FedDC and FedDyn are two methods: 2.3 % apart after ten rounds on four
-    quadratics of 8 rows. If α is too small, drifts of clients that are rarely asked grow: watch the column ``drift``,
+    quadratics of 8 rows. If α is too small, the drifts of rarely asked clients grow: watch the column ``drift``,
     ‖mean h_i‖.
     """
 

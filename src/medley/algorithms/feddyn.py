@@ -1,4 +1,4 @@
-"""FedDyn: clients regularise their loss so that its minimum approaches that of the mean loss.
+"""FedDyn: clients regularise their own loss, so that its minimum approaches the minimum of the mean loss.
 
 **Reference**: Acar, Zhao, Matas Navarro, Mattina, Whatmough & Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1.
@@ -11,14 +11,13 @@ Regularization", ICLR 2021, Algorithm 1.
 
 - train: d + 1 down, d up
 
-**Departures**: with clients of unequal size the paper's uniform α leads to the minimum of the plain mean of f_i. As in
-the authors' code, means are unweighted and α_i = α/(N p_i), which leads to that of Σ p_i f_i. The local problem is not
-solved but descended on for the pace's steps, which moves no fixed point: there ∇f_i(x) = −α_i h_i and the mean of h_i
-is 0. The model handed out is the server's x. Adam's steps descend the corrected loss too: under Adam x comes near the
-minimum, within some steps of lr.
+**Departures**: if clients differ in size, the paper's uniform α leads to the minimum of the plain mean of f_i. As in
+the authors' code, means here are unweighted and α_i = α/(N p_i), which leads to the minimum of Σ p_i f_i. Clients do
+not solve the local problem but descend on it for the pace's steps. That moves no fixed point: there ∇f_i(x) = −α_i h_i
+and the mean of h_i is 0. The model handed out is the server's x. Adam's steps descend the corrected loss too, so x ends
+near the minimum, at a distance of some steps of size lr.
 
-**Missing replies**: a lost one is left out of the mean; h_i stays what it was on both sides, and h is the mean of all
-h_i.
+**Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 
 **Example**
 
@@ -62,7 +61,7 @@ class FedDyn(Algorithm[Server, Memory]):
     Attributes:
         alpha: α, the weight of the regulariser; the paper tunes it in {0.001, 0.01, 0.1}
 
-    If α is too small, h_i of clients that are rarely asked grow: watch the column ``drift``, ‖mean h_i‖.
+    If α is too small, the h_i of rarely asked clients grow: watch the column ``drift``, ‖mean h_i‖.
     """
 
     alpha: Annotated[float, positive] = 0.1

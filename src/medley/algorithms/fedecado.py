@@ -57,7 +57,7 @@ $$\max(|\varepsilon_C|, |\varepsilon_L|) \le \delta \qquad (36)$$
 
 - Signs: (41)-(43). (5)-(33) print both; with the other two even quadratics diverge, whatever L is.
 - Weights: p_i is on the client's capacitor and inductor (N p_i and L/(N p_i)), not on its gradient. With p_i ∇f_i as in
-  (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the optimum is that of the plain mean.
+  (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the plain mean is minimised.
 - Kirchhoff's sum is over all clients, as in (29), not over the active ones of (33), which moves the optimum.
 - A client starts from x_c, not from its own last state, which is old after rounds without it.
 - T_i sums over SGD steps; (27) sums over epochs, which is another time for clients with other numbers of rows.
@@ -67,11 +67,11 @@ Where the paper contradicts itself: Γ is taken at τ + Δt and flows are carrie
 Algorithm 1 goes on while the error is above δ; 1/Ĝ multiplies J − J^k in (35), as in (30); the Δt of (22) is the
 window. Algorithm 1 begins with the rest of the window, and ends at 1/64 of a window, whatever the error.
 
-**Not in the paper**, so refused before round 1: late replies, clients that join or leave, secure sums, privacy.
-`FedNorton`, this library's own rule, has these.
+**Not in the paper**, so Medley raises an error before round 1: late replies, clients that join or leave, secure sums,
+privacy. `FedNorton`, this library's own rule, has these.
 
-**Missing replies**: a lost one leaves the client's flow as it was, a constant source in Kirchhoff's sum. A client whose
-curvature is lost counts as flat, H̄_i = 0, until it is asked again.
+**Missing replies**: a lost reply leaves the client's flow as it was, a constant source in Kirchhoff's sum. If a
+client's curvature is lost, it counts as flat, H̄_i = 0, until the server asks again.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""FedExP: the server takes a longer step when clients pull in different directions.
+"""FedExP: FedAvg for clients whose data differ: the server takes a longer step when they pull in different directions.
 
 **Reference**: Jhunjhunwala, Wang & Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
 Algorithm 1.
@@ -11,13 +11,13 @@ Algorithm 1.
 
 - train: d down, d + 1 up
 
-**Departures**: every client sends ‖Δ_i‖² along, so that replies can be summed on their way; the paper's server takes
-the norms itself, at the price of keeping the displacements apart. ``rule="official"``, the default, is the step of the
-authors' code: means weighed by p̃_i, and ε times the size of the cohort. The paper's step, ``rule="paper"``, counts
-every client alike and leaves ε as it is. As in both, the model handed out is the mean of the last two iterates. After
-round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
+**Departures**: every client also sends ‖Δ_i‖², so that replies can be summed on their way; the paper's server takes the
+norms itself, and has to keep the displacements apart. By default (``rule="official"``) the step is the one in the
+authors' code: means are weighted by p̃_i, and ε is multiplied by the size of the cohort. The paper's step,
+``rule="paper"``, gives every client the same weight and leaves ε as it is. As in both, the model handed out is the mean
+of the last two iterates. After round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
 
-**Missing replies**: a lost one is left out of both means, which are over those who answered.
+**Missing replies**: a lost reply is left out of both means, which are over the clients that replied.
 
 **Example**
 
@@ -55,10 +55,10 @@ class FedExP(Algorithm[Server]):
     """Federated averaging with an extrapolated server step η_g ≥ 1.
 
     Attributes:
-        eps: ε, in units of a squared displacement: it bounds η_g where the mean displacement vanishes. A smaller lr of
-            the clients wants a smaller ε.
+        eps: ε, in units of a squared displacement: it bounds η_g if the mean displacement vanishes. If the clients'
+            lr is smaller, choose a smaller ε.
         decay: ε is multiplied by decay² every round; 1 keeps it, the authors' code has 0.998, as for lr
-        rule: the step: "official", of the authors' code, or "paper"
+        rule: the step: "official", as in the authors' code, or "paper"
     """
 
     eps: Annotated[float, positive] = 1e-3
@@ -70,7 +70,7 @@ class FedExP(Algorithm[Server]):
         return Server(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Δ̄ with η_g = max{1, mean‖Δ_i‖² / 2(‖Δ̄‖² + ε)}."""
+        """x ← x + η_g Δ̄ with Δ̄ the mean displacement, η_g = max{1, mean‖Δ_i‖² / 2(‖Δ̄‖² + ε)}."""
         replies = clients.ask(self.train, Model(s.x))
         eps = self.eps * self.decay ** (2 * clients.round)
         if self.rule == "official":
@@ -90,6 +90,6 @@ class FedExP(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> MeasuredStep:
-        """Local descent from x."""
+        """Local descent from x; Δ_i is its displacement."""
         delta = me.descend(got.x).step
         return MeasuredStep(delta, number(delta.square().sum(-1, keepdim=True)))

@@ -1,4 +1,4 @@
-"""FedGAMMA: SCAFFOLD on gradients at points perturbed uphill.
+"""FedGAMMA: SCAFFOLD with sharpness-aware steps: clients take gradients at points perturbed uphill.
 
 **Reference**: Dai, Yang, Sun, Shen, Tian, Wang & Zhang, "FedGAMMA: Federated Learning With Global Sharpness-Aware
 Minimization", IEEE Transactions on Neural Networks and Learning Systems 35 (2023), Algorithm 1.
@@ -12,12 +12,11 @@ two gradients.
 
 - train: 2d down, 2d up
 
-**Departures**: the paper takes all clients to weigh the same. Here x is averaged with p̃_i over those that take part,
-and c moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over all clients in every round. The simulated time T stands for
-K·η_l, which holds under learning-rate schedules and momentum as well; it does not under Adam.
+**Departures**: the paper gives all clients the same weight. Here x is averaged with weights p̃_i over the clients that
+take part, and c moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over all clients in every round. The simulated time T
+stands for K·η_l (K steps of size η_l). It also holds under learning-rate schedules and momentum, but not under Adam.
 
-**Missing replies**: a lost one is left out of the mean; c_i stays what it was on both sides, and c = Σ p_i c_i over
-all clients.
+**Missing replies**: a lost reply is left out of the mean. c_i stays as it was on both sides; c = Σ p_i c_i over all.
 
 **Example**
 
@@ -75,7 +74,7 @@ class FedGAMMA(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x), c ← c + Σ p_i (c_i⁺ − c_i)."""
+        """x ← x + η_g Σ p̃_i (y_i − x), the mean displacement; c ← c + Σ p_i (c_i⁺ − c_i)."""
         replies = clients.ask(self.train, ModelAndVariate(s.x, s.c))
         up = replies.sum()
         s.x = s.x + self.server_lr / replies.share * up.delta

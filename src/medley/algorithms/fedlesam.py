@@ -1,4 +1,4 @@
-"""FedLESAM: clients take gradients at points perturbed against the last movement of the server's model.
+"""FedLESAM: sharpness-aware FedAvg: gradients at points perturbed against the last movement of the server's model.
 
 **Reference**: Fan, Hu, Yao, Niu, Zhang, Sugiyama & Wang, "Locally Estimated Global Perturbations are Better than Local
 Perturbations for Federated Sharpness-aware Minimization", ICML 2024, Algorithm 1.
@@ -11,18 +11,18 @@ Perturbations for Federated Sharpness-aware Minimization", ICML 2024, Algorithm 
 
 - train: d down, d up
 
-**Departures**: means are weighed by p̃_i; the paper takes all clients to weigh the same. The perturbation is the
-paper's, from the model that the client met when it last took part. It is constant through a round, so a descent on
-f_i(y + δ) from x is a descent on f_i from x + δ, and costs one gradient a step on every engine. Weight decay then acts
-at y + δ.
+**Departures**: means are weighted by p̃_i; the paper gives all clients the same weight. The perturbation δ is the
+paper's, from the model that the client met when it last took part. It is constant during a round, so a descent on
+f_i(y + δ) from x is a descent on f_i from x + δ, and costs one gradient a step on every engine. Weight decay acts at
+y + δ.
 
 **Checked against**: the authors' code. It sends the server's last movement to all clients, instead of the model that
-each last met, and decays weights at y. As it stands it does not perturb along that movement: it takes the k-th entry of
-the flat vector for the k-th tensor of the network, and adds that one number, times −ρ over the sum of the absolute
-values of those entries, to every entry of the tensor. Its ρ is 0.1 by default, and 0.5 in the command of its README;
-the default here is smaller. Gradients are clipped at norm 10 there, a setting of the pace here.
+each last met, and decays weights at y. As it stands it does not perturb along that movement. For the k-th tensor of the
+network it takes the k-th entry of the flat vector, multiplies it by −ρ over the sum of the absolute values of those
+entries, and adds that one number to every entry of the tensor. Its ρ is 0.1 by default, and 0.5 in the command in its
+README; the default here is smaller. It clips gradients at norm 10, which is a setting of the pace here.
 
-**Missing replies**: a lost one is left out of the mean, and the client's last model stays what it was.
+**Missing replies**: a lost reply is left out of the mean, and the client's last model stays as it was.
 
 **Example**
 
@@ -51,7 +51,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The server's model when the client last took part [d]; 0 where it has not ``met`` one."""
+    """The server's model when the client last took part [d]; 0 if it has not ``met`` one."""
 
     x: Vec
     met: bool = False
@@ -81,12 +81,12 @@ class FedLESAM(Algorithm[Server, Memory]):
         """Nothing: a client without an earlier model descends without a perturbation once."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x)."""
+        """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """y ← y − lr·∇f_i(y + δ) with δ = ρ (x_old − x)/‖x_old − x‖."""
+        """y ← y − lr·∇f_i(y + δ), δ = ρ (x_old − x)/‖x_old − x‖, x_old the server's model it met last."""
         start = got.x
         if me.memory.met and self.rho:
             start = got.x + stretched(me.memory.x - got.x, self.rho)

@@ -1,27 +1,28 @@
-"""FedNew: clients agree on the Newton direction by one step of ADMM a round, and never send a gradient or a Hessian.
+"""FedNew: clients agree on the Newton direction by one ADMM step per round, and never send a gradient or a Hessian.
 
 **Reference**: Elgabli, Ben Issaid, Bedi, Rajawat, Bennis & Aggarwal, "FedNew: A Communication-Efficient and
 Privacy-Preserving Newton-Type Method for Federated Learning", ICML 2022, Algorithm 1.
 
 **Status**: published
 
-**Needs**: Hessians, a convex problem, and everyone in every round. Clients keep 2d floats between rounds, and d² more
-unless ``period`` is 1. Clients are the same from the first round to the last.
+**Needs**: Hessians, a convex problem, and every client in every round. Clients keep 2d floats between rounds, and d²
+more unless ``period`` is 1. Clients are the same from the first round to the last.
 
 **One round sends** (floats per client):
 
 - direct: 2d down, d up
 
-**Departures**: the reply is y_i + λ_i/ρ, of which the mean is ADMM's direction, as in the authors' code. The paper's is
-y_i, with the same mean while Σ p_i λ_i = 0; here that sum comes back to 0 after a lost reply. The request has x beside
-the last direction, from which the paper's clients compute x. Directions are weighed by p_i. Losses are means over rows,
-the authors' are sums, so their ρ and α are divided by a client's number of rows. Q-FedNew is this with a codec.
+**Departures**: the reply is y_i + λ_i/ρ, whose mean is ADMM's direction, as in the authors' code. The paper's reply is
+y_i, which has the same mean as long as Σ p_i λ_i = 0; here that sum comes back to 0 after a lost reply. The request has
+x as well as the last direction; the paper's clients compute x from the direction. Directions are weighted by p_i.
+Losses are means over rows; the authors' are sums, so their ρ and α are divided by a client's number of rows. Q-FedNew
+is this method with a codec.
 
 **Checked against**: the authors' code for r = 1, 0.1 and 0, and for Q-FedNew: y_i, y, λ_i, x and the starting values.
-With r = 0.1 it takes Hessians in rounds 1, 10, 20, here 1, 11, 21. Q-FedNew codes changes of y_i. A codec here codes
-y_i + λ_i/ρ, and the error of the mean stays in Σ p_i λ_i, which makes up for it in the next round.
+With r = 0.1 it takes Hessians in rounds 1, 10, 20; here rounds 1, 11, 21. Q-FedNew encodes changes of y_i. A codec here
+encodes y_i + λ_i/ρ, and the error of the mean stays in Σ p_i λ_i, which makes up for it in the next round.
 
-**Missing replies**: a client whose reply is lost is left out of the direction, and λ_i stays what it was.
+**Missing replies**: a client whose reply is lost is left out of the direction, and its λ_i stays as it was.
 
 **Example**
 
@@ -72,8 +73,8 @@ class Memory:
         y: its last direction y_i [d].
         dual: λ_i [d].
         round: the round of ``y``; 0 before the first.
-        H: the Hessian kept [d, d]; None where none is.
-        of: the round of ``H``; 0 where none is kept.
+        H: the Hessian kept [d, d]; None if none is.
+        of: the round of ``H``; 0 if none is kept.
     """
 
     y: Vec
@@ -88,8 +89,8 @@ class FedNew(Algorithm[Server, Memory]):
     """Newton's direction by ADMM.
 
     Attributes:
-        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a over its 308 rows a client.
-        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a over its 308 rows a client.
+        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a over its 308 rows per client.
+        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a over its 308 rows per client.
         period: rounds between a client's Hessians; 1 (default) takes one in each, the paper's r = 1, and 10 is its
             r = 0.1. 0 keeps the first, its r = 0.
     """
@@ -109,7 +110,7 @@ class FedNew(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """y = Σ p̃_i (y_i + λ_i/ρ), x ← x − y."""
+        """y = Σ p̃_i (y_i + λ_i/ρ), the common direction; then x ← x − y."""
         s.y = clients.ask(self.direct, Told(s.x, s.y)).mean().z
         s.x = s.x - s.y
 

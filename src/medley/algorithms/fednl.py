@@ -1,13 +1,13 @@
-"""FedNL: client and server learn the same approximation of each Hessian, from compressed differences.
+"""FedNL: Newton's method for convex problems: client and server learn each Hessian from compressed differences.
 
 **Reference**: Safaryan, Islamov, Qian & Richtárik, "FedNL: Making Newton-Type Methods Applicable to Federated
 Learning", ICML 2022: Algorithm 1 (``mode="plain"``), FedNL-LS (``"ls"``), FedNL-PP (``"pp"``).
 
 **Status**: published
 
-**Needs**: Hessians and a convex problem; every client in every round, but for ``"pp"``. Clients keep their d × d
-approximation, and d(d + 1)/2 floats are sent once for ``init="full"``. Clients are the same from the first round to the
-last.
+**Needs**: Hessians and a convex problem; every client in every round, except with ``mode="pp"``. Clients keep their d ×
+d approximation, and with ``init="full"`` they send d(d + 1)/2 floats once. Clients are the same from the first round to
+the last.
 
 **One round sends** (floats per client):
 
@@ -18,20 +18,20 @@ last.
 - losses (if speculative, by eigenpairs): d + (K + 1) + 1 bytes down, k(d + 1) + d + 2 + 8(K + 1) bytes up
 - losses (if speculative, by entries): d + (K + 1) + 1 bytes down, k + 8k bytes + d + 2 + 8(K + 1) bytes up
 
-**Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i is
-the Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code counts d.
-Under a codec that rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp" a
-client sends its first lesson when it first takes part, and H, l and g are sums over the clients that have: the first
-rounds are Newton steps of those alone. The authors begin with H_i, l_i and g_i of all clients at x₀, which
-``all_first=True`` asks for in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
-x*‖/‖x*‖ after 3 rounds is .13, and .003 with it.
+**Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i, the
+error of H_i, is a Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code
+counts d. If a codec rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp"
+a client sends its first lesson when it first takes part. H, l and g are sums over the clients that have done so, and
+the first rounds are Newton steps of these clients alone. The authors begin with H_i, l_i and g_i of all clients at x₀;
+``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
+x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
 
-**Checked against**: the authors' code (means there are plain). The step uses H before it has learned from this round's
-Hessians. In FedNL's code l_i is the spectral norm; in that of FedNL-PP and of FedNL-CR it is Frobenius's, as here. With
-``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
+**Checked against**: the authors' code, where means are plain. The step uses H before it has learned from this round's
+Hessians. In FedNL's code l_i is the spectral norm; in the code of FedNL-PP and FedNL-CR it is the Frobenius norm, as
+here. With ``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
 
-**Missing replies**: H_i, and its part of H, stay the same on both sides; gradients and losses are means over the
-clients that answered, in partial participation the last known of all.
+**Missing replies**: H_i, and its part of H, stay the same on both sides. Gradients and losses are means over the
+clients that replied; under partial participation, over the last known ones of all clients.
 
 **Example**
 
@@ -93,7 +93,7 @@ class LineSearch(Message):
 
 @dataclass
 class Learned:
-    """Means of g [d], l and μ over the clients that answered, and their Σ p_i S_i."""
+    """Means of g [d], l and μ over the clients that replied, and their Σ p_i S_i."""
 
     g: Vec
     l: float
@@ -142,10 +142,10 @@ class FedNL(Algorithm[Server, Memory]):
         mode: "ls" projects H on ⪰ μI and searches along the line; "plain" adds lI, the error of H, and takes whole
             steps; "pp" does so under partial participation.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
         all_first: "pp" begins with a lesson of every client, whether it takes part in the first round or not.
-        speculative: clients send their next lesson with the losses. Where η = 1 is taken, the next round has begun, and
+        speculative: clients send their next lesson with the losses. If η = 1 is taken, the next round has begun, and
             needs one exchange instead of two.
     """
 
@@ -162,7 +162,7 @@ class FedNL(Algorithm[Server, Memory]):
     needs = frozenset({Need.HESSIAN, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: only a line search is speculative, and only "pp" can begin with all."""
+        """Also checks that only a line search is speculative, and that only "pp" begins with all clients."""
         super().__post_init__()
         if self.speculative and self.mode != "ls":
             raise RecipeError(f"FedNL(speculative=True, mode={self.mode!r}): there is no line search", "speculative")
@@ -172,7 +172,7 @@ class FedNL(Algorithm[Server, Memory]):
             )
 
     def requires(self) -> frozenset[str]:
-        """Every client in every round, but for "pp"."""
+        """Every client in every round, except under "pp"."""
         return self.needs if self.mode == "pp" else self.needs | {Need.EVERYONE}
 
     def start(self, x: Vec) -> Server:
@@ -184,7 +184,7 @@ class FedNL(Algorithm[Server, Memory]):
         return Memory(x, x, 0.0, x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p, then H ← H + Σ p_i S_i with S_i = C(∇²f_i(x) − H_i) of the x before."""
+        """x ← x − η p, then H ← H + Σ p_i S_i with the lessons S_i = C(∇²f_i(x) − H_i) at the x before."""
         if self.mode == "pp":
             self._partial(s, clients)
             return
@@ -260,7 +260,7 @@ class FedNL(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: LineSearch) -> Lesson:
-        """f_i along p; and the lesson of x − p, if the step η = 1 is among the candidates."""
+        """f_i along p, and the lesson of x − p if the step η = 1 is among the candidates."""
         m = me.memory
         assert m.H is not None
         if got.moved:

@@ -1,4 +1,4 @@
-"""FedNova: displacements are divided by the local work, so that clients with many steps do not count more.
+"""FedNova: FedAvg for clients with unequal numbers of steps, whose displacements it divides by their local work.
 
 **Reference**: Wang, Liu, Liang, Joshi & Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momentum clients, server momentum).
@@ -12,13 +12,13 @@ Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momen
 - train: d down, d + 1 up
 
 **Departures**: the effective number of steps is τ_eff = Σ p̃_i‖a_i‖₁ over the clients that take part, for every local
-optimizer (the authors' code takes raw steps under a proximal term, and counts steps twice when momentum joins it).
-Clients begin every round with momentum 0, as in that code. The paper assumes one learning rate for all: with unequal
-lr_i its fixed point weighs f_i by p_i·lr_i. ``lr_aware=True`` also normalises the learning rates away; what is left is
-an error of O(lr). Under Adam at the clients x rests elsewhere beside the minimum, and normalising steps does not mend
-that.
+optimizer; a_i are the weights of client i's gradients in its displacement. (The authors' code takes raw steps under a
+proximal term, and counts steps twice when momentum joins it.) Clients begin every round with momentum 0, as in that
+code. The paper assumes one learning rate for all: with unequal lr_i its fixed point weighs f_i by p_i·lr_i.
+``lr_aware=True`` also normalises the learning rates away and leaves an error of O(lr). Under Adam at the clients x
+rests away from the minimum, and normalising steps does not mend that.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -76,14 +76,14 @@ class FedNova(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """v ← gmf·v − τ_eff Σ p̃_i d_i, x ← x + v."""
+        """v ← gmf·v − τ_eff Σ p̃_i d_i, x ← x + v: −d_i is a displacement per unit of local work."""
         up = clients.ask(self.train, Model(s.x)).mean()
         s.v = self.server_momentum * s.v + up.work * up.direction
         s.x = s.x + s.v
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> UnitStep:
-        """Local descent, and its ‖a_i‖₁: T is Σ lr·a."""
+        """Local descent, and its work ‖a_i‖₁; T is Σ lr·a."""
         update = me.descend(got.x, pull=(self.mu, got.x) if self.mu else None)
         work = update.T if self.lr_aware else update.T / me.pace.lr
         return UnitStep(update.step / work, work)

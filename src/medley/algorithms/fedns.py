@@ -1,25 +1,25 @@
-"""FedNS: clients send a random sketch of their Hessian's square root, and the server takes the Newton step of these.
+"""FedNS: Newton's method from sketches: clients send a random sketch of their Hessian's square root.
 
 **Reference**: Li, Liu, Wang, Wu & Wang, "FedNS: A Fast Sketching Newton-Type Algorithm for Federated Learning", AAAI
 2024, Algorithm 1.
 
 **Status**: published with corrections
 
-**Needs**: Hessians of the form AᵀA + δI, a convex problem, and everyone in every round. Clients keep d floats between
-exchanges.
+**Needs**: Hessians of the form AᵀA + δI, a convex problem, and every client in every round. Clients keep d floats
+between exchanges.
 
 **One round sends** (floats per client):
 
 - sketch: d down, kd + d + 1 up
-- losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 
-**Departures**: the square root is A itself, with a row for each of the client's rows, as in the paper. The authors'
-code has that of the dense d × d matrix. A client with at most k rows sends them as they are, so that a large k is
-Newton's method. ``step="armijo"``, the default, takes the line search of this library's other Newton methods, over all
-clients; the authors' FedNDES searches with the loss of one client drawn at random. ``step=1`` is the paper's FedNS. It
-is no safe step where the sketches of all clients together miss a direction and δ is small.
+**Departures**: the square root is A itself, with a row for each of the client's rows, as in the paper; the authors'
+code takes the root of the dense d × d matrix. A client with at most k rows sends them as they are, so a large k gives
+Newton's method. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step,
+over all clients; the authors' FedNDES searches with the loss of one client drawn at random. ``step=1`` is the paper's
+FedNS. It is no safe step if the sketches of all clients together miss a direction and δ is small.
 
-**Missing replies**: a client whose sketch is lost is left out of the round; means are over those who answered.
+**Missing replies**: a client whose sketch is lost is left out of the round; means are over the clients that replied.
 
 **Example**
 
@@ -76,11 +76,11 @@ class FedNS(Algorithm[Server, Memory]):
 
     Attributes:
         k: rows of a sketch; default 20, the authors' for covtype (d = 54) and SUSY.
-        entries: the law of S_i's entries: "gaussian" (default, the authors') or "rademacher", ±1 alike; both over √k.
+        entries: distribution of S_i's entries: "gaussian" (default, the authors') or "rademacher" (±1); both over √k.
         step: η; "armijo" (default) searches for it, 1 is the paper's.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg; default 0.1, the authors' in FedNDES.
-        beta: candidates are its powers; default 1/2, the authors' in FedNDES.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers; default 1/2, the authors' in FedNDES.
+        tries: candidates per exchange.
     """
 
     k: Annotated[int, at_least(1)] = 20
@@ -104,7 +104,7 @@ class FedNS(Algorithm[Server, Memory]):
         """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = (Σ p̃_i (Υ_iᵀΥ_i + δ_i I))⁻¹ Σ p̃_i g_i."""
+        """x ← x − η p with p = (Σ p̃_i (Υ_iᵀΥ_i + δ_i I))⁻¹ Σ p̃_i g_i, from sketches Υ_i and gradients g_i."""
         replies = clients.ask(self.sketch, Model(s.x))
         ups = replies.each()
         if not ups:
@@ -126,7 +126,7 @@ class FedNS(Algorithm[Server, Memory]):
 
     @on_client
     def sketch(self, me: Client[Memory], got: Model) -> Sketched:
-        """∇f_i(x), and S_i A_i with E S_iᵀS_i = I."""
+        """∇f_i(x), and the sketch Υ_i = S_i A_i with E S_iᵀS_i = I."""
         me.memory.x = got.x
         A, delta = me.problem.factor(got.x)
         m = len(A)
@@ -141,5 +141,5 @@ class FedNS(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))

@@ -1,4 +1,4 @@
-"""FedOpt: the server takes the steps of an adaptive optimizer, with the mean displacement for a gradient.
+"""FedOpt: FedAvg with an adaptive optimizer at the server, which takes the mean displacement for a gradient.
 
 **Reference**: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar & McMahan, "Adaptive Federated Optimization",
 ICLR 2021, Algorithm 2.
@@ -11,9 +11,9 @@ ICLR 2021, Algorithm 2.
 
 - train: d down, d up
 
-**Departures**: none; like the paper's, the recursions have no bias correction.
+**Departures**: none. Like the paper's, the recursions have no bias correction.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -47,7 +47,7 @@ class Server:
 
 
 class FedOpt(Algorithm[Server]):
-    """Algorithm 2, but for its rule for v, which is the method's."""
+    """Algorithm 2 without its rule for v, which each method defines."""
 
     server_lr: float
     beta1: float
@@ -58,7 +58,7 @@ class FedOpt(Algorithm[Server]):
         return Server(x, torch.zeros_like(x), torch.full_like(x, self.tau**2))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """m ← β₁m + (1 − β₁)Δ̄, v by the method's rule, x ← x + η m/(√v + τ)."""
+        """m ← β₁m + (1 − β₁)Δ̄, v by the method's rule, x ← x + η m/(√v + τ); Δ̄ is the mean displacement."""
         delta = clients.ask(self.train, Model(s.x)).mean().delta
         s.m = self.beta1 * s.m + (1 - self.beta1) * delta
         s.v = self.second_moment(s.v, delta.square())
@@ -70,7 +70,7 @@ class FedOpt(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x."""
+        """Local descent from x; Δ_i is its displacement."""
         return Step(me.descend(got.x).step)
 
 
@@ -79,7 +79,7 @@ class FedAdagrad(FedOpt):
     """FedAdagrad: Adagrad at the server, whose steps shrink as displacements add up.
 
     Attributes:
-        server_lr: η, the size of the first step in each coordinate; it wants tuning
+        server_lr: η, the size of the first step in each coordinate; tune it
         beta1: β₁, the momentum; 0 in the paper
         tau: τ, the displacement below which steps become proportional to it; 0.001 in the paper
     """
@@ -98,7 +98,7 @@ class FedAdam(FedOpt):
     """FedAdam: Adam at the server; a coordinate moves by about η a round, whatever the size of its displacement.
 
     Attributes:
-        server_lr: η, the size of a step in each coordinate; it wants tuning
+        server_lr: η, the size of a step in each coordinate; tune it
         beta1: β₁, the decay of the mean displacement; 0.9 in the paper
         beta2: β₂, the decay of the mean squared displacement; 0.99 in the paper
         tau: τ, the displacement below which steps become proportional to it; 0.001 in the paper
@@ -119,7 +119,7 @@ class FedYogi(FedOpt):
     """FedYogi: Yogi at the server, whose v moves by (1 − β₂)Δ̄² at most and so forgets large displacements slowly.
 
     Attributes:
-        server_lr: η, the size of a step in each coordinate; it wants tuning
+        server_lr: η, the size of a step in each coordinate; tune it
         beta1: β₁, the decay of the mean displacement; 0.9 in the paper
         beta2: β₂: 1 − β₂ is the share of Δ̄² by which v moves; 0.99 in the paper
         tau: τ, the displacement below which steps become proportional to it; 0.001 in the paper

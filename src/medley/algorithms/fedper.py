@@ -1,4 +1,4 @@
-"""FedPer: the last layers are each client's own, and the layers below are averaged.
+"""FedPer: personal models: each client keeps its own last layers, and the layers below are averaged.
 
 **Reference**: Arivazhagan, Aggarwal, Singh & Choudhary, "Federated Learning with Personalization Layers",
 arXiv:1912.00818, 2019, Algorithms 1 and 2.
@@ -11,11 +11,11 @@ arXiv:1912.00818, 2019, Algorithms 1 and 2.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is over the clients that take part,
-weighted by rows, where the paper averages all. First personal layers are of one draw for all.
+**Departures**: clients send displacements y_i − x instead of end points. The mean is over the clients that take part,
+weighted by rows; the paper averages all clients. At first all clients' personal layers come from one random draw.
 
-**Missing replies**: a lost one is left out of the mean; its client goes on from its own part before. A client that
-never took part has the server's model with the first own part.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the own layers that it had
+before. A client that never took part has the server's model with the first own layers.
 
 **Example**
 
@@ -65,7 +65,7 @@ class FedPer(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement of the shared parameters."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)

@@ -1,35 +1,35 @@
-"""FedProto: clients exchange the mean features of each class, and draw their own models' features towards them.
+"""FedProto: personal models: clients exchange each class's mean features, and draw their own features towards them.
 
 **Reference**: Tan, Long, Liu, Zhou, Lu, Jiang & Zhang, "FedProto: Federated Prototype Learning across Heterogeneous
 Clients", AAAI 2022, Algorithm 1.
 
 **Status**: published
 
-**Needs**: labels in classes, and a network with layers below its last one, as the means of what that reads travel.
+**Needs**: labels in classes, and a network with layers below its last one, because the last layer's mean inputs travel.
 
 **One round sends** (floats per client; C classes, f features, k = C f + C or 0):
 
 - train (first time): d + k down, C f + C up
 - train (later): k down, C f + C up
 
-**Departures**: the distance of features is the mean of squares over rows and features, as in the authors' code. Clients
-send sums of features and numbers of rows, of which the server takes the mean over rows: equation 6's weights
-|D_ij|/N_j, without its further factor 1/|N_j|, which would shrink the prototype of a class by the number of clients
-that have it. The authors' code has no such factor either; it takes the plain mean over clients. Features are those of
-the model after the local steps, in evaluation mode; the code takes them during the last local epoch, batch by batch. A
-client's model predicts by its last layer. The paper predicts by the nearest prototype: ``predict="prototype"``, among
-the classes that the client has rows of, as in the code. It writes the prototypes last received into the model's last
-layer, which needs a bias: 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is greatest for the nearest. In the example below the personal accuracy
-is .95 by the last layer and .97 by prototypes, with ``Dirichlet(clients=10, alpha=0.3)`` in its place .58 and .71
-(means of five seeds). All clients have one architecture here. A class keeps its last prototype where nobody that takes
-part has it.
+**Departures**: the distance between features is the mean of squares over rows and features, as in the authors' code.
+Clients send sums of features and numbers of rows, and the server takes the mean over rows. These are equation 6's
+weights |D_ij|/N_j without its further factor 1/|N_j|, which would shrink the prototype of a class by the number of
+clients that have it. The authors' code does not have this factor either, but takes the plain mean over clients.
+Features come from the model after the local steps, in evaluation mode; the code takes them during the last local epoch,
+batch by batch. A client's model predicts by its last layer. The paper predicts by the nearest prototype, and so does
+``predict="prototype"``, among the classes that the client has rows of, as in the code. It writes the prototypes last
+received into the model's last layer, which needs a bias, because 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is greatest for the nearest. In
+the example below the personal accuracy is .95 by the last layer and .97 by prototypes; with
+``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five seeds). All clients have one architecture
+here. If no client that takes part has a class, the class keeps its last prototype.
 
-**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals,
-of the right answers of both predictions over all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
-mini-batches of 4 without the last incomplete one, which are settings of the pace.
+**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals
+of right answers, of both predictions and over all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
+mini-batches of 4 without the last incomplete one; these are settings of the pace.
 
-**Missing replies**: a lost one is left out of the prototypes, and its client's own model stays as it was. A client that
-never took part has x₀.
+**Missing replies**: a lost reply is left out of the prototypes, and its client's own model stays as it was. A client
+that never took part has x₀.
 
 **Example**
 
@@ -110,7 +110,7 @@ class FedProto(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """C̄_j = Σ_i sum_ij / Σ_i n_ij over the clients that answer, for every class j that they have."""
+        """C̄_j = Σ_i sum_ij / Σ_i n_ij over the clients that reply, for every class j that they have."""
         first = {i: FirstModel(None if i in s.have else s.x) for i in clients.ids}
         replies = clients.ask(self.train, Prototypes(s.z, s.there), first)
         total = replies.sum(dict.fromkeys(clients.ids, 1.0))

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are pulled back to where they started.
+"""FedProx: FedAvg whose clients are pulled back to where they started, for clients whose data differ.
 
 **Reference**: Li, Sahu, Zaheer, Sanjabi, Talwalkar & Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020, Algorithm 2.
@@ -11,11 +11,11 @@
 
 - train: d down, d up
 
-**Departures**: a client's local work is its pace's, not a γ-inexact solve. Clients are averaged with p̃_i over
-those that take part, where the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on
-the pull.
+**Departures**: a client's local work is its pace's, not a γ-inexact solve. Clients are averaged with weights p̃_i over
+those that take part; the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on the
+pull.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -57,10 +57,10 @@ class FedProx(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent on f_i(y) + (mu/2)‖y − x‖²."""
+        """Local descent on f_i(y) + (mu/2)‖y − x‖², which pulls y back to x."""
         return Step(me.descend(got.x, pull=(self.mu, got.x) if self.mu else None).step)

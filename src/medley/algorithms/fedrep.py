@@ -1,4 +1,4 @@
-"""FedRep: a client first trains its own head on the shared body, then the body under its head; bodies are averaged.
+"""FedRep: personal models: a client first trains its own head on the shared body, then the body, which is averaged.
 
 **Reference**: Collins, Hassani, Mokhtari & Shakkottai, "Exploiting Shared Representations for Personalized Federated
 Learning", ICML 2021, Algorithm 1.
@@ -11,11 +11,10 @@ Learning", ICML 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows, where the paper's is
-plain.
+**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows; the paper's is plain.
 
-**Missing replies**: a lost one is left out of the mean; its client goes on from its head before. A client that never
-took part has the server's body with the first head.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the head that it had before. A
+client that never took part has the server's body with the first head.
 
 **Example**
 
@@ -69,11 +68,11 @@ class FedRep(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement of the body."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Descents of the head at x, then of the body from x."""
+        """Local descent on the head at x, then on the body from x."""
         me.at(epochs=self.head_epochs).descend(got.x, train="own")
         return Step(me.descend(got.x, train="shared").step)

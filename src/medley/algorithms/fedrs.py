@@ -1,4 +1,4 @@
-"""FedRS: clients scale down the logits of classes that they lack, so that these classes' weights train less.
+"""FedRS: FedAvg for clients that lack classes, whose logits they scale down so that these classes' weights train less.
 
 **Reference**: Li & Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
 2021, equation 5.
@@ -11,13 +11,14 @@
 
 - train: d down, d up
 
-**Departures**: ``rule="official"``, the default, is the soft scale of the authors' code, α + (1−α)·n_i(c)/max_c
-n_i(c); the paper's, ``rule="paper"``, is 1 for a class that the client has and α for one that it hasn't. That code
-leaves the last layer's bias out of the scaled logits (``bias="drop"``), where it is evaluated without ever being
-trained; here it is scaled with the rest unless asked for. Evaluation takes the logits as they are. A model with one
-margin instead of logits has the two classes' mean scale on it, as its two logits ∓m/2 would.
+**Departures**: by default (``rule="official"``) the scale of a logit is the soft one in the authors' code, α +
+(1−α)·n_i(c)/max_c n_i(c), with n_i(c) the client's number of rows of class c. The paper's scale, ``rule="paper"``, is 1
+for a class that the client has and α for one that it does not have. The code leaves the last layer's bias out of the
+scaled logits (``bias="drop"``), and evaluates it without ever training it. By default the bias is scaled with the rest.
+Evaluation takes the logits as they are. If a model has one margin m instead of logits, the mean of the two classes'
+scales applies to it, as it would to its two logits ∓m/2.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -54,7 +55,7 @@ class FedRS(Algorithm[Server]):
 
     Attributes:
         alpha: the scale of a missing class's logit; 1 is FedAvg
-        rule: the scale of the other logits: "official", of the authors' code, or "paper"
+        rule: the scale of the other logits: "official", as in the authors' code, or "paper"
         bias: the last layer's bias: "scale", with the logits, or "drop", as in the authors' code
     """
 
@@ -68,7 +69,7 @@ class FedRS(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client

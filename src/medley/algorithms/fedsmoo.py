@@ -1,4 +1,4 @@
-"""FedSMOO: dynamic regularisation of the models and of the perturbations that sharpness-aware steps make.
+"""FedSMOO: FedDyn with sharpness-aware steps: dynamic regularisation of the models and of their perturbations.
 
 **Reference**: Sun, Shen, Chen, Ding & Tao, "Dynamic Regularized Sharpness Aware Minimization in Federated Learning:
 Approaching Global Consistency and Smooth Landscape", ICML 2023, Algorithm 1.
@@ -12,17 +12,16 @@ two gradients.
 
 - train: 2d + 1 down, 2d up
 
-**Departures**: as in the authors' code, s is the mean of μ_i over those that take part, stretched to length r; the
-paper subtracts the client's last perturbation from μ_i first. The paper's λ_i is −prox_i·h_i here, with h_i the sum of
-the client's displacements. Means are unweighted and prox_i = prox/(N p_i), so that the fixed point for r = 0 is the
-minimum of Σ p_i f_i for clients of unequal size; the paper takes all to weigh the same. With r > 0 iterates stay near
-it. Adam's steps descend the corrected loss too: under Adam x comes near the minimum, within some steps of lr.
+**Departures**: as in the authors' code, s is the mean of μ_i over the clients that take part, stretched to length r;
+the paper first subtracts the client's last perturbation from μ_i. The paper's λ_i is −prox_i·h_i here, with h_i the sum
+of the client's displacements. Means are unweighted and prox_i = prox/(N p_i), so that for r = 0 the fixed point is the
+minimum of Σ p_i f_i even if clients differ in size; the paper gives all the same weight. With r > 0 iterates stay near
+it. Adam's steps descend the corrected loss too, so x ends near the minimum, at a distance of some steps of size lr.
 
 **Checked against**: the first author's code, FL-Simulator: every equation, the starting values and both defaults. The
-code also clips gradients at norm 10 and decays weights, which are settings of the pace here.
+code also clips gradients at norm 10 and decays weights; both are settings of the pace here.
 
-**Missing replies**: a lost one is left out of both means; h_i and μ_i stay what they were, and h is the mean of all
-h_i.
+**Missing replies**: a lost reply is left out of both means. h_i and μ_i stay as they were; h is the mean of all h_i.
 
 **Example**
 
@@ -44,7 +43,7 @@ from ..numerics.sharpness import stretched
 
 
 class Model(Message):
-    """Down: the server's x, the perturbation s that clients shall agree on, and prox/N."""
+    """Down: the server's x, the perturbation s that clients should agree on, and prox/N."""
 
     x: Vec
     s: Vec

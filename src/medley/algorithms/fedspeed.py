@@ -1,4 +1,4 @@
-"""FedSpeed: FedDyn's corrected proximal term, on gradients at points perturbed uphill.
+"""FedSpeed: FedDyn's corrected proximal term with sharpness-aware steps: gradients at points perturbed uphill.
 
 **Reference**: Sun, Shen, Huang, Ding & Tao, "FedSpeed: Larger Local Interval, Less Communication Round, and Higher
 Generalization Accuracy", ICLR 2023, Algorithm 1.
@@ -15,18 +15,17 @@ two gradients.
 **Departures**: the paper's prox-correction ĝ_i is −prox_i·h_i here, with h_i the sum of the client's displacements. As
 in the authors' code, the perturbation has length ρ, and the server adds the mean of h_i over all clients; a mean over
 those that take part has no fixed point at the optimum. Means are unweighted and prox_i = prox/(N p_i), so that the
-fixed point is the minimum of Σ p_i f_i for clients of unequal size; the paper takes all to weigh the same. A
+fixed point is the minimum of Σ p_i f_i even if clients differ in size; the paper gives all the same weight. A
 perturbation of fixed length does not vanish at that point: with ρ > 0 iterates stay near it. Adam's steps descend the
-corrected loss too: under Adam x comes near the minimum, within some steps of lr.
+corrected loss too, so x ends near the minimum, at a distance of some steps of size lr.
 
 **Checked against**: the first author's code, FL-Simulator. There the gradients g₁ and g₂ have no weight decay, and λy
-is added at y. Here decay is part of the gradient: g₁, which sets the direction of the perturbation, has λy, and g₂ has
-λ at the perturbed point, λρ more in length. On six quadratics with λ = .001 and both ρ and prox .1, the models are 4e-5
-apart after 20 rounds. The code clips the norm of g₂ + prox·(h_i − x) at 10, ``Pace(clip=10)`` that of g₁ and that of
-g₂; and with α below 1 it has α·g₂ alone, without (1 − α)·g₁.
+is added at y. Here decay is part of the gradient: g₁, which sets the direction of the perturbation, includes λy, and g₂
+includes λ times the perturbed point, λρ more in length. On six quadratics with λ = .001 and both ρ and prox .1, the
+models are 4e-5 apart after 20 rounds. The code clips the norm of g₂ + prox·(h_i − x) at 10; ``Pace(clip=10)`` clips g₁
+and g₂, each by itself. With α below 1 the code has α·g₂ alone, without (1 − α)·g₁.
 
-**Missing replies**: a lost one is left out of the mean; h_i stays what it was on both sides, and h is the mean of all
-h_i.
+**Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 
 **Example**
 

@@ -1,4 +1,4 @@
-"""FedTrack: clients follow the mean gradient at the server's x, corrected by the change of their own since.
+"""FedTrack: gradient tracking: clients follow the mean gradient at x, corrected by their own gradient's change since.
 
 **Reference**: Mitra, Jaafar, Pappas & Hassani, "Federated Learning with Incrementally Aggregated Gradients", CDC 2021;
 C-FLAG (AISTATS 2025) without memory and adaptive rates.
@@ -13,16 +13,17 @@ C-FLAG (AISTATS 2025) without memory and adaptive rates.
 - train: d down, d up
 
 **Departures**: the paper keeps a table with the last gradient of each of a client's mini-batches, and steps along the
-table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), z_B the point at which B was last met. By default a step
-takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), B its own mini-batch (SVRG): that needs two vectors, where the table has one for
-each mini-batch, and its steps count the change of B in full and forget that of the batches before. Both have the same
-fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches that are cut once a
-round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two models are 7 % apart
-after one round of one epoch, and 3 % after five. The paper's clients weigh the same; here they weigh p_i. Neither the
-paper's listing nor a code of its authors was at hand. The table is the one that C-FLAG's paper takes from it, in (5);
-that draws the component of each step at random.
+table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), with z_B the point at which B was last met. By default a
+step here takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), with B its own mini-batch (SVRG). That needs two vectors; the table
+needs one for each mini-batch. Such a step counts the change of B in full and forgets the changes of the batches before.
+Both have the same fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches
+that are cut once a round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two
+models are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight; here
+they weigh p_i. We had neither the paper's listing nor code by its authors. The table is the one that C-FLAG's paper
+takes from it, in (5); C-FLAG draws the component of each step at random.
 
-**Missing replies**: a client whose gradient is lost is not asked to train; both means are over those who answered.
+**Missing replies**: if a client's gradient is lost, the server does not ask it to train. Both means are over the
+clients that replied.
 
 **Example**
 
@@ -84,7 +85,7 @@ class FedTrack(Algorithm[Server, Memory]):
         """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """∇g ← Σ p̃_i ∇g_i(x), then x ← x + Σ p̃_i (z_i − x)."""
+        """∇g ← Σ p̃_i ∇g_i(x), the mean gradient; then x ← x + Σ p̃_i (z_i − x)."""
         slopes = clients.ask(self.gradient, Model(s.x))
         g = slopes.mean()
         s.x = s.x + clients.ask(self.train, g, ids=slopes.ids).mean().delta
@@ -97,7 +98,7 @@ class FedTrack(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Gradient) -> Step:
-        """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z))."""
+        """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z)), with g'_i(z) the estimate of ∇g_i(z) by ``form``."""
         x, drift = me.memory.x, got.g - me.memory.g
         if self.form == "iag":
             return Step(self.tabled(me, x, drift) - x)

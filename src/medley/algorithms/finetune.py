@@ -1,4 +1,4 @@
-"""FineTune: FedAvg on the task at hand, with no care for earlier ones: the baseline of continual methods.
+"""FineTune: the baseline for a stream of tasks: FedAvg on the current task, with no care for earlier ones.
 
 **Reference**: the baseline "Fine-FL" of Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning
 Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of McMahan et al.,
@@ -12,9 +12,9 @@ Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points.
+**Departures**: clients send displacements y_i − x instead of end points.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -53,7 +53,7 @@ class FineTune(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)

@@ -1,4 +1,4 @@
-"""GIANT: clients solve for the direction with their own Hessians, and the server averages their solutions.
+"""GIANT: Newton's method for convex problems: clients solve with their own Hessians, the server averages the results.
 
 **Reference**: Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method for Distributed
 Optimization", NeurIPS 2018.
@@ -9,17 +9,18 @@ Optimization", NeurIPS 2018.
 
 **One round sends** (floats per client):
 
-- gradient (if the round has not begun): d down, d up; under ``speculative`` only where the last step was cut
+- gradient (if the round has not begun): d down, d up; under ``speculative`` only if the last step was cut
 - solve: d + 1 bytes down, d up
-- losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 - losses (if speculative): d + (K + 1) down, d + 8(K + 1) bytes up
 
-**Departures**: directions are weighed by p_i. The line search is that of this library's other Newton methods (α = 0.1,
-β = 1/2, no smallest step that is taken whether it helps or not); the authors' code has α = 0.01, β = 1/4. The effective
-Hessian is the harmonic mean of the clients', so on clients that differ much the method may need very many rounds.
+**Departures**: directions are weighted by p_i. The line search is the same as in this library's other Newton methods: α
+= 0.1, β = 1/2, and no smallest step that is taken whether it helps or not. The authors' code has α = 0.01, β = 1/4. The
+effective Hessian is the harmonic mean of the clients' Hessians, so if clients differ much, it may need very many
+rounds.
 
-**Missing replies**: a client whose gradient is lost is not asked for a direction, and one without a direction is not
-asked for losses; means are over the clients that answered. Unless all have answered, the gradients that come with the
+**Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
+lost, not for losses. Means are over the clients that replied. Unless all have replied, the gradients that come with the
 losses are not used.
 
 **Example**
@@ -88,9 +89,9 @@ class GIANT(Algorithm[Server, Memory]):
             1e-10.
         steps: most steps of "cg".
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
-        speculative: clients send the gradient at η = 1 with its losses. Where that step is taken, the next round has
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
+        speculative: clients send the gradient at η = 1 with its losses. If that step is taken, the next round has
             begun, and needs two exchanges instead of three.
     """
 
@@ -117,7 +118,7 @@ class GIANT(Algorithm[Server, Memory]):
         s.g = None
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = Σ p_i H_i⁻¹g."""
+        """x ← x − η p with p = Σ p_i H_i⁻¹g, the mean of the clients' Newton directions."""
         moved, g, ids = s.g is not None, s.g, clients.ids
         if g is None:
             first = clients.ask(self.gradient, Model(s.x))
@@ -147,7 +148,7 @@ class GIANT(Algorithm[Server, Memory]):
 
     @on_client
     def solve(self, me: Client[Memory], got: System) -> Direction:
-        """H_i p_i = g."""
+        """The client's direction p_i, from H_i p_i = g."""
         if got.moved:
             me.memory.x = me.memory.trial
         f, x = me.problem, me.memory.x
@@ -157,7 +158,7 @@ class GIANT(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> LossesAndGradient:
-        """f_i along p; and the gradient at x − p, if the step η = 1 is among the candidates."""
+        """f_i along p, and the gradient at x − p if the step η = 1 is among the candidates."""
         f = me.problem.losses_along(me.memory.x, got.p, got.etas)
         if not self.speculative or float(got.etas[1]) != 1:
             return LossesAndGradient(f, None)

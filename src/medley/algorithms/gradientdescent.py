@@ -1,19 +1,19 @@
-"""GradientDescent: x ← x − g/K, with K from the clients' own bounds on their curvature.
+"""GradientDescent: for convex problems, x ← x − g/K, with K from the clients' own bounds on their curvature.
 
 **Reference**: Cauchy, "Méthode générale pour la résolution des systèmes d'équations simultanées", 1847; the step is
 Nesterov's 1/K, "Introductory Lectures on Convex Optimization", 2004, theorem 2.1.14.
 
 **Status**: published
 
-**Needs**: a convex problem, and everyone in every round.
+**Needs**: a convex problem, and every client in every round.
 
 **One round sends** (floats per client):
 
 - gradient: d + 1 down, d + 1 up; K_i goes up in the first round only, else 0
 
-**Departures**: K = Σ p_i K_i with K_i = λ_max(X_iᵀX_i/N_i)·max l″ + μ, which needs no client's rows.
+**Departures**: K = Σ p_i K_i, K_i = λ_max(X_iᵀX_i/N_i)·max l″ + μ; the N_i rows X_i do not leave client i.
 
-**Missing replies**: the gradient is the mean over those who answered.
+**Missing replies**: the gradient is the mean over the clients that replied.
 
 **Example**
 
@@ -54,7 +54,7 @@ class GradientDescent(Algorithm[Server]):
         return Server(x, 0.0 if isinstance(self.server_lr, str) else self.server_lr)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η Σ p_i ∇f_i(x), η = 1/K by default."""
+        """x ← x − η Σ p_i ∇f_i(x), with η = 1/K by default."""
         up = clients.ask(self.gradient, ModelAndRate(s.x, s.lr)).mean()
         if not s.lr:
             s.lr = 1 / up.K if up.K > 0 else 1.0
@@ -62,5 +62,5 @@ class GradientDescent(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

@@ -1,12 +1,12 @@
-"""iCaRL: FedAvg on new rows and exemplars of old classes, and rows get the class whose exemplars' mean is nearest.
+"""iCaRL: FedAvg for new classes: clients keep exemplars of old ones; a row gets the class of the nearest exemplar mean.
 
 **Reference**: Rebuffi, Kolesnikov, Sperl & Lampert, "iCaRL: Incremental Classifier and Representation Learning", CVPR
 2017, Algorithms 1-5.
 
 **Status**: published with corrections
 
-**Needs**: a stream of tasks, labels in classes, features (a network whose last layer is linear). Clients are the same
-from the first round to the last.
+**Needs**: a stream of tasks, labels in classes, and features (a network whose last layer is linear). Clients are the
+same from the first round to the last.
 
 **One round sends** (floats per client; c classes, f features):
 
@@ -15,21 +15,21 @@ from the first round to the last.
 - choose: d down, cf + c + 2 up; at the end of a task, to everybody
 - choose (if its last layer has no bias): d down, cf + c + 1 up
 
-**Departures**: exemplars stay with their client; the server gets sums of their normalised features and makes the
-classes' means of all clients' exemplars. Labels count by cross-entropy over what they are compared with, and the model
-of the task before is distilled at temperature 2 with weight 1; the paper has a sigmoid an output for both. A client's
-budget is the federation's replay capacity a task unless ``capacity`` is given, as K in the paper; it is shared by the
-classes that the client has rows of. In the paper a class comes in one task only. Where one comes again its exemplars
-are herded anew, from those held and the new rows together, to the mean of all its rows so far, for which the held
-ones stand in with as many rows as they were chosen from.
+**Departures**: exemplars stay with their client. The server gets sums of their normalised features and computes each
+class's mean over all clients' exemplars. Labels count by cross-entropy over what they are compared with, and the model
+of the task before is distilled at temperature 2 with weight 1; the paper has a sigmoid per output for both. A client's
+budget is the federation's replay capacity per task, unless you pass ``capacity``, the paper's K. The classes that the
+client has rows of share it. In the paper a class comes in one task only. If one comes again, its exemplars are herded
+anew, from the held ones and the new rows together, to the mean of all its rows so far. In that mean the held ones count
+for as many rows as they were chosen from.
 
-The nearest mean is a linear layer: with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
-argmax_c ⟨φ, μ_c⟩. So the means stand in the place of the last layer's weights, with its bias 0, in the model that is
-evaluated at the end of a task, whose loss is that of these scores. Training goes on from the layer that was trained,
-which is also what rows of the history before a task's end are of.
+The nearest mean is a linear layer, because with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
+argmax_c ⟨φ, μ_c⟩. So the model that is evaluated at the end of a task has the means as its last layer's weights, with
+bias 0, and its loss is the loss of these scores. Training goes on from the layer that was trained, and the history's
+rows before a task's end show it too.
 
-**Missing replies**: a lost one is left out of the mean. A client whose choice at a task's end is lost has no exemplars
-of that task, and they are not in the means of classes.
+**Missing replies**: a lost reply is left out of the mean. If a client's choice at a task's end is lost, it has no
+exemplars of that task, and the classes' means do not include them.
 
 **Example**
 
@@ -64,7 +64,7 @@ class Exemplars(Message):
     Attributes:
         features: by class, the sum of their normalised features [c, f].
         counts: by class, their number [c].
-        weight, bias: indices in x of the first weight and the first bias of the last linear layer; bias is None where
+        weight, bias: indices in x of the first weight and the first bias of the last linear layer; bias is None if
             it has none.
     """
 
@@ -104,7 +104,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class ICaRL(Algorithm[Server, Memory]):
-    """Incremental classifier and representation learning.
+    """Incremental classifier and representation learning: new classes come task by task.
 
     Attributes:
         capacity: exemplars that a client keeps in all, the paper's K; None takes the capacity of the federation's
@@ -128,7 +128,7 @@ class ICaRL(Algorithm[Server, Memory]):
             raise RecipeError("ICaRL(capacity=0, predict='means'): give at least 1, or take predict='head'", "capacity")
 
     def requires(self) -> frozenset[str]:
-        """A replay memory where its capacity is wanted."""
+        """A replay memory, if its capacity is needed."""
         return self.needs | ({Need.REPLAY} if self.capacity is None else set())
 
     def start(self, x: Vec) -> Server:
@@ -140,7 +140,7 @@ class ICaRL(Algorithm[Server, Memory]):
         return s.x if s.nearest is None else s.nearest
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x, s.nearest = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta, None
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -172,7 +172,7 @@ class ICaRL(Algorithm[Server, Memory]):
 
     @on_client
     def choose(self, me: Client[Memory], got: Model) -> Exemplars:
-        """Herd exemplars of new classes, cut those of old ones, m of each (Algorithms 2, 4 and 5)."""
+        """Herd exemplars of new classes, and cut old classes' exemplars, to m each (Algorithms 2, 4, 5)."""
         held, met, y = dict(me.memory.exemplars), dict(me.memory.met), me.problem.y
         new = me.problem.counts().nonzero()[:, 0].tolist()
         classes = len(held | dict.fromkeys(new))

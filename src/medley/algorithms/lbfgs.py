@@ -1,22 +1,21 @@
-"""LBFGS: the server learns curvature from gradients alone; one gradient up an exchange, and most exchanges are steps.
+"""LBFGS: quasi-Newton for convex problems: the server learns curvature from gradients, and most exchanges are steps.
 
 **Reference**: Liu & Nocedal, "On the limited memory BFGS method for large scale optimization", Mathematical Programming
 45 (1989). Clients evaluate f_i and ∇f_i at the server's points; the server does the rest.
 
 **Status**: published with corrections
 
-**Needs**: a convex problem, and everyone in every round.
+**Needs**: a convex problem, and every client in every round.
 
 **One round sends** (floats per client):
 
 - evaluate: d down, d + 1 up; twice in the first round, and once more for every step that was too long
 
-**Departures**: the step is Armijo's from η = 1, and pairs without curvature are left out, instead of Wolfe's
-conditions. The gradient comes with the loss of the trial, so a step that is taken costs one exchange. Where other
-clients answered than before, losses can't be compared and differences of gradients mean nothing: the memory starts anew
-from what came.
+**Departures**: the step is Armijo's from η = 1, not by Wolfe's conditions, and pairs without curvature are left out.
+The gradient comes with the loss of the trial, so a step that is taken costs one exchange. If other clients replied than
+before, losses cannot be compared and differences of gradients mean nothing, so the memory starts anew from what came.
 
-**Missing replies**: means are over those who answered. Where that changes from one point to the next, losses are not
+**Missing replies**: means are over the clients that replied. If these change from one point to the next, losses are not
 compared and the pairs so far are dropped.
 
 **Example**
@@ -80,7 +79,7 @@ class LBFGS(Algorithm[Server]):
         return Server(x, Curve.none(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p, p = B⁻¹g by the two loops from γI."""
+        """x ← x − η p with p = B⁻¹g, by the two-loop recursion from γI."""
         if s.g is None:
             replies = clients.ask(self.evaluate, Model(s.x))
             up = replies.mean()

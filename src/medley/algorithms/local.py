@@ -1,4 +1,4 @@
-"""Local: every client trains its own model on its own rows; nothing is exchanged but the first model.
+"""Local: the baseline without collaboration: every client trains alone, and only the first model is sent.
 
 **Reference**: the baseline without collaboration, as in Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated
 Learning Through Personalization", ICML 2021, Section 4.
@@ -14,7 +14,7 @@ Learning Through Personalization", ICML 2021, Section 4.
 
 **Departures**: none. All clients begin at the same x₀. A client that never took part has x₀.
 
-**Missing replies**: the work of a client whose reply is lost is lost, too; it goes on from its model before.
+**Missing replies**: if a client's reply is lost, its work is lost too, and it goes on from its previous model.
 
 **Example**
 

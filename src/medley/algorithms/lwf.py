@@ -1,22 +1,22 @@
-"""LwF: FedAvg whose clients keep the outputs of the last task's model on their new rows.
+"""LwF: FedAvg for a stream of tasks: on new rows, clients keep to the outputs of the last task's model.
 
 **Reference**: Li & Hoiem, "Learning without Forgetting", ECCV 2016 (TPAMI 2018), Figure 3.
 
 **Status**: published
 
-**Needs**: a stream of tasks, labels in classes. No memory of rows.
+**Needs**: a stream of tasks, and labels in classes. No memory of rows.
 
 **One round sends** (floats per client):
 
 - train (if in the first task): d down, d up
 - train (if in a later one): 2d down, d up
 
-**Departures**: the teacher is the server's model at the end of the last task. The temperature is 2 as in the paper; the
-distilled softmax is over a past task's own classes each under mode="task", over all past classes otherwise. Labels are
-compared with the new classes only, as there, under mode="class" too. Under BatchNorm the teacher sees the present
-running statistics.
+**Departures**: the teacher is the server's model at the end of the last task. The temperature is 2, as in the paper.
+With ``mode="task"`` the distilled softmax is over each past task's own classes, otherwise over all past classes. Labels
+are compared with the new classes only, as in the paper, with ``mode="class"`` too. Under BatchNorm the teacher uses the
+present running statistics.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -66,7 +66,7 @@ class LwF(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -75,7 +75,7 @@ class LwF(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: TaughtModel) -> Step:
-        """Local descent on the loss of the labels + λ × the distillation of the teacher's old outputs."""
+        """Local descent on the labels' loss + λ × the distillation of the teacher's outputs for past classes."""
         if got.teacher is None:
             return Step(me.descend(got.x).step)
         task = me.task

@@ -1,4 +1,4 @@
-"""MontDec: every round the leading eigenpairs of the current Hessians, and nothing kept of earlier ones.
+"""MontDec: Newton's method for convex problems from each round's leading eigenpairs; none are kept from earlier rounds.
 
 **Reference**: Erdogdu & Montanari, "Convergence rates of sub-sampled Newton methods", NeurIPS 2015, for many agents
 as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the rival that shows the worth of
@@ -13,12 +13,12 @@ first round to the last.
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
 - report: d down, k(d + 1) + d + 1 up
-- losses: d + 1 down, 8(K + 1) bytes up; again where no candidate passed
+- losses: d + 1 down, 8(K + 1) bytes up; again if no candidate passed
 
-**Departures**: p_i instead of 1/M. A client that misses a round is represented by its last report.
+**Departures**: weights are p_i instead of 1/M. If a client misses a round, its last report stands for it.
 
-**Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
-model made of these.
+**Missing replies**: a client's last gradient and eigenpairs stand for it; in the line search, their quadratic model
+does.
 
 **Example**
 
@@ -77,8 +77,8 @@ class MontDec(Algorithm[Server, Memory]):
     Attributes:
         pairs: eigenpairs of a round; None for the pace's.
         alpha: η = βᵏ is the largest with f(θ − ηp) ≤ f(θ) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     pairs: Annotated[int, at_least(0)] | None = None
@@ -97,7 +97,7 @@ class MontDec(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g."""
+        """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g, from the approximate Hessians Ĥ_i and the mean gradient g."""
         reports = clients.ask(self.report, Model(s.x)).each()
         s.held = s.held.after({i: (up.V, up.lam) for i, up in reports.items()}, anew=reports)
         s.g |= {i: up.g for i, up in reports.items()}
@@ -135,6 +135,6 @@ class MontDec(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Line) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         etas = candidates(self.beta, got.first, self.tries)
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.p.new_tensor(etas)))

@@ -1,4 +1,4 @@
-"""NCCL: FedAvg whose clients weigh each step's gradients, of the task and of the memory, by their agreement.
+"""NCCL: FedAvg for a stream of tasks: each step weighs the gradients of task and memory by their agreement.
 
 **Reference**: Han, Kim, Cho & Lee, "On the Convergence of Continual Learning with Adaptive Methods", UAI 2023, as
 described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
@@ -11,12 +11,12 @@ described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
 
 - train: d down, d up
 
-**Departures**: with Λ = ⟨∇f, ∇g⟩ > 0 the rate of the task's gradient, (1 − αL)Λ/(L‖∇g‖²), is not bounded as ∇g → 0;
-it is held to at most α here, so that a step never takes more of the task than plain descent would. With Λ ≤ 0 the
-memory's rate α(1 − Λ/‖∇f‖²) is held to at most 1/L. α is the client's learning rate: choose it below 1/L, since from
-there on a step that helps both takes nothing of the task.
+**Departures**: let ∇f be the memory's gradient, ∇g the task's, and Λ = ⟨∇f, ∇g⟩. If Λ > 0, the paper's rate for ∇g, (1
+− αL)Λ/(L‖∇g‖²), is not bounded as ∇g → 0. Here it is at most α, so that a step never takes more of the task than plain
+descent would. If Λ ≤ 0, the memory's rate α(1 − Λ/‖∇f‖²) is at most 1/L. α is the client's learning rate: choose it
+below 1/L, because from there on a step that helps both takes nothing of the task.
 
-**Missing replies**: a lost one is left out of the mean, which is over those who answered.
+**Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
 **Example**
 
@@ -56,12 +56,12 @@ class NCCL(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent along weighed gradients."""
+        """Local descent along the gradients of memory and task, each times its own rate."""
         memory, alpha = me.replay, me.pace.lr
         if not memory:
             return Step(me.descend(got.x).step)

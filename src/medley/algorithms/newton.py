@@ -1,4 +1,4 @@
-"""Newton: every client sends its whole Hessian, and the server takes the damped Newton step.
+"""Newton: damped Newton steps for convex problems: every client sends its whole Hessian to the server.
 
 **Reference**: the classical method, against which the others of its family save bytes; the damping is Armijo's, with
 the losses of all candidates in one exchange, as in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved
@@ -11,12 +11,12 @@ Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4
 **One round sends** (floats per client):
 
 - curvature: d down, d(d + 1)/2 + d up
-- losses: d + (K + 1) down, 8(K + 1) bytes up; again where no candidate passed
+- losses: d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 
-**Departures**: where Σ p_i H_i is singular (mu = 0 and fewer rows than columns, or columns that depend on each other)
-the step is of least norm instead of undefined.
+**Departures**: if Σ p_i H_i is singular (mu = 0, and fewer rows than columns or columns that depend on each other), the
+step is the one of least norm instead of undefined.
 
-**Missing replies**: a client whose Hessian is lost is left out of the round; means are over the clients that answered.
+**Missing replies**: a client whose Hessian is lost is left out of the round; means are over the clients that replied.
 
 **Example**
 
@@ -65,8 +65,8 @@ class Newton(Algorithm[Server, Memory]):
 
     Attributes:
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: candidates are its powers.
-        tries: candidates an exchange.
+        beta: β; the candidates for η are its powers.
+        tries: candidates per exchange.
     """
 
     alpha: Alpha = 0.1
@@ -87,7 +87,7 @@ class Newton(Algorithm[Server, Memory]):
         """Nothing: memories last from one exchange of a round to the next."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x − η p with p = (Σ p_i H_i)⁻¹ Σ p_i g_i."""
+        """x ← x − η p with p = (Σ p_i H_i)⁻¹ Σ p_i g_i, the Newton direction."""
         replies = clients.ask(self.curvature, Model(s.x))
         up = replies.mean()
         p = solve(symmetric(up.H, len(s.x)), up.g)
@@ -104,5 +104,5 @@ class Newton(Algorithm[Server, Memory]):
 
     @on_client
     def losses(self, me: Client[Memory], got: Candidates) -> Losses:
-        """f_i along p."""
+        """f_i along p, for the line search."""
         return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))

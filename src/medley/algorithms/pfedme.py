@@ -1,4 +1,4 @@
-"""pFedMe: the clients' own models minimise their loss near the server's model, which follows their Moreau envelopes.
+"""pFedMe: personal models minimise each client's loss near the server's model, which follows their Moreau envelopes.
 
 **Reference**: Dinh, Tran & Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
 
@@ -11,22 +11,22 @@
 - train: d down, d up
 - follow (if everyone trains): d down, 0 up; of the clients that do not take part
 
-**Departures**: only the clients that take part train; under partial participation the models of the others stay as they
-were, and cost nothing. Algorithm 1 has every client train in every round, and the server take the mean over those that
-take part: ``everyone=True``. x is the same either way. On ten clients with two digits each, of which 2 take part, the
-personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
-``everyone=True``. Clients send displacements w_i − x, not end points. The mean is weighted by rows, as in the authors'
-code; the paper's is plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch, from the last
-θ_i of the round, and from x at its start. Momentum and optimizers of the pace are not used. Parameters that a network
-leaves to each client are not trained.
+**Departures**: only the clients that take part train. Under partial participation the models of the others stay as they
+were and cost nothing. In Algorithm 1 every client trains in every round, and the server takes the mean over those that
+take part: ``everyone=True`` does this. x is the same either way. On ten clients with two digits each, of which 2 take
+part, the personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
+``everyone=True``. Clients send displacements w_i − x instead of end points. The mean is weighted by rows, as in the
+authors' code; the paper's is plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch, from
+the last θ_i of the round, and from x at its start. The pace's momentum and optimizer are not used. Parameters that a
+network leaves to each client are not trained.
 
 **Checked against**: the authors' code: the steps of θ and w, the starting points, the weights, β, and who trains. It
-adds 0.001·θ to the gradient of θ, which is ``Pace(weight_decay=0.001)`` here, and takes its local rounds to be single
-mini-batches, ``Pace(steps=20)``. The personal accuracy that it prints is that of w_i: θ_i is held by the same tensors
-that w_i is written to before the test. Here it is that of θ_i.
+adds 0.001·θ to the gradient of θ, which is ``Pace(weight_decay=0.001)`` here, and its local rounds are single
+mini-batches, ``Pace(steps=20)``. The personal accuracy that it prints belongs to w_i, because the same tensors hold θ_i
+and w_i is written to them before the test. Here it belongs to θ_i.
 
-**Missing replies**: a lost one is left out of the mean, and its client's own model stays as it was. A client that never
-took part has the server's model.
+**Missing replies**: a lost reply is left out of the mean, and its client's own model stays as it was. A client that
+never took part has the server's model.
 
 **Example**
 
@@ -62,19 +62,19 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model θ_i; None before its first round, where it is x."""
+    """The client's own model θ_i; None before its first round, meaning x."""
 
     theta: Vec | None = None
 
 
 @dataclass(frozen=True)
 class pFedMe(Algorithm[Server, Memory]):
-    """Moreau envelopes.
+    """Personal models by Moreau envelopes.
 
     Attributes:
         mu: the weight λ of (λ/2)‖θ − w‖²; the paper's default is 15
         inner_steps: K, gradient steps that approximate θ on one batch; the paper's default is 5
-        outer_lr: η, the step of w; None, the default, takes the pace's lr, which is that of θ. w moves by η·λ of its
+        outer_lr: η, the step of w; None, the default, takes the pace's lr, as θ does. w moves by η·λ of its
             distance to θ
         beta: β, the server's step; the paper takes 1 to 4
         everyone: whether clients that do not take part train too, as in the paper; their w_i are not sent
@@ -91,7 +91,7 @@ class pFedMe(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← (1 − β) x + β Σ p̃_i w_i."""
+        """x ← (1 − β) x + β Σ p̃_i w_i: towards the mean of the clients' w_i."""
         x = s.x
         s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
         if self.everyone and (absent := tuple(i for i in clients.p if i not in clients.ids)):
@@ -99,12 +99,12 @@ class pFedMe(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """w_i − x."""
+        """w_i − x, where w_i follows the own model θ_i."""
         return Step(self.solve(me, got.x) - got.x)
 
     @on_client
     def follow(self, me: Client[Memory], got: Model) -> Kept:
-        """The same, of which nothing is sent."""
+        """The same as `train`, but nothing is sent."""
         self.solve(me, got.x)
         return Kept()
 

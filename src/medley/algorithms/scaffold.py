@@ -11,13 +11,14 @@ Federated Learning", ICML 2020, Algorithm 1.
 
 - train: 2d down, 2d up
 
-**Departures**: the paper takes all clients to weigh the same. Here x is averaged with p̃_i over those that take part,
-and c moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over all clients in every round. In option II the simulated
-time T stands for K·η_l, which holds under learning-rate schedules and momentum as well; it does not under Adam.
+**Departures**: the paper gives all clients the same weight. Here x is averaged with weights p̃_i over the clients that
+take part, and c moves by Σ p_i(c_i⁺ − c_i), so that c = Σ p_i c_i over all clients in every round. In option II the
+simulated time T stands for K·η_l (K steps of size η_l). It also holds under learning-rate schedules and momentum, but
+not under Adam.
 
-**Missing replies**: a lost one is left out of the mean; c_i stays what it was on both sides, and c = Σ p_i c_i over
-all clients. A client that lost its memory comes back with c_i = 0. Then, and when clients join or
-leave, c is summed anew, by one exchange with all.
+**Missing replies**: a lost reply is left out of the mean. c_i stays as it was on both sides, and c = Σ p_i c_i over all
+clients. A client that lost its memory comes back with c_i = 0. Then, and when clients join or leave, the server sums c
+anew, by one exchange with all.
 
 **Example**
 
@@ -78,20 +79,20 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η_g Σ p̃_i (y_i − x), c ← c + Σ p_i (c_i⁺ − c_i)."""
+        """x ← x + η_g Σ p̃_i (y_i − x), the mean displacement; c ← c + Σ p_i (c_i⁺ − c_i)."""
         replies = clients.ask(self.train, ModelAndVariate(s.x, s.c))
         up = replies.sum()
         s.x = s.x + self.server_lr / replies.share * up.delta
         s.c = s.c + up.dc
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """c = Σ p_i c_i once more, by an exchange with all clients, where c_i = 0 for those that begin anew."""
+        """c = Σ p_i c_i once more, by an exchange with all clients, in which c_i = 0 for clients that begin anew."""
         del who
         s.c = recall_all(self.name, clients, self.recall, Recall())
 
     @on_client
     def recall(self, me: Client[Memory], got: Recall) -> Recalled:
-        """c_i."""
+        """The client's c_i."""
         return Recalled(me.memory.c)
 
     @on_client(vectorized=True)

@@ -1,12 +1,12 @@
-"""TARGET: the server dreams up rows of past tasks, and clients keep to the last model's outputs for them.
+"""TARGET: for a stream of tasks, the server makes up rows of past ones; clients keep to the last model's outputs there.
 
 **Reference**: Zhang, Chen, Zhuang & Lyu, "TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation",
 ICCV 2023.
 
 **Status**: published with corrections
 
-**Needs**: a stream of tasks and a network, of which the server has the architecture. No memory of real rows. Clients
-are the same from the first round to the last.
+**Needs**: a stream of tasks, and a network whose architecture the server has. No memory of real rows. Clients are the
+same from the first round to the last.
 
 **One round sends** (floats per client):
 
@@ -14,26 +14,27 @@ are the same from the first round to the last.
 - keep: k down, 0 up; at the end of a task, to all clients: k is all numbers of the made-up rows and of the teacher's
   outputs for them, m(r + c)
 
-**Departures**: temperature 2 for the clients, 20 for the student, the generator's weights and its learning rates are
-those of the authors' code; its kd = 25 goes with a learning rate of 0.01. Under mode="task" a made-up row has a label
-of a past task, and each task's outputs are distilled apart. Clients get the teacher's outputs with the rows. The code's
-have the old model, and run it on rows that are cropped and mirrored anew each time. Means are weighed by p̃_i; there
-they are plain.
+**Departures**: the temperatures (2 for the clients, 20 for the student), the generator's weights and its learning rates
+come from the authors' code; its kd = 25 goes with a learning rate of 0.01. With ``mode="task"`` a made-up row has a
+label of a past task, and each task's outputs are distilled apart. Clients get the teacher's outputs with the rows; the
+code's have the old model and run it on rows cropped and mirrored anew each time. Means are weighted by p̃_i; the code's
+are plain.
 
-**Checked against**: the authors' code, which makes rows otherwise in these points. Its generator is trained by a
-meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5, here by plain Adam with β₁ = 0.9
+**Checked against**: the authors' code, which makes rows differently in these points. Its generator is trained by a
+meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5; here by plain Adam with β₁ = 0.9
 from its first weights at every task. Its student is trained by SGD at lr 0.2, momentum 0.9, weight decay 1e-4 and a
-cosine schedule, for 400 steps on each batch of rows, here by Adam at 1e-3 for ``steps``. It begins after 20 batches,
-and so does the generator's third loss, here both after the first; with its 10 batches for CIFAR-100 neither begins at
-all. Its student's first weights are Xavier's with normal biases, here the layers' own. In the generator's loss the
-student is in evaluation mode, here in training mode. The student's loss has the factor T² = 400, here none, which
-Adam's steps hardly feel. Of the generator's steps it keeps the rows of least loss, here of the last. It crops and
-mirrors rows before the teacher sees them, and keeps them as 8-bit images; here they are the generator's outputs. Wanted
-labels are drawn at random, here each class comes as often as another. BatchNorm's statistics are compared with a moving
-mean over batches of rows, of factor 0.9 and biased variance, here with the batch's own and unbiased.
+cosine schedule, for 400 steps on each batch of rows; here by Adam at 1e-3 for ``steps``. Its student begins after 20
+batches, and so does the generator's third loss; here both begin after the first. With the code's 10 batches for
+CIFAR-100 neither begins at all. Its student's first weights are Xavier's with normal biases; here they are the layers'
+own. In the generator's loss its student is in evaluation mode; here in training mode. Its student's loss has the factor
+T² = 400; here there is none, which Adam's steps hardly feel. It keeps the rows of least loss among the generator's
+steps; here the rows of the last step. It crops and mirrors rows before the teacher sees them, and keeps them as 8-bit
+images; here they are the generator's outputs. It draws wanted labels at random; here each class comes equally often. It
+compares BatchNorm's statistics with a moving mean over batches of rows, of factor 0.9 and biased variance; here with
+the batch's own and unbiased.
 
-**Missing replies**: a lost one is left out of the mean. A client that does not confirm the rows made at a task's end
-goes on with those it had.
+**Missing replies**: a lost reply is left out of the mean. If a client does not confirm the rows made at a task's end,
+it goes on with the rows that it had.
 
 **Example**
 
@@ -134,7 +135,7 @@ class TARGET(Algorithm[Server, Memory]):
         return {**super().settings(), "network": redrawn(self.network), "generator": redrawn(self.generator)}
 
     def start(self, x: Vec) -> Server:
-        """x₀. Raises RecipeError where ``network`` is not the network that clients train, or cannot take the
+        """x₀. Raises RecipeError if ``network`` is not the network that clients train, or cannot take the
         generator's rows.
         """
         d = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
@@ -154,7 +155,7 @@ class TARGET(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + Σ p̃_i (y_i − x)."""
+        """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     def end_task(self, s: Server, clients: Cohort) -> None:
@@ -167,7 +168,7 @@ class TARGET(Algorithm[Server, Memory]):
 
     @on_client
     def keep(self, me: Client[Memory], got: Dreams) -> Kept:
-        """In the place of those held before: the last teacher knows all classes."""
+        """Made-up rows replace those held before, because the last teacher knows all classes."""
         me.memory.rows, me.memory.said = got.rows, got.said
         return Kept()
 
