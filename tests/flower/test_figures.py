@@ -16,6 +16,7 @@ import medley as md
 from medley import recipe
 from medley.federation.figures import AUROC, pooled_error, wilson
 from medley.flower import client_app, server_app
+from medley.storage import events
 
 pytest.importorskip("flwr")
 
@@ -130,6 +131,33 @@ def test_a_sample_of_rows(app: Path) -> None:
         assert a["round"] == 0 or a["loss_error"] > 0
         for name in ("loss", "loss_error"):
             assert b[name] == pytest.approx(a[name], rel=1e-10, abs=1e-15), name
+
+
+def test_a_sample_of_as_many_rows_as_others_have(app: Path) -> None:
+    """Numbers of rows may be the same: client 1's first row and its sampled ones, or all rows and the sampled ones."""
+    here, there = both(app, LOGISTIC.format(run="eval_rows = 1000"))
+    assert there.history[-1]["loss"] == pytest.approx(here.history[-1]["loss"], rel=1e-10)
+    assert there.history[-1]["loss_error"] == 0.0
+
+
+def test_secure_sums_keep_losses_of_few_rows_counts_and_classes(app: Path) -> None:
+    """The area is the nodes' mean, since counts by probability show single rows."""
+    shown = 'clients_every = 1\nmetrics = { auroc = ["figure_code:auroc", "max"] }'
+    _, there = both(app, LOGISTIC.format(run=shown) + "[secure]\nbound = 50.0\n")
+    rows = [row for row in there.clients if row["round"] == 2]
+    mean = sum(r["test_rows"] * r["auroc"] for r in rows) / sum(r["test_rows"] for r in rows)
+    assert there.history[-1]["auroc"] == pytest.approx(mean)
+    assert "auroc_error" not in rows[0]
+    data = next(e for e in events.read(app.parent / "run") if e["event"] == "data")
+    assert [task["support"] for tasks in data["clients"].values() for task in tasks] == [[], [], []]
+    shutil.rmtree(app.parent / "run")
+    with pytest.raises(md.RecipeError, match=r"run.eval_rows with \[secure\]: nodes would have to give a few"):
+        both(app, LOGISTIC.format(run="eval_rows = 60") + "[secure]\nbound = 50.0\n")
+
+
+def test_nodes_have_no_validation_rows(app: Path) -> None:
+    with pytest.raises(md.RecipeError, match=r"run.evaluate_on = 'validation': nodes measure models on their test"):
+        both(app, LOGISTIC.format(run='evaluate_on = "validation"'))
 
 
 @pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedPer"])

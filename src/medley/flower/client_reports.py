@@ -139,7 +139,7 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
-        support: pairs of a class and its training rows; empty where rows have no class, or are private
+        support: pairs of a class and its training rows; empty without classes, for private rows and secure sums
     """
 
     rows: int

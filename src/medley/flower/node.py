@@ -117,9 +117,14 @@ class CallRequest:
             _check(request.exchange)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
             raise WireError(f"this is no request of ours: {type(e).__name__}: {e}") from None
-        if not isinstance(request.run, str) or not re.fullmatch(r"[\w-]{1,64}", request.run):
-            raise WireError(f"a run's name is letters, digits, _ and -, not {request.run!r}")
+        check_run(request.run)
         return request
+
+
+def check_run(name: Any) -> None:
+    """Raise WireError for a run's name that could be another folder's path."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,64}", name):
+        raise WireError(f"a run's name is letters, digits, _ and -, not {name!r}")
 
 
 def _check(e: Exchange) -> None:
