@@ -282,3 +282,9 @@ def test_a_recipe_of_it() -> None:
     text = f'[[study]]\nkind = "prepare"\ncolumns = {json.dumps(COLUMNS)}\n'
     (analysis,) = recipe.loads(text).analyses()
     assert analysis == Prepare(COLUMNS)
+
+
+def test_steps_for_numbers_are_refused_for_text() -> None:
+    for steps in ("standardise", "mean", "median"):
+        with pytest.raises(md.BadData, match="prepare: ward is text at a site, and its steps are for numbers"):
+            Study(sites(rows()), rules=OPEN).prepare([f"ward: {steps}"])
