@@ -192,6 +192,31 @@ def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() ->
         f(torch.zeros(3, 4), y[:3])
 
 
+@pytest.mark.parametrize("lie", [[-1.0] + [0.0] * 99, [0.5] * 2 + [0.0] * 98, [1e9] + [0.0] * 99])
+def test_counts_that_test_rows_cannot_have_are_refused(
+    lie: list[float], app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node of 38 test rows that counts 10⁹ would have the figure of all nodes to itself."""
+    from medley.flower.client_rows import OwnRows
+
+    honest = OwnRows.evaluate
+
+    def lies(self: OwnRows, *args: Any) -> Any:
+        out = honest(self, *args)
+        return {**out, "tests": [{**out["tests"][0], "sums": {"auroc": lie}}]} if self.i == 1 else out
+
+    monkeypatch.setattr(OwnRows, "evaluate", lies)
+    text = LOGISTIC.format(run='metrics = { auroc = ["figure_code:auroc", "max"] }')
+    with pytest.raises(
+        md.WireError, match="client 1's answer to an evaluation: sums of auroc are none of 38 test rows"
+    ):
+        both(app, text)
+    shutil.rmtree(app.parent / "run")
+    _, there = both(app, text + '[reply_policy]\nfaulty = "drop"\n')
+    assert there.history[-1]["auroc"] > 0.9
+    assert "no answer of client 1" in caplog.text
+
+
 def test_intervals_of_shares_and_of_means_of_several_sites() -> None:
     """Wilson's interval of 0 of 10 is [0, 0.278]; the error of a mean is that of all rows together."""
     low, high = wilson(0.0, 10)
