@@ -288,3 +288,12 @@ def test_steps_for_numbers_are_refused_for_text() -> None:
     for steps in ("standardise", "mean", "median"):
         with pytest.raises(md.BadData, match="prepare: ward is text at a site, and its steps are for numbers"):
             Study(sites(rows()), rules=OPEN).prepare([f"ward: {steps}"])
+
+
+def test_a_histogram_leaves_of_columns_with_a_median_only() -> None:
+    """So a curve of another column may still leave in a later analysis."""
+    study = Study(sites(rows()))
+    study.prepare(["age: standardise", "stay: median"])
+    keys = [key.split(" curve by ") for site in study.sites.values() for key in site.register.sets]
+    assert {key[0] for key in keys if len(key) == 2} == {"stay"}
+    assert study.describe(["age"], quantiles=[0.1]).cells["age"][""].quantiles is not None

@@ -106,6 +106,10 @@ class Prepare(Describe):
         wanted = {"mean", "median", "standardise", "encode"}
         return {c: "encode" in plan for c, plan in plans(self.columns).items() if wanted & plan.keys()}
 
+    def curved(self, column: str) -> bool:
+        """See `Describe.curved`: those with a median."""
+        return "median" in plans(self.columns)[column]
+
 
 class Preparation:
     """Preprocessing as all sites' rows have it.
