@@ -297,3 +297,11 @@ def test_a_histogram_leaves_of_columns_with_a_median_only() -> None:
     keys = [key.split(" curve by ") for site in study.sites.values() for key in site.register.sets]
     assert {key[0] for key in keys if len(key) == 2} == {"stay"}
     assert study.describe(["age"], quantiles=[0.1]).cells["age"][""].quantiles is not None
+
+
+@pytest.mark.parametrize("wrong", [{"deviation": [[0.0]]}, {"deviation": [[-1.0]]}, {"mean": [[float("nan")]]}])
+def test_a_file_of_numbers_that_scale_to_none_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    path = Study(sites(rows()), rules=OPEN).prepare(["age: standardise"]).save(tmp_path / "prepared.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(md.BadData, match=r"holds no preparation .*means are finite, and deviations above 0"):
+        md.datasets.frame(rows(), "event", prepared=path)
