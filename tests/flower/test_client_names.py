@@ -102,6 +102,7 @@ def test_two_nodes_of_one_name_are_told_apart_before_the_run(path: Path) -> None
         deploy(path, ("Bern", "Basel", "Bern"))
 
 
+@pytest.mark.slow
 def test_a_name_that_is_another_clients_number_is_refused(path: Path) -> None:
     with pytest.raises(md.BadData, match="client 0 is called '1', another client's number: give each node a name"):
         deploy(path, ("1", "", ""))

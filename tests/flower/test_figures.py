@@ -140,6 +140,7 @@ def test_a_sample_of_as_many_rows_as_others_have(app: Path) -> None:
     assert there.history[-1]["loss_error"] == 0.0
 
 
+@pytest.mark.slow
 def test_secure_sums_keep_losses_of_few_rows_counts_and_classes(app: Path) -> None:
     """The area is the nodes' mean, since counts by probability show single rows."""
     shown = 'clients_every = 1\nmetrics = { auroc = ["figure_code:auroc", "max"] }'
@@ -192,6 +193,7 @@ def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() ->
         f(torch.zeros(3, 4), y[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [[-1.0] + [0.0] * 99, [0.5] * 2 + [0.0] * 98, [1e9] + [0.0] * 99])
 def test_counts_that_test_rows_cannot_have_are_refused(
     lie: list[float], app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

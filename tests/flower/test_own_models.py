@@ -164,6 +164,7 @@ def test_what_a_node_is_asked_beside_the_others_is_checked(app: Path, tmp_path: 
         ask()
 
 
+@pytest.mark.slow
 def test_figures_of_own_models_do_not_leave_where_rows_are_private(app: Path, caplog: pytest.LogCaptureFixture) -> None:
     """FedAvgFT makes a client's own model by steps without noise."""
     written(app, "FedAvgFT")
@@ -176,6 +177,7 @@ def test_figures_of_own_models_do_not_leave_where_rows_are_private(app: Path, ca
     assert not any(b'"own"' in a for a in answers)
 
 
+@pytest.mark.slow
 def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> None:
     """An honest run has its figures after each round; models beyond that are refused, with training loss or without."""
     from medley.contract import pytree
