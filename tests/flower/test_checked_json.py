@@ -61,6 +61,8 @@ WRONG = [
     ({"X": [[10**6], "float32"]}, r"X is .* a shape of at most 64 numbers"),
     ({"X": [[8], "complex64"]}, r"X is "),
     ({"X": "float32"}, r"X is "),
+    ({"X": [[0, 2**62], "float32"]}, r"X is "),
+    ({"X": [[1], "float32", [["a", [40], "float32"], ["b", [40], "float32"]]]}, r"X is .* of at most 64 numbers"),
     ({"tasks": []}, r"tasks is \[\]"),
     ({"tasks": [None]}, r"task 0: it is None"),
     ({"weights": [[], "float64"], "weight": 0.0}, r"weight is 0.0, and has to be above 0 where there are rows"),

@@ -102,6 +102,33 @@ def test_two_nodes_of_one_name_are_told_apart_before_the_run(path: Path) -> None
         deploy(path, ("Bern", "Basel", "Bern"))
 
 
+@pytest.mark.slow
+def test_a_name_that_is_another_clients_number_is_refused(path: Path) -> None:
+    with pytest.raises(md.BadData, match="client 0 is called '1', another client's number: give each node a name"):
+        deploy(path, ("1", "", ""))
+    deploy(path, ("0", "", "Chur"))
+
+
+def test_a_newcomer_has_a_name_of_its_own(tmp_path: Path) -> None:
+    from medley.flower.client_reports import Census, ClientReport, RowKind, TaskReport
+    from medley.flower.messenger import Messenger
+    from medley.flower.roster import Roster, absent
+    from medley.recipe.limits import ClientLimits
+
+    def account(i: int, name: str) -> dict[str, Any]:
+        kinds = RowKind([8], "float32"), RowKind([], "int64")
+        return ClientReport(i, 2, [TaskReport(20, 20.0, 5, [0, 1])], *kinds, None, name=name).plain()
+
+    limits, there = ClientLimits(), {0: account(0, "Bern"), 1: account(1, "Chur")}
+    roster = Roster.of(tmp_path, Messenger(Bench([])), there, 3, limits, lambda i, a: a)
+    assert Census.of({**there, 2: absent(2)}, limits).names == ["Bern", "Chur", "2"]
+    for name, said in (("Chur", "clients 1 and 2 are both called 'Chur'"), ("0", "client 2 is called '0'")):
+        with pytest.raises(md.WireError, match=said):
+            roster._add(account(2, name))
+    roster._add(account(2, "Zug"))
+    assert roster.census.names == ["Bern", "Chur", "Zug"]
+
+
 def test_clients_without_names_keep_their_numbers(path: Path) -> None:
     deploy(path, ("", "Basel", ""))
     assert md.Result.load(path.parent / "run").client_names == ("0", "Basel", "2")

@@ -16,6 +16,7 @@ import medley as md
 from medley import recipe
 from medley.federation.figures import AUROC, pooled_error, wilson
 from medley.flower import client_app, server_app
+from medley.storage import events
 
 pytest.importorskip("flwr")
 
@@ -132,6 +133,34 @@ def test_a_sample_of_rows(app: Path) -> None:
             assert b[name] == pytest.approx(a[name], rel=1e-10, abs=1e-15), name
 
 
+def test_a_sample_of_as_many_rows_as_others_have(app: Path) -> None:
+    """Numbers of rows may be the same: client 1's first row and its sampled ones, or all rows and the sampled ones."""
+    here, there = both(app, LOGISTIC.format(run="eval_rows = 1000"))
+    assert there.history[-1]["loss"] == pytest.approx(here.history[-1]["loss"], rel=1e-10)
+    assert there.history[-1]["loss_error"] == 0.0
+
+
+@pytest.mark.slow
+def test_secure_sums_keep_losses_of_few_rows_counts_and_classes(app: Path) -> None:
+    """The area is the nodes' mean, since counts by probability show single rows."""
+    shown = 'clients_every = 1\nmetrics = { auroc = ["figure_code:auroc", "max"] }'
+    _, there = both(app, LOGISTIC.format(run=shown) + "[secure]\nbound = 50.0\n")
+    rows = [row for row in there.clients if row["round"] == 2]
+    mean = sum(r["test_rows"] * r["auroc"] for r in rows) / sum(r["test_rows"] for r in rows)
+    assert there.history[-1]["auroc"] == pytest.approx(mean)
+    assert "auroc_error" not in rows[0]
+    data = next(e for e in events.read(app.parent / "run") if e["event"] == "data")
+    assert [task["support"] for tasks in data["clients"].values() for task in tasks] == [[], [], []]
+    shutil.rmtree(app.parent / "run")
+    with pytest.raises(md.RecipeError, match=r"run.eval_rows with \[secure\]: nodes would have to give a few"):
+        both(app, LOGISTIC.format(run="eval_rows = 60") + "[secure]\nbound = 50.0\n")
+
+
+def test_nodes_have_no_validation_rows(app: Path) -> None:
+    with pytest.raises(md.RecipeError, match=r"run.evaluate_on = 'validation': nodes measure models on their test"):
+        both(app, LOGISTIC.format(run='evaluate_on = "validation"'))
+
+
 @pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedPer"])
 def test_several_inputs_a_row(kind: str, app: Path) -> None:
     text = LOGISTIC.format(run="").replace("FedAvg", kind)
@@ -162,6 +191,32 @@ def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() ->
     assert math.isnan(f(z[y == 1], y[y == 1]))
     with pytest.raises(md.RecipeError, match="AUROC is of two classes"):
         f(torch.zeros(3, 4), y[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [[-1.0] + [0.0] * 99, [0.5] * 2 + [0.0] * 98, [1e9] + [0.0] * 99])
+def test_counts_that_test_rows_cannot_have_are_refused(
+    lie: list[float], app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node of 38 test rows that counts 10⁹ would have the figure of all nodes to itself."""
+    from medley.flower.client_rows import OwnRows
+
+    honest = OwnRows.evaluate
+
+    def lies(self: OwnRows, *args: Any) -> Any:
+        out = honest(self, *args)
+        return {**out, "tests": [{**out["tests"][0], "sums": {"auroc": lie}}]} if self.i == 1 else out
+
+    monkeypatch.setattr(OwnRows, "evaluate", lies)
+    text = LOGISTIC.format(run='metrics = { auroc = ["figure_code:auroc", "max"] }')
+    with pytest.raises(
+        md.WireError, match="client 1's answer to an evaluation: sums of auroc are none of 38 test rows"
+    ):
+        both(app, text)
+    shutil.rmtree(app.parent / "run")
+    _, there = both(app, text + '[reply_policy]\nfaulty = "drop"\n')
+    assert there.history[-1]["auroc"] > 0.9
+    assert "no answer of client 1" in caplog.text
 
 
 def test_intervals_of_shares_and_of_means_of_several_sites() -> None:

@@ -153,6 +153,55 @@ def test_what_a_node_is_asked_beside_the_others_is_checked(app: Path, tmp_path: 
     asked |= {"grad": False, "known": {"classes": 10, "labels": [list(range(10))]}, "run": "r"}
     ask = lambda **own: side.evaluate({"common": pytree.to_bytes(asked), "own": json.dumps(own).encode()}, context)
     assert set(json.loads(ask())) == {"tests", "loss", "own"}
-    for own in ({"acked": ["../x", 0]}, {"acked": [1, 0, 2]}, {"sample": [-1, 2, 3]}, {"sample": "all"}):
+    for own in ({"acked": [1, 1]}, {"sample": [0, 67, 67]}, {"sample": [67, 134, 67]}):
+        assert "own" in json.loads(ask(**own))
+    wrong = {"acked": ["../x", 0]}, {"acked": [1, 0, 2]}, {"acked": [1]}
+    for own in (*wrong, {"sample": [-1, 2, 3]}, {"sample": [1, 2]}, {"sample": "all"}):
         with pytest.raises(md.WireError, match="the server's request of an evaluation: "):
             ask(**own)
+    asked["run"] = "../r"
+    with pytest.raises(md.WireError, match="a run's name is letters, digits, _ and -"):
+        ask()
+
+
+@pytest.mark.slow
+def test_figures_of_own_models_do_not_leave_where_rows_are_private(app: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """FedAvgFT makes a client's own model by steps without noise."""
+    written(app, "FedAvgFT")
+    app.write_text(app.read_text() + 'private = { unit = "row", noise = 1.0, clip = 1.0 }\n')
+    there, grid = deploy(app, set="run.rounds=1")
+    assert "client 1's own model is not measured: its rows are private" in caplog.text
+    assert all("server_accuracy" in row and "accuracy" not in row for row in there.clients)
+    answers = [m.content["answer"]["bytes"] for m in grid.replies.values()]
+    assert any(b'"why"' in a for a in answers)
+    assert not any(b'"own"' in a for a in answers)
+
+
+@pytest.mark.slow
+def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> None:
+    """An honest run has its figures after each round; models beyond that are refused, with training loss or without."""
+    from medley.contract import pytree
+    from medley.flower.client import ClientSide
+
+    pytest.importorskip("cryptography")
+    written(app, "FedAvgFT")
+    app.write_text(app.read_text() + "[secure]\nbound = 50.0\n")
+    there, _ = deploy(app)
+    assert [("loss" in row, row["round"]) for row in there.clients] == [(True, t) for t in (1, 2, 3) for _ in range(3)]
+    side, folder = ClientSide(app, None, None), str(app.parent / "other")
+    context = Context(1, 1, {"partition-id": 0, "memory": folder}, RecordDict(), {"clients": 3})
+    asked = {"buffers": None, "round": 1, "tests": [0], "loss": False, "grad": False, "run": "r"}
+    asked |= {"known": {"classes": 10, "labels": [list(range(10))]}}
+
+    def ask(k: int, **more: object) -> bytes:
+        x = torch.full((64 * 8 + 8 + 8 * 10 + 10,), 0.01 * k, dtype=torch.float64)
+        return side.evaluate({"common": pytree.to_bytes({"x": x, **asked, **more}), "own": b"{}"}, context)
+
+    for k in range(5):
+        assert "own" in json.loads(ask(k))
+    assert "own" in json.loads(ask(4))
+    with pytest.raises(md.WireError, match="it has told the loss of its rows for 5 models"):
+        ask(5)
+    own = json.dumps({"sample": [0, 200, 2]}).encode()
+    with pytest.raises(md.WireError, match=r"its recipe has \[secure\], and the server asks for the loss of some"):
+        side.evaluate({"common": pytree.to_bytes({"x": 0, **asked, "loss": True, "run": ""}), "own": own}, context)

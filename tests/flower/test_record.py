@@ -161,3 +161,33 @@ def test_a_run_is_in_the_record_and_a_closed_study_gets_no_answer(tmp_path: Path
     code, said = ask("--log", "verify", *where)
     assert code != 0
     assert "line 1: it is not as it was written" in said
+
+
+def test_every_answer_has_a_line_and_is_of_the_recipe_that_the_line_names(tmp_path: Path, key: Path) -> None:
+    """A file that is written anew while its node runs is not what the node serves, so nothing of it is approved."""
+    pytest.importorskip("flwr")
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+    from medley.flower import client_app
+    from medley.flower.checked_json import opened
+
+    path, memory = tmp_path / "recipe.toml", tmp_path / "memory"
+    path.write_text(RECIPE, encoding="utf-8")
+    app, node = client_app(path), {"partition-id": 0, "memory": str(memory), "key": str(key)}
+
+    def ask(content: RecordDict) -> bytes:
+        message = Message(content, dst_node_id=100, message_type="query")
+        context = Context(7, 100, {**node}, RecordDict(), {"clients": 2})
+        answer = app(message, context).content["answer"]
+        assert isinstance(answer, ConfigRecord)
+        return bytes(answer["bytes"])  # type: ignore[arg-type]
+
+    assert b'"rows"' in opened(ask(RecordDict()))
+    with pytest.raises(md.WireError):
+        opened(ask(RecordDict({"run": ConfigRecord({"other": 1})})))
+    before = digest(path)
+    path.write_text(RECIPE + "# changed\n", encoding="utf-8")
+    with pytest.raises(md.RecipeError, match="client 0: its recipe's file has changed since its node began"):
+        opened(ask(RecordDict()))
+    lines = [*Record(memory / "client0" / LEFT, key).lines()]
+    assert [line["recipe"] for line in lines] == [before, before, before]

@@ -372,3 +372,36 @@ def test_coefficients_that_leave_the_say_at_a_cut_to_few_rows_are_refused() -> N
     assert cox.leaving(me, Point(b=tensor([0.05]), **point)).leave.shape == (1, 3)
     with pytest.raises(Withheld, match=r"fewer than 5 rows have a say"):
         cox.leaving(me, Point(b=tensor([9.0]), **point))
+
+
+def test_coefficients_that_leave_the_say_to_one_of_those_who_died_are_refused() -> None:
+    """Efron's sums of the dead at a cut, at a β at which one weighs more than all others, have that one's age."""
+    import pandas as pd
+
+    g = np.random.default_rng(0)
+    alive, dead = g.normal(90, 0.5, 300).round(1), np.append(84.0, g.integers(50, 70, 29))
+    died = np.repeat([0, 1], [300, 30])
+    rows = pd.DataFrame({"age": np.append(alive, dead), "months": g.uniform(1, 9, 330).round(1), "died": died})
+    point = {"terms": packed({}), "bread": tensor([]), "mean": 0.0, "alpha": 1.0, "rows": 330}
+    cox = md.statistics.Cox("months ~ age", "died", cuts=(10.0,))
+    me = lambda rules: Sites(Study({"Bern": rows}, rules=rules).sites)(0, 1)
+    ask = lambda rules, b: cox.leaving(me(rules), Point(b=tensor([b]), **point))
+    one, age, _ = ask(OPEN, 0.5).tied[0].tolist()
+    assert age / one == pytest.approx(84.0, abs=0.1)
+    assert ask(Rules(), 0.05).tied.shape == (1, 3)
+    with pytest.raises(Withheld, match=r"fewer than 5 rows have a say"):
+        ask(Rules(), 0.5)
+
+
+def test_sums_of_all_and_of_the_dead_at_a_cut_do_not_tell_of_few_others() -> None:
+    """Eight combinations, each of many patients and of many who died: all of one combination but two."""
+    import pandas as pd
+
+    kinds = np.repeat([*np.ndindex(2, 2, 2)], 30, axis=0)
+    died = np.tile(np.repeat([0, 1], 15), 8)
+    died[:30] = np.repeat([0, 1], [2, 28])
+    rows = pd.DataFrame(kinds, columns=[*"abc"]).assign(months=np.linspace(1, 9, 240), died=died)
+    ask = lambda ties: Study({"Bern": rows}).cox("months ~ C(a) + C(b) + C(c)", "died", cuts=[10.0], ties=ties)
+    assert ask("breslow").nobs == 240
+    with pytest.raises(Withheld, match=r"a value of combination 1 of the columns has fewer than 5 rows"):
+        ask("efron")

@@ -282,3 +282,26 @@ def test_a_recipe_of_it() -> None:
     text = f'[[study]]\nkind = "prepare"\ncolumns = {json.dumps(COLUMNS)}\n'
     (analysis,) = recipe.loads(text).analyses()
     assert analysis == Prepare(COLUMNS)
+
+
+def test_steps_for_numbers_are_refused_for_text() -> None:
+    for steps in ("standardise", "mean", "median"):
+        with pytest.raises(md.BadData, match="prepare: ward is text at a site, and its steps are for numbers"):
+            Study(sites(rows()), rules=OPEN).prepare([f"ward: {steps}"])
+
+
+def test_a_histogram_leaves_of_columns_with_a_median_only() -> None:
+    """So a curve of another column may still leave in a later analysis."""
+    study = Study(sites(rows()))
+    study.prepare(["age: standardise", "stay: median"])
+    keys = [key.split(" curve by ") for site in study.sites.values() for key in site.register.sets]
+    assert {key[0] for key in keys if len(key) == 2} == {"stay"}
+    assert study.describe(["age"], quantiles=[0.1]).cells["age"][""].quantiles is not None
+
+
+@pytest.mark.parametrize("wrong", [{"deviation": [[0.0]]}, {"deviation": [[-1.0]]}, {"mean": [[float("nan")]]}])
+def test_a_file_of_numbers_that_scale_to_none_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    path = Study(sites(rows()), rules=OPEN).prepare(["age: standardise"]).save(tmp_path / "prepared.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(md.BadData, match=r"holds no preparation .*means are finite, and deviations above 0"):
+        md.datasets.frame(rows(), "event", prepared=path)

@@ -27,6 +27,9 @@ def preparation(given: Any, call: str) -> Scaling:
             found = Scaling.from_plain(json.loads(Path(found).expanduser().read_text(encoding="utf-8")))
             if found.coding is None or found.mean.shape != (1, len(found.coding.features)):
                 raise ValueError("it has other columns than features")
+            numbers = torch.stack([found.mean, found.deviation])
+            if not torch.isfinite(numbers).all() or not (found.deviation > 0).all():
+                raise ValueError("means are finite, and deviations above 0")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
             raise BadData(f"{call}: {given} holds no preparation ({type(e).__name__}: {e})") from None
     if not isinstance(found, Scaling) or found.coding is None:

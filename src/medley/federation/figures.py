@@ -26,6 +26,9 @@ class Summed(Protocol):
     def sums(self, outputs: Tensor, y: Tensor, /) -> Tensor:
         """The sums [k] over these rows."""
 
+    def fits(self, sums: Tensor, rows: int, /) -> bool:
+        """Whether these may be the sums of so many rows; a site's that may not are refused."""
+
     def figure(self, sums: Tensor, /) -> tuple[float, float]:
         """The figure of the rows that were summed, and its standard error; nan for what there is not."""
 
@@ -62,6 +65,10 @@ class AUROC(Checked):
         place = torch.clamp((p * self.bins).long(), max=self.bins - 1)
         second = (y.cpu().reshape(-1) > 0).long()
         return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()
+
+    def fits(self, sums: Tensor, rows: int) -> bool:
+        """Whether these may be the sums of so many rows: whole numbers, of as many rows in all."""
+        return bool((sums >= 0).all() and (sums == sums.round()).all()) and float(sums.sum()) == rows
 
     def figure(self, sums: Tensor) -> tuple[float, float]:
         """The area and its standard error."""

@@ -132,9 +132,16 @@ class Words:
 
     def wholes(self, key: str, most: int, below: int) -> list[int]:
         """A list of at most ``most`` different whole numbers from 0 on, each less than ``below``."""
-        values = self.entries(key, 0, most)
-        if not all(type(k) is int and 0 <= k < below for k in values) or len(set(values)) < len(values):
+        values = self.numbers(key, most, below, "different ")
+        if len(set(values)) < len(values):
             self.refuse(key, f"different whole numbers below {below}")
+        return values
+
+    def numbers(self, key: str, most: int, below: int, which: str = "") -> list[int]:
+        """A list of at most ``most`` whole numbers from 0 on, each less than ``below``; some may be the same."""
+        values = self.entries(key, 0, most)
+        if not all(type(k) is int and 0 <= k < below for k in values):
+            self.refuse(key, f"{which}whole numbers below {below}")
         return values
 
     def number(self, key: str, low: float, high: float) -> float:

@@ -179,6 +179,8 @@ class ClientSide:
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
             rows = OwnRows(who, scenario, lots, *about)
             rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
+            # Counts of rows by probability show single rows.
+            rows.summed = not is_row_private(method) and options.get("secure") is None
             _keep(self._own, key, rows)
         return self._own[key]
 
@@ -189,7 +191,7 @@ class ClientSide:
         if "run" in letter:
             Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, f"client {i}")
         said = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
-        if is_row_private(method):
+        if is_row_private(method) or r.options().get("secure") is not None:
             said = replace(said, tasks=[replace(task, support=[]) for task in said.tasks])
         return json.dumps(said.plain() | {"terms": mine.plain()}).encode()
 
@@ -212,27 +214,37 @@ class ClientSide:
         words, own = Words("the server's request of an evaluation", asked), json.loads(letter.get("own", b"{}"))
         words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
         x, buffers, t, exact = asked["x"], asked["buffers"], words.whole("round", 0, node.MOST), bool(asked["loss"])
-        for hides, what in (
-            (is_row_private(method), "its rows are private"),
-            (r.options().get("secure"), "its recipe"),
+        run, (sample, acked), private = words.text("run", 64), _aside(i, own), is_row_private(method)
+        secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
+        for wants, hides, what in (
+            (asked["grad"], private, "its rows are private, and the server asks for the gradient of its loss"),
+            (asked["grad"], secure, "its recipe has [secure], and the server asks for the gradient of its loss"),
+            (exact, private, "its rows are private, and the server asks for their loss, which has no noise"),
+            (sample, secure, "its recipe has [secure], and the server asks for the loss of some of its rows"),
         ):
-            if asked["grad"] and hides:
-                raise WireError(f"client {i} refuses: {what}, and the server asks for the gradient of its loss")
-        if exact and is_row_private(method):
-            raise WireError(
-                f"client {i} refuses: its rows are private, and the server asks for their loss, which has no noise: "
-                "leave it out"
-            )
-        if exact and self.recipe.options().get("secure") is not None:
-            most = self.recipe.rounds // self.recipe.options().get("eval_every", 1) + 2
-            self._account(context).evaluate(blake2b(letter["common"], digest_size=16).hexdigest(), most)
+            if wants and hides:
+                raise WireError(f"client {i} refuses: {what}: leave it out")
+        if run:
+            node.check_run(run)
+        if secure and (exact or run):
+            self._count(letter, context, bool(run))
         rows = self.own(context, method, asked["known"])
-        tests, (sample, acked) = words.wholes("tests", len(rows.tests), len(rows.tests)), _aside(i, own)
+        tests = words.wholes("tests", len(rows.tests), len(rows.tests))
         said = rows.evaluate(PersonalModel(x, buffers), t, tests, exact, sample)
-        if run := words.text("run", 64):
+        if run and private:  # it is made of the rows without noise
+            said |= {"why": "its rows are private, and figures of a model made from them have no noise"}
+        elif run:
             said |= self._own_figures(r, method, context, asked, (run, acked, tests))
         text = json.dumps(said).encode()
         return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
+
+    def _count(self, letter: Letter, context: Context, own: bool) -> None:
+        """Count an evaluation beside secure sums: of the server's model, or of the client's own as well."""
+        options, account = self.recipe.options(), self._account(context)
+        most = self.recipe.rounds // (options.get("clients_every", node.MOST) if own else options.get("eval_every", 1))
+        asked = letter["common"] + letter.get("own", b"")
+        account = replace(account, study=f"{account.study} own") if own else account
+        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most + 2)
 
     def _own_figures(
         self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
@@ -340,7 +352,9 @@ def _aside(i: int, own: Any) -> tuple[list[int], Tag | None]:
     """What one client is asked beside the others: its rows in a sample, and the version of its memory."""
     words = Words("the server's request of an evaluation", own)
     words.said = {"sample": [], "acked": [], **words.said}
-    sample, acked = words.wholes("sample", 3, node.MOST), words.wholes("acked", 2, node.MOST)
+    sample, acked = words.numbers("sample", 3, node.MOST), words.numbers("acked", 2, node.MOST)
+    if len(sample) not in (0, 3) or len(acked) not in (0, 2):
+        words.refuse("sample" if len(sample) not in (0, 3) else "acked", "of three numbers, or none; acked of two")
     return sample, None if not acked else (acked[0], acked[1])
 
 

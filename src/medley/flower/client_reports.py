@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -56,7 +56,8 @@ class RowKind(NamedTuple):
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
 
         def known(shape: Any, dtype: Any) -> bool:
-            sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(k) is int and k >= 0 for k in shape)
+            sizes = isinstance(shape, list) and len(shape) <= 8
+            sizes = sizes and all(type(k) is int and 0 <= k <= limits.row for k in shape)
             return sizes and math.prod(shape) <= limits.row and isinstance(dtype, str) and dtype in DTYPES
 
         shape, dtype, *more = words.entries(key, 2, 3)
@@ -64,6 +65,7 @@ class RowKind(NamedTuple):
         fit = known(shape, dtype) and isinstance(parts, list) and len(parts) <= MOST_INPUTS
         fit = fit and all(isinstance(p, list) and len(p) == 3 and known(*p[1:]) for p in parts)
         fit = fit and all(isinstance(p[0], str) and len(p[0]) <= 200 and p[0].isprintable() for p in parts)
+        fit = fit and sum(math.prod(p[1]) for p in parts) <= limits.row
         if not fit or len({p[0] for p in parts}) < len(parts):
             words.refuse(key, f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind")
         return cls(shape, dtype, parts)
@@ -139,7 +141,7 @@ class TaskReport:
     Attributes:
         rows: training rows, possibly none
         weight: the sum of their weights; ``rows`` where rows have no weights
-        support: pairs of a class and its training rows; empty where rows have no class, or are private
+        support: pairs of a class and its training rows; empty without classes, for private rows and secure sums
     """
 
     rows: int
@@ -229,6 +231,16 @@ class ClientReport:
         tail = f"{remedy}labels = [...]" if self.names != other.names else ""
         return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{tail}"
 
+    def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
+        """The sentence on another client that has this one's name, or its number as name; empty without."""
+        if other := next((r for r in others if self.name and r.name == self.name and r.client != self.client), None):
+            said = f"clients {other.client} and {self.client} are both called {self.name!r}"
+        elif self.name in map(str, range(clients)) and self.name != str(self.client):
+            said = f"client {self.client} is called {self.name!r}, another client's number"
+        else:
+            return ""
+        return f"{said}: give each node a name of its own, --name"
+
     def emptied(self, client: int) -> ClientReport:
         """The report of a client without rows, of the same kind."""
         return replace(self, client=client, name="", tasks=[TaskReport(0, 0.0, 0, []) for _ in self.tasks])
@@ -305,8 +317,7 @@ class Census:
                 refused[i] = said
                 if not tolerant:
                     raise BadData(said, client=i)
-            if r.name and (other := next(k for k in read if read[k].name == r.name)) != i:
-                said = f"clients {other} and {i} are both called {r.name!r}: give each node a name of its own, --name"
+            if said := r.namesake([read[k] for k in read if k < i and k not in refused], len(accounts)):
                 refused[i] = said
                 if not tolerant:
                     raise BadData(said, client=i)

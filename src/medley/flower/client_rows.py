@@ -148,6 +148,10 @@ def _support(lot: Lot) -> list[list[int]]:
 class OwnRows:
     """One client's side of a run: its rows on the run's device, and nobody else's.
 
+    Attributes:
+        metrics: further figures of test rows, by name
+        summed: whether metrics that have sums give them
+
     Args:
         who: the client's id, and the number of clients
         dtype: the floating-point type of the model; None for the problem's own
@@ -181,6 +185,7 @@ class OwnRows:
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
         self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
         self.metrics: Mapping[str, Metric] = {}
+        self.summed = True
         if isinstance(self.problem, SharedNetwork):
             whole = self.problem.initial(streams.generator(seed, "init"))
             if known.first is not None:
@@ -226,7 +231,8 @@ class OwnRows:
             figures: dict[str, Any] | None = None
             if (held := self.tests[k]) is not None:
                 sums = dict[str, list[float]]()
-                found = held_figures(problem, x, held, self.metrics, client=self.i, sums=sums)
+                kept = sums if self.summed else None
+                found = held_figures(problem, x, held, self.metrics, client=self.i, sums=kept)
                 # JSON has no NaN: a figure that is not finite is left out.
                 figures = {name: v for name, v in found.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
             out["tests"].append(figures)
@@ -246,12 +252,13 @@ class OwnRows:
 
     def _estimate(self, problem: Problem, x: Vec, s: int, sample: Sequence[int]) -> dict[str, Any]:
         """The loss of some rows, the same as in a simulation; see `medley.federation.row_sample.RowSample`."""
-        start, total, count = sample
+        start, _, count = sample
         n = int(self.rows.layout.sizes[s, 0])
         place = self.rows.layout.place(s, self.i)
-        order = np.argsort(
-            streams.rng(self.clients.seed, "eval rows", s).random(total)[start : start + n], kind="stable"
-        )
+        rng = streams.rng(self.clients.seed, "eval rows", s)
+        assert isinstance(rng.bit_generator, np.random.PCG64)
+        rng.bit_generator.advance(start)  # past the other clients' rows, one draw each
+        order = np.argsort(rng.random(n), kind="stable")
         rows = torch.from_numpy(np.sort(order[:count]) + place.start)
         X, y, w = self.rows.at(rows.to(self.rows.y.device))
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]

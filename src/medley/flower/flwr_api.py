@@ -198,7 +198,7 @@ def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
 
     def handle(handler: Handler) -> Callable[[Message, Context], Message]:
         def reply(message: Message, context: Context) -> Message:
-            letter = {k: r["bytes"] for k, r in message.content.config_records.items()}
+            letter = {k: r.get("bytes", b"") for k, r in message.content.config_records.items()}
             return Message(records({"answer": handler(letter, context)}), reply_to=message)
 
         return reply

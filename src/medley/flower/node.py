@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..clients.memories import Memories
 from ..contract import pytree
-from ..contract.errors import WireError
+from ..contract.errors import RecipeError, WireError
 from ..contract.message import is_finite
 from ..runtime import streams
 from ..storage.atomic import write
@@ -117,9 +117,14 @@ class CallRequest:
             _check(request.exchange)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
             raise WireError(f"this is no request of ours: {type(e).__name__}: {e}") from None
-        if not isinstance(request.run, str) or not re.fullmatch(r"[\w-]{1,64}", request.run):
-            raise WireError(f"a run's name is letters, digits, _ and -, not {request.run!r}")
+        check_run(request.run)
         return request
+
+
+def check_run(name: Any) -> None:
+    """Raise WireError for a run's name that could be another folder's path."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,64}", name):
+        raise WireError(f"a run's name is letters, digits, _ and -, not {name!r}")
 
 
 def _check(e: Exchange) -> None:
@@ -218,19 +223,31 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
             closed has no answers. None for handlers of no recipe, which have no record
     """
 
+    begun = list[str]()
+
+    def approved(recipe: Path, owner: Mapping[str, Any]) -> None:
+        """Raise an error for a recipe that has no answers; that which is served was read at the first request."""
+        begun[:] = begun or [record.digest(recipe)]
+        if record.digest(recipe) != begun[0]:
+            raise RecipeError(
+                f"client {owner.get('partition-id')}: its recipe's file has changed since its node began; its owner "
+                "has to start it again",
+                "recipe",
+            )
+        record.refuse_unapproved(record_of(owner, record.APPROVALS), begun[0], owner.get("partition-id"))
+
     def guarded(kind: str, handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
             owner = context.node_config
             try:
                 if recipe is not None:
-                    approvals = record_of(owner, record.APPROVALS)
-                    record.refuse_unapproved(approvals, record.digest(recipe), owner.get("partition-id"))
+                    approved(recipe, owner)
                 out = sealed(handler(letter, context), last=_leaves(context))
             except Exception as e:
                 out = sealed_error(e)
             try:
                 if recipe is not None:
-                    about = {"run": str(context.run_id), "kind": kind, "recipe": record.digest(recipe)}
+                    about = {"run": str(context.run_id), "kind": kind, "recipe": (begun or [record.digest(recipe)])[0]}
                     record_of(owner).add(**about, bytes=len(out), sha256=sha256(out).hexdigest())
             except Exception:
                 log.exception("the record cannot be written")

@@ -84,8 +84,13 @@ class RemoteFederation:
     def draw(
         self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> RemoteSimulation:
-        """The clients of this seed; see `Population.draw`. Figures are of test rows whatever ``on`` says."""
-        del on
+        """The clients of this seed; see `Population.draw`. Raises RecipeError for figures of other rows than tests."""
+        if on != "test":
+            raise RecipeError(
+                f"run.evaluate_on = {on!r}: nodes measure models on their test rows, and have no validation rows; let "
+                "data() give the rows to choose by as test rows, and leave evaluate_on, best and patience out",
+                "evaluate_on",
+            )
         return RemoteSimulation(self, seed, dtype, device, rounds)
 
 
@@ -168,6 +173,11 @@ class RemoteSimulation(Planned):
         Clients do not report single rows, so that a loss without a minimiser is not noticed.
         """
         del minimiser
+        if eval_rows is not None and self.fed.summed:
+            raise RecipeError(
+                "run.eval_rows with [secure]: nodes would have to give a few rows' losses without mask; leave it out",
+                "eval_rows",
+            )
         if grad_norm and (why := "private rows" if self.fed.lossless else "[secure]" if self.fed.summed else ""):
             raise RecipeError(
                 f"target = {{ grad_norm = ... }} with {why}: the norm is that of a sum of gradients, and nodes would "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..contract import PersonalModels, State, Vec, pytree
-from ..contract.errors import Diverged, MedleyError
+from ..contract.errors import Diverged, MedleyError, WireError
 from ..federation import fairness
 from ..federation.figures import Summed, pooled_error
 from ..federation.row_sample import LEAST
@@ -273,7 +273,9 @@ class RemoteEvaluator:
                 said = opened(raw, f"client {i}")
                 if grad and wanted.loss and gradients is not None:
                     said, gradients[i] = node.opened_gradient(i, said, x)
-                figures[i] = Figures.read(i, said, wanted)
+                got = Figures.read(i, said, wanted)
+                self._check_sums(i, [got, *([] if got.own is None else [got.own])], census.tests[i, [*tests]])
+                figures[i] = got
             except MedleyError as e:
                 if not fed.tolerant:
                     raise
@@ -289,6 +291,15 @@ class RemoteEvaluator:
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
         return figures
+
+    def _check_sums(self, i: int, answers: Sequence[Figures], rows: np.ndarray) -> None:
+        """Raise WireError for sums of a metric that client i's test rows cannot have."""
+        each = [(name, v, int(n)) for a in answers for n, s in zip(rows, a.sums, strict=True) for name, v in s.items()]
+        for name, values, n in each:
+            f = self.metrics[name]
+            assert isinstance(f, Summed)
+            if not f.fits(torch.tensor(values, dtype=torch.float64), n):
+                raise WireError(f"client {i}'s answer to an evaluation: sums of {name} are none of {n} test rows")
 
     def _sample(self, i: int, round: int, p: Mapping[int, float]) -> list[int]:
         """Client i's rows in the sample of ``eval_rows``: its first row among all, all rows, and its sampled ones."""

@@ -128,6 +128,8 @@ class Roster:
         report, census = ClientReport.read(account, self.limits), self.census
         if said := report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused)):
             raise WireError(said)
+        if said := report.namesake(census.reports, len(census)):
+            raise WireError(said)
         tasks = zip(report.tasks, census.known.labels, strict=True)
         strange = {k for task, labels in tasks for k in task.labels if k not in labels}
         if (report.classes or 0) > (census.known.classes or 0) or strange:

@@ -100,6 +100,10 @@ class Describe(Analysis):
         """Each column's own name, and whether it is under C()."""
         return {c.removeprefix("C(").removesuffix(")"): c.startswith("C(") for c in self.columns}
 
+    def curved(self, column: str) -> bool:
+        """Whether a histogram of this column leaves."""
+        return bool(self.quantiles)
+
     @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`; columns may be missing in a row."""
@@ -236,7 +240,7 @@ class Describe(Analysis):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = self._may(site, c, x, here)
-            wanted = may and bool(self.quantiles) and (bool(g) or not self.by)
+            wanted = may and self.curved(c) and (bool(g) or not self.by)
             if shown := wanted and curve_may(site, c, here, str(tuple(grid))):
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean

@@ -106,6 +106,10 @@ class Prepare(Describe):
         wanted = {"mean", "median", "standardise", "encode"}
         return {c: "encode" in plan for c, plan in plans(self.columns).items() if wanted & plan.keys()}
 
+    def curved(self, column: str) -> bool:
+        """See `Describe.curved`: those with a median."""
+        return "median" in plans(self.columns)[column]
+
 
 class Preparation:
     """Preprocessing as all sites' rows have it.
@@ -143,6 +147,10 @@ class Preparation:
         """One column with what it is filled in by."""
         fill: Any = plan["fill"][0] if "fill" in plan else None
         levels = None if cell is None or cell.counts is None else tuple(cell.counts)
+        if levels is not None and "encode" not in plan:
+            raise BadData(
+                f"prepare: {name} is text at a site, and its steps are for numbers; write encode, or recode it"
+            )
         if levels == ():
             raise BadData(f"prepare: {name} has no category that may leave a site; leave the column out")
         if cell is not None and cell.counts is not None and "mode" in plan:

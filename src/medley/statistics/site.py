@@ -195,16 +195,21 @@ class Site:
                 f"{self.name!r})"
             )
 
-    def effective(self, weights: np.ndarray, X: np.ndarray) -> None:
-        """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number."""
-        if self.rules.rows <= 1 or not weights.any():
+    def effective(self, weights: np.ndarray, X: np.ndarray, kind: str = "rows") -> None:
+        """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number.
+
+        Of rows with the event, or of those without it, there may be no more than that number: none may dominate.
+        """
+        least: int = getattr(self.rules, kind)
+        if least <= 1 or not weights.any():
             return
         shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
-        few, whole = np.cumsum(shares[: self.rules.rows - 1], axis=0), shares.sum(0)
+        few, whole = np.cumsum(shares[: least - 1], axis=0), shares.sum(0)
         alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
-        if weights.sum() ** 2 < (self.rules.rows - 1e-9) * (weights @ weights) or alone.any():
+        uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
+        if uneven or alone.any():
             raise Withheld(
-                f"{self.name} withholds: at these coefficients and weights fewer than {self.rules.rows} rows have a "
+                f"{self.name} withholds: at these coefficients and weights fewer than {least} rows have a "
                 "say; a column separates the outcomes nearly, or the server asks for coefficients of its own"
             )
 

@@ -120,8 +120,13 @@ class Cox(Analysis):
         (X, time, event), site = self._rows(site_of(me), got), site_of(me)
         place, event = self._places(time, event)
         risk = X @ got.b.numpy()
+        Z = np.column_stack([np.ones(len(X)), X])
         for k in np.unique(place):
-            site.effective(np.exp(risk[place == k] - risk[place == k].max()), X[place == k])
+            at = place == k
+            site.effective(np.exp(risk[at] - risk[at].max()), X[at])
+            for part in (at & event, at & ~event) if self.ties == "efron" else ():  # those sums leave, too
+                if part.any():
+                    site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
         s = Steps.of(X, place, event, got.b.numpy(), len(self.cuts))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
         tied = tied if self.ties == "efron" else tied[:0]
@@ -159,7 +164,7 @@ class Cox(Analysis):
                     site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
                     of = {name: v[at] for name, v in beside.items()}
                     site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of)
-                    for told in (at, at & dead & (self.ties == "efron")):
+                    for told in (at, at & dead, at & ~dead) if self.ties == "efron" else (at,):
                         site.combinations(X[told])
                 except Withheld as e:
                     raise Withheld(f"{e}; that is of rows until {self.cuts[k]:g}: give fewer cuts") from None
