@@ -213,6 +213,58 @@ def test_buffers_that_training_changes_travel_and_others_do_not() -> None:
         md.run(md.FedAvg(), fed, 1, progress=False, secure=md.SecureSum())
 
 
+class Late(nn.Module):
+    """A layer with a buffer that moves with more rows than two only, so in no pass that tries the module."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.layer = how, nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        self.register_buffer("middle", torch.zeros(1 << 17 if how == "large" else 4))
+
+    def forward(self, X: Tensor) -> Tensor:
+        if self.training and self.how == "shown":
+            self.middle.add_(0)
+        if self.training and self.how != "still" and len(X) > 2:
+            middle = X.detach().mean(0)
+            if self.how == "set":
+                self.middle = middle
+            else:
+                self.middle[:4].lerp_(middle, 0.1)
+        return self.layer(X)
+
+
+def twelve_rows(module: nn.Module) -> md.Federation:
+    """Three clients of four rows each."""
+    X, y = torch.arange(48.0).reshape(12, 4) / 48, torch.arange(12) % 2
+    clients = [(X[k : k + 4], y[k : k + 4]) for k in (0, 4, 8)]
+    return md.Federation(Network(module), clients=clients, pace=md.scenarios.Pace(lr=0.1, steps=2, batch=None))
+
+
+@pytest.mark.parametrize("method", [md.FedAvg(), md.FedPer()], ids=lambda m: m.name)
+@pytest.mark.parametrize("how", ["small", "large", "set"])
+def test_a_buffer_that_begins_to_move_after_the_trial_is_refused(how: str, method: md.Algorithm[Any, Any]) -> None:
+    with pytest.raises(md.RecipeError, match=r"the buffer middle stood still .* write to it in every pass"):
+        md.run(method, twelve_rows(Late(how)), 1, progress=False)
+
+
+def test_a_write_without_effect_makes_a_buffer_travel() -> None:
+    fed = twelve_rows(Late("shown"))
+    one, two = (md.run(md.FedAvg(), fed, 2, progress=False, transport=t) for t in (None, md.transports.Processes(2)))
+    assert one.buffers is not None
+    assert two.buffers is not None
+    assert one.digest == two.digest
+    assert torch.equal(one.buffers[0], two.buffers[0])
+    assert one.buffers[0].abs().min() > 0
+
+
+def test_other_numbers_of_a_still_buffer_are_refused_as_init() -> None:
+    module = Late("still")
+    fed = md.Federation(Network(module), clients=[(torch.ones(2, 4), torch.arange(2))] * 2)
+    md.run(md.FedAvg(), fed, 1, progress=False, init=module.state_dict())
+    with pytest.raises(md.RecipeError, match="middle is not trained, and the module has other numbers there"):
+        md.run(md.FedAvg(), fed, 1, progress=False, init=module.state_dict() | {"middle": torch.ones(4)})
+
+
 def test_still_buffers_block_neither_secure_sums_nor_privacy() -> None:
     fed = federation(language())
     plain = md.run(md.FedAvg(), fed, 2, progress=False)
