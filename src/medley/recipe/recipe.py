@@ -23,6 +23,7 @@ from ..runtime import plugins
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
+from ..storage.as_json import is_secret
 from ..storage.atomic import made, write
 from . import rows, toml
 from .bounds import Bounded
@@ -224,8 +225,19 @@ class Recipe:
             return
         table = self._table("sink")
         with closing(self._build.kind("sink", table, sink_kinds(asked(table.get("kind"))))) as sink:
-            sink.settings(flattened(self.tables))
+            sink.settings(self._filed())
             yield sink
+
+    def _filed(self) -> dict[str, str]:
+        """The settings that a sink files: not its own, which may have a password, and no seed that is secret."""
+        said = flattened({k: v for k, v in self.tables.items() if k != "sink"})
+        private = any("private" in table for table in self.tables.get("methods", ()))
+        for key in ("run.seed", "run.seeds"):
+            seeds = self._table("run").get(key.removeprefix("run."))
+            long = any(type(n) is int and is_secret(n, {}) for n in (seeds if isinstance(seeds, list) else [seeds]))
+            if key in said and (private or long):
+                said[key] = "hidden"
+        return said
 
     def check_clients(self, n: int) -> None:
         """Raise RecipeError unless lists in [pace] and [devices] have an entry for each of ``n`` clients."""
