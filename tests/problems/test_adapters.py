@@ -162,6 +162,35 @@ def test_a_folder_holds_the_adapter_and_names_its_base(tmp_path: Path, caplog: p
         md.Result.load(tmp_path / "run", module)
 
 
+class Normed(nn.Sequential):
+    """A base with batch normalisation that stays in evaluation mode, so that its statistics stand still."""
+
+    def __init__(self, middle: float, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(OrderedDict(base=nn.Linear(4, 4), norm=nn.BatchNorm1d(4), head=nn.Linear(4, 2)))
+        for p in self.parameters():
+            p.data.fill_(0.5)
+        self.base.requires_grad_(False)
+        self.norm.requires_grad_(False)
+        nn.init.constant_(self.norm.running_mean, middle)
+        self.to(dtype)
+
+    def train(self, mode: bool = True) -> Normed:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_named_base_has_its_still_buffers_and_the_dtype_of_the_run(tmp_path: Path, dtype: torch.dtype) -> None:
+    clients = [(torch.randn(6, 4), torch.arange(6) % 2)] * 2
+    fed = md.Federation(Network(Normed(0.0, dtype), start="module", base="normed"), clients=clients)
+    run = md.run(md.FedAvg(), fed, 1, progress=False, checkpoint=tmp_path / "run")
+    back = md.Result.load(tmp_path / "run", Normed(0.0, dtype))
+    assert torch.equal(back.outputs(torch.ones(2, 4)), run.outputs(torch.ones(2, 4)))
+    with pytest.raises(md.WireError, match="base normed with the digest"):
+        md.Result.load(tmp_path / "run", Normed(1.0, dtype))
+
+
 def test_without_a_name_the_folder_holds_the_base_and_its_still_buffers(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 4).bfloat16().requires_grad_(False), To(), nn.Linear(4, 2))
     module.register_buffer("unused", torch.arange(3.0), persistent=False)
