@@ -242,6 +242,25 @@ def test_buffers_that_training_changes_travel_and_others_do_not() -> None:
         md.run(md.FedAvg(), fed, 1, progress=False, secure=md.SecureSum())
 
 
+@pytest.mark.parametrize("fields", [False, True])
+def test_one_row_shows_the_same_still_buffers_as_two(fields: bool) -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 2)
+            self.register_buffer("places", torch.arange(4.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x + self.get_buffer("places")))
+
+    X = torch.randn(2, 4)
+    given = Fields([X], ["x"]) if fields else X
+    for n in (1, 2):
+        problem = Network(Places()).ready(given[:n], torch.arange(n), 2, None, "cpu")
+        assert isinstance(problem, NetworkProblem)
+        assert problem.still == {"places"}
+
+
 class Late(nn.Module):
     """A layer with a buffer that moves with more rows than two only, so in no pass that tries the module."""
 
