@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from medley import cli, recipe
 from medley.contract.errors import RecipeError
+from medley.recipe.filed import filed
 
 SINK = """
 import json
@@ -106,6 +107,6 @@ def test_neither_the_sinks_own_settings_nor_secret_seeds_are_filed(file: Path) -
     assert not [key for key in settings if key.startswith("sink")]
     private = "kind = 'FedAvg'\nprivate = {noise = 1.0, clip = 1.0, delta = 1e-5}"
     r = recipe.loads(f"[sink]\nkind = 'WandB'\n[run]\nseed = 3\n[[methods]]\n{private}")
-    assert r._filed()["run.seed"] == "hidden"
+    assert filed(r.tables)["run.seed"] == "hidden"
     r = recipe.loads("[sink]\nkind = 'WandB'\n[run]\nseed = 3\n[[methods]]\nkind = 'FedAvg'")
-    assert r._filed()["run.seed"] == "3"
+    assert filed(r.tables)["run.seed"] == "3"

@@ -18,16 +18,15 @@ from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
-from ..report.sections.runs import flattened
 from ..runtime import plugins
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
-from ..storage.as_json import is_secret
 from ..storage.atomic import made, write
-from . import rows, toml
+from . import rows, schema, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named
+from .filed import filed
 from .limits import ClientLimits
 from .schema import (
     ANALYSES,
@@ -38,11 +37,9 @@ from .schema import (
     RUN,
     SIMULATED,
     TABLES,
-    asked,
     constructors,
     methods,
     model_functions,
-    sink_kinds,
 )  # fmt: skip
 from .user_code import is_own
 from .wrapping import WRAPPING, wrapped, written
@@ -223,21 +220,10 @@ class Recipe:
         if "sink" not in self.tables:
             yield None
             return
-        table = self._table("sink")
-        with closing(self._build.kind("sink", table, sink_kinds(asked(table.get("kind"))))) as sink:
-            sink.settings(self._filed())
+        kinds = schema.sink_kinds(schema.asked((table := self._table("sink")).get("kind")))
+        with closing(self._build.kind("sink", table, kinds)) as sink:
+            sink.settings(filed(self.tables))
             yield sink
-
-    def _filed(self) -> dict[str, str]:
-        """The settings that a sink files: not its own, which may have a password, and no seed that is secret."""
-        said = flattened({k: v for k, v in self.tables.items() if k != "sink"})
-        private = any("private" in table for table in self.tables.get("methods", ()))
-        for key in ("run.seed", "run.seeds"):
-            seeds = self._table("run").get(key.removeprefix("run."))
-            long = any(type(n) is int and is_secret(n, {}) for n in (seeds if isinstance(seeds, list) else [seeds]))
-            if key in said and (private or long):
-                said[key] = "hidden"
-        return said
 
     def check_clients(self, n: int) -> None:
         """Raise RecipeError unless lists in [pace] and [devices] have an entry for each of ``n`` clients."""
@@ -379,7 +365,7 @@ class Recipe:
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
-        kind = self._build.pick(f"{path}.kind", table["kind"], constructors(asked(table["kind"])))
+        kind = self._build.pick(f"{path}.kind", table["kind"], constructors(schema.asked(table["kind"])))
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}

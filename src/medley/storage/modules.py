@@ -245,10 +245,9 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     WireError where ``module`` is another network, or its base is another.
     """
     if module is not None:
-        if "base" not in (said := _said(folder, x)):
-            module = copy.deepcopy(module)  # the folder's numbers are not to become those of the module that was given
-        out = placed(module, x.dtype)
-        if "base" in said:
+        named = "base" in (said := _said(folder, x))
+        out = placed(module if named else copy.deepcopy(module), x.dtype)  # without a name it gets the folder's base
+        if named:
             refuse_other(out, said["base"], said["still"])
         return _filled(out, said, _numbers(folder), x, buffers)
     try:
