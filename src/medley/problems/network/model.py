@@ -151,9 +151,9 @@ class NetworkModel:
                     f"{call}: {name} is {list(new.shape)}, the module's {list(t.shape)}; {remedy}", "init"
                 )
             if fixed and not torch.equal(new.nan_to_num(), t.nan_to_num()):
+                kind = "frozen" if isinstance(t, nn.Parameter) else "not trained"
                 raise RecipeError(
-                    f"{call}: {name} is not trained, and the module has other numbers there; load it into the module",
-                    "init",
+                    f"{call}: {name} is {kind}, and the module has other numbers there; load it into the module", "init"
                 )
             if not fixed:
                 with torch.no_grad():
