@@ -162,6 +162,35 @@ def test_a_folder_holds_the_adapter_and_names_its_base(tmp_path: Path, caplog: p
         md.Result.load(tmp_path / "run", module)
 
 
+class Normed(nn.Sequential):
+    """A base with batch normalisation that stays in evaluation mode, so that its statistics stand still."""
+
+    def __init__(self, middle: float, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(OrderedDict(base=nn.Linear(4, 4), norm=nn.BatchNorm1d(4), head=nn.Linear(4, 2)))
+        for p in self.parameters():
+            p.data.fill_(0.5)
+        self.base.requires_grad_(False)
+        self.norm.requires_grad_(False)
+        nn.init.constant_(self.norm.running_mean, middle)
+        self.to(dtype)
+
+    def train(self, mode: bool = True) -> Normed:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_named_base_has_its_still_buffers_and_the_dtype_of_the_run(tmp_path: Path, dtype: torch.dtype) -> None:
+    clients = [(torch.randn(6, 4), torch.arange(6) % 2)] * 2
+    fed = md.Federation(Network(Normed(0.0, dtype), start="module", base="normed"), clients=clients)
+    run = md.run(md.FedAvg(), fed, 1, progress=False, checkpoint=tmp_path / "run")
+    back = md.Result.load(tmp_path / "run", Normed(0.0, dtype))
+    assert torch.equal(back.outputs(torch.ones(2, 4)), run.outputs(torch.ones(2, 4)))
+    with pytest.raises(md.WireError, match="base normed with the digest"):
+        md.Result.load(tmp_path / "run", Normed(1.0, dtype))
+
+
 def test_without_a_name_the_folder_holds_the_base_and_its_still_buffers(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 4).bfloat16().requires_grad_(False), To(), nn.Linear(4, 2))
     module.register_buffer("unused", torch.arange(3.0), persistent=False)
@@ -211,6 +240,77 @@ def test_buffers_that_training_changes_travel_and_others_do_not() -> None:
     assert float(result.model.count) == 6.0
     with pytest.raises(md.Unsupported, match="this network has buffers"):
         md.run(md.FedAvg(), fed, 1, progress=False, secure=md.SecureSum())
+
+
+@pytest.mark.parametrize("fields", [False, True])
+def test_one_row_shows_the_same_still_buffers_as_two(fields: bool) -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 2)
+            self.register_buffer("places", torch.arange(4.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(x + self.get_buffer("places")))
+
+    X = torch.randn(2, 4)
+    given = Fields([X], ["x"]) if fields else X
+    for n in (1, 2):
+        problem = Network(Places()).ready(given[:n], torch.arange(n), 2, None, "cpu")
+        assert isinstance(problem, NetworkProblem)
+        assert problem.still == {"places"}
+
+
+class Late(nn.Module):
+    """A layer with a buffer that moves with more rows than two only, so in no pass that tries the module."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.layer = how, nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        self.register_buffer("middle", torch.zeros(1 << 17 if how == "large" else 4))
+
+    def forward(self, X: Tensor) -> Tensor:
+        if self.training and self.how == "shown":
+            self.middle.add_(0)
+        if self.training and self.how != "still" and len(X) > 2:
+            middle = X.detach().mean(0)
+            if self.how == "set":
+                self.middle = middle
+            else:
+                self.middle[:4].lerp_(middle, 0.1)
+        return self.layer(X)
+
+
+def twelve_rows(module: nn.Module) -> md.Federation:
+    """Three clients of four rows each."""
+    X, y = torch.arange(48.0).reshape(12, 4) / 48, torch.arange(12) % 2
+    clients = [(X[k : k + 4], y[k : k + 4]) for k in (0, 4, 8)]
+    return md.Federation(Network(module), clients=clients, pace=md.scenarios.Pace(lr=0.1, steps=2, batch=None))
+
+
+@pytest.mark.parametrize("method", [md.FedAvg(), md.FedPer()], ids=lambda m: m.name)
+@pytest.mark.parametrize("how", ["small", "large", "set"])
+def test_a_buffer_that_begins_to_move_after_the_trial_is_refused(how: str, method: md.Algorithm[Any, Any]) -> None:
+    with pytest.raises(md.RecipeError, match=r"the buffer middle stood still .* write to it in every pass"):
+        md.run(method, twelve_rows(Late(how)), 1, progress=False)
+
+
+def test_a_write_without_effect_makes_a_buffer_travel() -> None:
+    fed = twelve_rows(Late("shown"))
+    one, two = (md.run(md.FedAvg(), fed, 2, progress=False, transport=t) for t in (None, md.transports.Processes(2)))
+    assert one.buffers is not None
+    assert two.buffers is not None
+    assert one.digest == two.digest
+    assert torch.equal(one.buffers[0], two.buffers[0])
+    assert one.buffers[0].abs().min() > 0
+
+
+def test_other_numbers_of_a_still_buffer_are_refused_as_init() -> None:
+    module = Late("still")
+    fed = md.Federation(Network(module), clients=[(torch.ones(2, 4), torch.arange(2))] * 2)
+    md.run(md.FedAvg(), fed, 1, progress=False, init=module.state_dict())
+    with pytest.raises(md.RecipeError, match="middle is not trained, and the module has other numbers there"):
+        md.run(md.FedAvg(), fed, 1, progress=False, init=module.state_dict() | {"middle": torch.ones(4)})
 
 
 def test_still_buffers_block_neither_secure_sums_nor_privacy() -> None:

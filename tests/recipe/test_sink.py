@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from medley import cli, recipe
 from medley.contract.errors import RecipeError
+from medley.recipe.filed import filed
 
 SINK = """
 import json
@@ -97,3 +98,15 @@ def test_a_kind_that_is_not_there_is_refused_before_the_run(file: Path) -> None:
 def test_a_deployed_run_says_that_it_has_no_sink(file: Path) -> None:
     with pytest.raises(RecipeError, match=r"\[sink\] files figures of medley run and medley compare"):
         recipe.load(file).scenario((64,), 10)
+
+
+def test_neither_the_sinks_own_settings_nor_secret_seeds_are_filed(file: Path) -> None:
+    told("run", file, "--method", "FedAvg", "--set", f"run.seed={1 << 70}")
+    (settings, *_) = json.loads(Path("kept.json").read_text())
+    assert settings["run.seed"] == "hidden"
+    assert not [key for key in settings if key.startswith("sink")]
+    private = "kind = 'FedAvg'\nprivate = {noise = 1.0, clip = 1.0, delta = 1e-5}"
+    r = recipe.loads(f"[sink]\nkind = 'WandB'\n[run]\nseed = 3\n[[methods]]\n{private}")
+    assert filed(r.tables)["run.seed"] == "hidden"
+    r = recipe.loads("[sink]\nkind = 'WandB'\n[run]\nseed = 3\n[[methods]]\nkind = 'FedAvg'")
+    assert filed(r.tables)["run.seed"] == "3"

@@ -177,10 +177,14 @@ def ends(**figures: list[float]) -> list[Any]:
             ends(A=[0.7, 0.8, 0.9], B=[0.75, 0.78, 0.92], C=[0.1, 0.2, 0.3]),
             "B leads, though these seeds do not tell it from A. B has the highest",
         ),
+        (
+            [*ends(A=[0.7, 0.71, 0.72]), *ends(B=[0.8, 0.81, 0.82, 0.83])[2:]],
+            "No method stands out: B shares fewer than two seeds with A. B has the highest",
+        ),
         (ends(A=[0.7], B=[0.8]), "One seed cannot tell luck from merit. B has the highest"),
         (ends(A=[0.7, 0.8]), "A ends at accuracy"),
     ],
-    ids=["one", "none", "some", "one seed", "alone"],
+    ids=["one", "none", "some", "other seeds", "one seed", "alone"],
 )
 def test_the_first_sentence_says_whether_a_method_stands_out(runs: list[Any], first: str) -> None:
     assert f'<p class="lede">{first}' in page(runs)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from medley import recipe, sinks
+from medley import RecipeError, recipe, sinks
 from medley.cli.arguments import complete
 from medley.runtime import plugins
 from support.toys import Toy
@@ -32,6 +32,29 @@ def test_a_strangers_method_is_listed_completed_and_made(declared: list[EntryPoi
     assert complete("fedavg,the") == ["fedavg,Theirs"]
     (method,) = recipe.loads("[[methods]]\nkind = 'theirs'").methods()
     assert type(method) is Toy
+
+
+def test_a_package_is_imported_where_a_recipe_names_it_and_nowhere_else(
+    declared: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, loaded = EntryPoint.load, list[str]()
+    monkeypatch.setattr(EntryPoint, "load", lambda point: loaded.append(point.name) or load(point))
+    for group, thing in (("methods", "support.toys:Toy"), ("datasets", "medley.datasets:digits"), ("sinks", "x:X")):
+        declared += [EntryPoint(f"{name}_{group}", thing, f"medley.{group}") for name in ("named", "other")]
+    text = "[data]\nname = '{}'\n[problem]\nkind = 'Softmax'\n[partition]\nkind = 'IID'\nclients = 2\n"
+    text += "[[methods]]\nkind = '{}'"
+    r = recipe.loads(text.format("digits", "fedavg"))
+    r.federation()
+    r.grid(r.methods()[0])
+    assert loaded == []
+    r = recipe.loads(text.format("Named_datasets", "named_methods"))
+    r.federation()
+    assert loaded == ["named_datasets"]
+    assert type(r.methods()[0]) is Toy
+    assert loaded == ["named_datasets", "named_methods"]
+    broken = recipe.loads("[sink]\nkind = 'named_sinks'")
+    with pytest.raises(RecipeError, match=r"named_sinks of another package .* x:X cannot be imported"), broken.filing():
+        pass
 
 
 def test_a_strangers_data_set_is_listed(declared: list[EntryPoint]) -> None:

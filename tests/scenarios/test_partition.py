@@ -5,11 +5,15 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medley import Federation, datasets
 from medley.contract.errors import BadData, MedleyError, RecipeError, WireError
+from medley.problems import Softmax
 from medley.scenarios import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Saved, Shards, describe, load, save
+from medley.scenarios.dealing import Parts
 
 TEN = np.repeat(np.arange(10), 100)
 
@@ -353,3 +357,31 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
     path.write_text('{"format": "medley-partition-1", "rows": "9", "clients": [[0]]}')
     with pytest.raises(WireError, match="its rows are '9', no whole number"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([np.arange(4) < 2, np.arange(4) >= 2], r"client 0 bool \[4\]; give the numbers of its rows"),
+        ([np.array([0, 1]), np.array([2.5])], r"client 1 float64 \[1\]; give"),
+        ([np.array([[0], [1]])], r"client 0 int64 \[2, 1\]; give"),
+        ([np.array([0, 1]), np.array([2, 1])], "client 1 row 1, and it was given already"),
+        ([np.array([0, 1]), np.array([-1])], "client 1 row -1, and there are rows 0 to 3"),
+        ([np.array([0, 1]), np.array([2, 4])], "client 1 row 4, and there are rows 0 to 3"),
+        ([], "the partition has no clients"),
+    ],
+)
+def test_rows_that_a_users_partition_cannot_mean_are_refused(parts, said):
+    class Own:
+        clients = None
+
+        def split(self, y, n, seed, keys=None):
+            return parts
+
+    data = datasets.Dataset(torch.eye(4), torch.arange(4) % 2, classes=2)
+    with pytest.raises(BadData, match=said):
+        Federation(Softmax(), data=data, partition=Own()).parts(0)
+
+
+def test_lists_and_small_integers_are_rows_too():
+    assert same(Parts.of([[2, 0], [], np.array([1], np.uint8)], 3), [[2, 0], [], [1]])

@@ -59,6 +59,16 @@ def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode,
     assert len(orders) > 1 if own_order else orders == {(0, 1, 2)}
 
 
+def test_a_client_alone_has_the_rows_of_its_tasks_in_its_own_order():
+    fed = federation(S.Split(3, "class", own_order=True), partition=S.IID(1))
+    seed = next(s for s in range(9) if fed.draw(s).plan.order(0).tolist() != [0, 1, 2])
+    world = fed.draw(seed, rounds=1)
+    for t, k in enumerate(world.plan.order(0), 1):
+        me = world.client(0, t, Seq())
+        assert set(me.problem.y.tolist()) == set(fed.tasks(seed)[k].classes)
+        assert set(me.problem.y.tolist()) == set(me.task.now.nonzero()[:, 0].tolist())
+
+
 def test_classes_in_a_given_order():
     order = [[5, 0], [1, 2], [4, 3]]
     for classes in (order, [5, 0, 1, 2, 4, 3]):

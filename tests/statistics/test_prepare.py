@@ -242,6 +242,15 @@ def test_a_file_that_is_none_is_refused(text: str, said: str, tmp_path: Path) ->
         md.datasets.frame(rows(), "died", prepared=path)
 
 
+def test_a_target_is_no_input_of_its_own(tmp_path: Path) -> None:
+    frame, found = rows(90), fitted()
+    frame.dropna().to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(md.RecipeError, match="prepared= makes inputs of 'sex', the target"):
+        md.datasets.frame(frame, "sex", prepared=found)
+    with pytest.raises(md.RecipeError, match="prepared= makes inputs of 'sex', the target"):
+        md.datasets.csv(tmp_path / "rows.csv", "sex", prepared=found)
+
+
 def test_what_is_no_preparation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(md.RecipeError, match=r"is no preparation; give that of study\.prepare"):
         md.datasets.frame(rows(), "died", prepared=3)

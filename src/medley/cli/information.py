@@ -99,7 +99,7 @@ def list_all(
         "streams": recipe.KINDS["stream"],
         "memories": recipe.KINDS["replay"],
         "codecs": recipe.KINDS["codec"],
-        "sinks": recipe.KINDS["sink"],
+        "sinks": recipe.sink_kinds(),
         "attacks": _attacks(),
         "folds": recipe.FOLDS,
         "laws": recipe.LAWS,

@@ -60,8 +60,8 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
             raise
         trace = traceback.format_exc()
         raise ClientFailed(client=i, round=exchange.round, method=exchange.method, traceback=trace) from e
-    buffers = problem.buffers() if exchange.buffers is not None else None
-    if buffers is not None and exchange.buffers is not None and equal(buffers, exchange.buffers):
+    buffers = problem.buffers()  # asked for always: it refuses changes that would not travel
+    if exchange.buffers is None or (buffers is not None and equal(buffers, exchange.buffers)):
         buffers = None
     own = problem.own() if isinstance(problem, PartlyShared) else None
     memory = pytree.map_tensors(me.memory, Tensor.contiguous)

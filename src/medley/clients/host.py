@@ -169,6 +169,7 @@ class ClientHost:
                 f"({type(e).__name__}: {e}); see on_client(vectorized=True), or leave vectorized out"
             ) from e
         fold.ran(me.ran)
+        self.problem.buffers()  # refuses changes that would not travel
         return answers
 
     def _client(self, request: Request, i: int) -> Client[Any]:

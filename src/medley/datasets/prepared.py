@@ -39,6 +39,16 @@ def preparation(given: Any, call: str) -> Scaling:
     return found
 
 
+def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
+    """Raise RecipeError where one of these, a target or a client, is a column of the preparation: those are inputs."""
+    assert scaling.coding is not None
+    if both := [name for name in special if name in scaling.coding.names]:
+        raise RecipeError(
+            f"{call}: prepared= makes inputs of {both[0]!r}, the target or the client; prepare the other columns",
+            "prepared",
+        )
+
+
 def places(scaling: Scaling, names: Sequence[str], call: str) -> list[int]:
     """The places of its columns among these. Raises RecipeError for one that is not there."""
     assert scaling.coding is not None

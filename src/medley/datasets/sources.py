@@ -29,7 +29,7 @@ from ..rows.lazy import Lazy, Mapped
 from .arrays import as_column, given_labels, names_of, refuse_mixed
 from .dataset import Dataset
 from .loaders import item_of, loaded, plain_tensors
-from .prepared import preparation
+from .prepared import preparation, refuse_special
 from .table_cells import coded, refuse_index
 
 CALL = "datasets.frame(...)"
@@ -347,7 +347,8 @@ def _inputs(
     """
     columns = columns_of(table, CALL)
     if scaling is not None and scaling.coding is not None:
-        if features is not None or {*special} & {*scaling.coding.names}:
+        refuse_special(scaling, special, CALL)
+        if features is not None:
             raise RecipeError(f"{CALL}: prepared= says which columns are inputs; leave features= out", "features")
         return scaling.coding.features, scaling.of_table(table, columns, CALL)
     wanted = tuple(n for n in columns if n not in special) if features is None else tuple(map(str, features))

@@ -25,7 +25,7 @@ from .arrays import given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
 from .files import Place, called, check_delimiter, find, locate, read_npz
-from .prepared import of_texts, places, preparation
+from .prepared import of_texts, places, preparation, refuse_special
 from .splits import counted_from
 from .table_cells import bad_cell, check_keys, check_target, names_in, refuse_index, refuse_nonfinite, targets_in
 
@@ -159,6 +159,7 @@ def csv(
             names = names_of_columns(first, header, delimiter, call)
             named, numeric = _columns(names, target, keys, call)
             if scaling is not None:
+                refuse_special(scaling, [target], call)
                 numeric, inputs = [], places(scaling, names, call)
             places_of = numeric, [*named.values(), *inputs]
             numbers, text = cells_of(lines, [first] if header is False else [], names, places_of, call)

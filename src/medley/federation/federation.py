@@ -227,7 +227,7 @@ class Federation(Settings):
                 data = data.split(test=0.0, validation=self.validation)
             if self.partition is not None:
                 y = data.y.numpy() if data.classes and data.y.ndim == 1 else None
-                parts = Parts.of(self.partition.split(y, len(data.X), streams.key(seed, "task", s), data.keys))
+                parts = Parts.of(self.partition.split(y, n := len(data.X), streams.key(seed, "task", s), data.keys), n)
             else:
                 parts = Parts.of(np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or [])))
             tests = self._tests(data, parts, streams.rng(seed, "partition", "test", s))
@@ -279,7 +279,7 @@ class Federation(Settings):
         if self.sizes is None:
             assert self.partition is not None
             labels = self._labels()
-            parts = Parts.of(self.partition.split(labels, len(self.data.X), seed, self.data.keys))
+            parts = Parts.of(self.partition.split(labels, n := len(self.data.X), seed, self.data.keys), n)
             return parts, Parts(parts.rows[:0], np.zeros_like(parts.starts))
         starts = np.cumsum([0, *self.sizes], dtype=np.int64)
         whole = Parts(np.arange(starts[-1]), starts)

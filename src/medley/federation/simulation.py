@@ -75,7 +75,7 @@ class Simulation(Planned):
         sizes = np.stack([np.stack([parts.sizes for parts in own])[turn, np.arange(n)] for turn in turns])
         layout = Layout(range(n), sizes, scenario.stream is not None)
         if len(self.plan.orders) == 1:
-            met = [(task.data, parts.rows) for task, parts in zip(dealt, own, strict=True)]
+            met = [(dealt[k].data, own[k].rows) for k in self.plan.orders[0]]  # one client may have an order of its own
         else:
             met = [(dealt[k].data, own[k][i]) for turn in turns for i, k in enumerate(turn)]
         self.problem: Problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -65,11 +66,19 @@ def client_app(
     that serves several messages reads recipe and data once.
     """
     side = ClientSide(recipe, data, method, code)
-    kinds = [*recipes.methods().values(), *([] if method is None else [type(split(method)[0])])]
+    kinds = [*recipes.methods(_kinds(Path(recipe))).values(), *([] if method is None else [type(split(method)[0])])]
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {f"query.{step}": side.secure(step) for step in STEPS}
     handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
     return node.client_app({kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()}, Path(recipe))
+
+
+def _kinds(recipe: Path) -> list[str]:
+    """The kinds of the methods in a recipe's file; none where it cannot be read, which the first message finds."""
+    with suppress(MedleyError):
+        there = recipes.load(recipe).tables.get("methods", [])
+        return [t["kind"] for t in there if isinstance(t, dict) and isinstance(t.get("kind"), str)]
+    return []
 
 
 def discreet(handler: Handler) -> Handler:

@@ -17,3 +17,4 @@ from .schema import arguments as arguments
 from .schema import constructors as constructors
 from .schema import methods as methods
 from .schema import readers as readers
+from .schema import sink_kinds as sink_kinds

@@ -18,14 +18,15 @@ from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
-from ..report.sections.runs import flattened
+from ..runtime import plugins
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
 from ..storage.atomic import made, write
-from . import rows, toml
+from . import rows, schema, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named
+from .filed import filed
 from .limits import ClientLimits
 from .schema import (
     ANALYSES,
@@ -219,8 +220,9 @@ class Recipe:
         if "sink" not in self.tables:
             yield None
             return
-        with closing(self._build.kind("sink", self._table("sink"), KINDS["sink"])) as sink:
-            sink.settings(flattened(self.tables))
+        kinds = schema.sink_kinds(schema.asked((table := self._table("sink")).get("kind")))
+        with closing(self._build.kind("sink", table, kinds)) as sink:
+            sink.settings(filed(self.tables))
             yield sink
 
     def check_clients(self, n: int) -> None:
@@ -246,7 +248,7 @@ class Recipe:
         """The grid of this method: the lists in tune.grid, and those in its sub-table of the method's name."""
         grid = self._table("tune").get("grid", {})
         self._build.typed("tune.grid", grid, dict)
-        kinds = {name.lower(): name for name in (*methods(), method.name)}
+        kinds = {name.lower(): name for name in (*methods(()), *plugins.names("methods"), method.name)}
         out: dict[str, list[Any]] = {}
         keys = known(method.method if isinstance(method, Tuned) else method)
         for key, value in grid.items():
@@ -363,7 +365,7 @@ class Recipe:
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
-        kind = self._build.pick(f"{path}.kind", table["kind"], constructors())
+        kind = self._build.pick(f"{path}.kind", table["kind"], constructors(schema.asked(table["kind"])))
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}

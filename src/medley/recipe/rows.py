@@ -21,7 +21,7 @@ def read(build: Builder, table: Mapping[str, Any]) -> tuple[Dataset, float]:
     """
     table = dict(table)
     name = table.pop("kind") if "kind" in table else table.pop("name", None)
-    reader = build.pick("data.name", name, schema.readers())
+    reader = build.pick("data.name", name, schema.readers(schema.asked(name)))
     own = inspect.signature(reader).parameters
     steps = {k: table.pop(k) for k in STEPS if k in table and k not in own}
     build.known("data", table, own, also=("name", *STEPS))

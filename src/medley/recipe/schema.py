@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from typing_extensions import get_protocol_members
 
 from .. import algorithms, datasets, models, problems, replay, robust, scenarios, sinks
-from ..contract import Algorithm, Family, ReplayPolicy, ValueType, describe, in_words, kinds
+from ..contract import Algorithm, Family, RecipeError, ReplayPolicy, ValueType, describe, in_words, kinds
 from ..experiments.compare import presets
 from ..runtime.plugins import plugins
 from ..secure import SecureSum
@@ -86,8 +86,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """Tables with a key `kind`, and what it names."""
 
-KINDS["sink"] |= plugins("sinks", lambda thing: inspect.isclass(thing) and issubclass(thing, sinks.Sink), KINDS["sink"])
-
 CALLS: dict[str, Any] = {
     "pace": scenarios.Pace,
     "devices": scenarios.Devices,
@@ -137,8 +135,22 @@ STEPS: dict[str, Any] = {
 """Keys of [data] that change a data set once it is read, in this order, with their types."""
 
 
-def methods() -> dict[str, type[Algorithm[Any, Any]]]:
-    """Every method, of other packages too, by name; those that are attributes of another's class as "CFLAG.joint"."""
+def _with_others(
+    group: str, fits: Callable[[Any], bool], own: Mapping[str, Any], only: Collection[str] | None
+) -> dict[str, Any]:
+    """Medley's own things and those of other packages. Raises RecipeError for one of ``only`` that cannot be used."""
+    try:
+        return {**own, **plugins(group, fits, own, only)}
+    except ImportError as e:
+        raise RecipeError(str(e), "kind") from e
+
+
+def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any, Any]]]:
+    """Every method, of other packages too, by name; those that are attributes of another's class as "CFLAG.joint".
+
+    Args:
+        only: names in any case: of other packages those that are named so alone are imported. Default all
+    """
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
         module = importlib.import_module(f"{algorithms.__name__}.{info.name}")
@@ -148,13 +160,13 @@ def methods() -> dict[str, type[Algorithm[Any, Any]]]:
                 out[name] = thing
                 forms = {k: v for k, v in vars(thing).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
                 out |= {f"{name}.{k}": v for k, v in forms.items()}
-    out |= plugins("methods", lambda thing: inspect.isclass(thing) and issubclass(thing, Algorithm), out)
+    out = _with_others("methods", lambda thing: inspect.isclass(thing) and issubclass(thing, Algorithm), out, only)
     return dict(sorted(out.items(), key=lambda item: item[0].lower()))
 
 
-def constructors() -> dict[str, Callable[..., Algorithm[Any, Any]]]:
-    """Every method, and the class methods that make one in another form, by name as "SHED.fast"."""
-    kinds = methods()
+def constructors(only: Collection[str] | None = None) -> dict[str, Callable[..., Algorithm[Any, Any]]]:
+    """Every method, and the class methods that make one in another form, by name as "SHED.fast"; see `methods`."""
+    kinds = methods(None if only is None else [name.partition(".")[0] for name in only])
     made: dict[str, Callable[..., Algorithm[Any, Any]]] = {
         **kinds,
         **{name: make for kind in kinds.values() for name, make in presets(kind).items()},
@@ -167,10 +179,21 @@ def model_functions() -> dict[str, Any]:
     return {name: getattr(models, name) for name in models.__all__}
 
 
-def readers() -> dict[str, Any]:
-    """Every function of `medley.datasets` and `medley.runtime.plugins` that reads or makes a data set, by name."""
+def readers(only: Collection[str] | None = None) -> dict[str, Any]:
+    """Every function of `medley.datasets` and of other packages that reads or makes a data set; see `methods`."""
     own = {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
-    return own | plugins("datasets", callable, own)
+    return _with_others("datasets", callable, own, only)
+
+
+def sink_kinds(only: Collection[str] | None = None) -> dict[str, Any]:
+    """Every class of `medley.sinks` and of other packages that files rows, by name; see `methods`."""
+    fits = lambda thing: inspect.isclass(thing) and issubclass(thing, sinks.Sink)
+    return _with_others("sinks", fits, KINDS["sink"], only)
+
+
+def asked(value: object) -> tuple[str, ...]:
+    """A name in a recipe, as ``only`` of `methods`; nothing where it is none."""
+    return (value,) if isinstance(value, str) else ()
 
 
 def hints(f: Callable[..., Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def written(t: Tuned) -> dict[str, Any]:
     usual = inspect.signature(type(t.method)).parameters
     changed = {k: v for k, v in t.method.settings().items() if v is not None and v != usual[k].default}
     cls = type(t.method)
-    kind = t.name if methods().get(t.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
+    kind = t.name if methods([t.name]).get(t.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
     return {"kind": kind, "lr": t.lr, **changed}
 
 

@@ -98,6 +98,8 @@ def curve(
     found = pictured(c, metric, *axes[over])
     if not any(len(s.x) for s in found["series"]):
         there = {m for r in c.results for row in r.history for m in row}
+        if metric in there:
+            raise RecipeError(f"a figure over {over}: the runs have no {over}; give over='round' or 'bytes'", "over")
         raise RecipeError.unknown(metric, there - {"round", "task"}, f"a figure over {over}: the history")
     return found
 

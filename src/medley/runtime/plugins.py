@@ -4,7 +4,8 @@
     MyMethod = "mypackage.mymethod:MyMethod"
 
 The groups are ``medley.methods`` (subclasses of `medley.Algorithm`), ``medley.datasets`` (functions that return a
-`medley.datasets.Dataset`) and ``medley.sinks`` (subclasses of `medley.sinks.Sink`).
+`medley.datasets.Dataset`) and ``medley.sinks`` (subclasses of `medley.sinks.Sink`). A package is imported where a
+recipe names a thing of it, and where all are listed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 log = logging.getLogger("medley")
@@ -20,37 +21,49 @@ log = logging.getLogger("medley")
 
 def names(group: str) -> list[str]:
     """Names in a group, such as "methods"; nothing is imported."""
-    return sorted({point.name for point in entry_points(group=f"medley.{group}")})
+    return sorted({point.name for point in _points(group)})
 
 
-def plugins(group: str, fits: Callable[[Any], bool], taken: Collection[str] = ()) -> dict[str, Any]:
+def plugins(
+    group: str, fits: Callable[[Any], bool], taken: Collection[str] = (), only: Collection[str] | None = None
+) -> dict[str, Any]:
     """What other packages declare in a group, by name. One that cannot be used is left out, with a warning.
 
     Args:
         group: "methods", "datasets" or "sinks"
         fits: whether a thing is of the group's kind
         taken: names that Medley has itself, which no package replaces
+        only: the names that are meant, in any case; nothing else is imported. Default all
+
+    Raises ImportError, with the reason, where the one that ``only`` names cannot be used.
     """
     found: dict[str, Any] = {}
-    for name, thing, why in _loaded(group):
+    wanted = None if only is None else {name.lower() for name in only} - {name.lower() for name in taken}
+    for point in _points(group):
+        if wanted is not None and point.name.lower() not in wanted:
+            continue
+        thing, why = (None, "the name is taken") if point.name in taken or point.name in found else _loaded(point)
         if not why and not fits(thing):
             why = f"{thing!r} is none of {group}"
-        elif name in taken or name in found:
-            why = "the name is taken"
-        if why:
-            log.warning("medley.%s: %s is left out: %s", group, name, why)
+        if not why:
+            found[point.name] = thing
+        elif wanted is None or point.name in found:
+            log.warning("medley.%s: %s is left out: %s", group, point.name, why)
         else:
-            found[name] = thing
+            raise ImportError(
+                f"{point.name} of another package cannot be used: {why}; mend the package, or leave {point.name} out"
+            )
     return found
 
 
+def _points(group: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=f"medley.{group}"), key=lambda p: (p.name, p.value))
+
+
 @cache
-def _loaded(group: str) -> list[tuple[str, Any, str]]:
-    """Name, thing and error of each entry point; a thing is imported once."""
-    out = []
-    for point in sorted(entry_points(group=f"medley.{group}"), key=lambda p: (p.name, p.value)):
-        try:
-            out.append((point.name, point.load(), ""))
-        except Exception as e:  # a stranger's module may fail as it likes; others go on
-            out.append((point.name, None, f"{point.value} cannot be imported: {type(e).__name__}: {e}"))
-    return out
+def _loaded(point: EntryPoint) -> tuple[Any, str]:
+    """The thing of an entry point, which is imported once, or the error."""
+    try:
+        return point.load(), ""
+    except Exception as e:  # a stranger's module may fail as it likes; others go on
+        return None, f"{point.value} cannot be imported: {type(e).__name__}: {e}"

@@ -27,13 +27,43 @@ class Parts(Sequence[Rows]):
         self.rows, self.starts = rows, starts
 
     @classmethod
-    def of(cls, parts: Iterable[Rows]) -> Parts:
-        """The same rows from one array a client."""
+    def of(cls, parts: Iterable[Rows], n: int | None = None) -> Parts:
+        """The same rows from one array a client.
+
+        Args:
+            n: the number of rows that there are, of a partition that a user may have made; it is checked then
+
+        Raises BadData, naming the client, for what are no numbers of rows, and with ``n`` for a row that is not there
+        or is another client's too.
+        """
         if isinstance(parts, Parts):
             return parts
-        each = [np.asarray(rows, dtype=np.int64) for rows in parts]
+        each = [np.asarray(rows) for rows in parts]
+        for i, rows in enumerate(each):
+            if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+                raise BadData(
+                    f"the partition gives client {i} {rows.dtype} {list(rows.shape)}; give the numbers of its rows, as "
+                    "np.flatnonzero(mask) makes them of a mask",
+                    client=i,
+                )
         starts = np.cumsum([0, *map(len, each)], dtype=np.int64)
-        return cls(np.concatenate([*each, np.empty(0, np.int64)]), starts)
+        out = cls(np.concatenate([*(rows.astype(np.int64) for rows in each), np.empty(0, np.int64)]), starts)
+        if n is not None:
+            out._check(n)
+        return out
+
+    def _check(self, n: int) -> None:
+        """Raise BadData unless there are clients, and each row is one of n and in one place."""
+        if not len(self):
+            raise BadData("the partition has no clients; give the rows of one at least")
+        odd, said = (self.rows < 0) | (self.rows >= n), f"there are rows 0 to {n - 1}"
+        if not odd.any():
+            odd, said = np.ones(len(self.rows), dtype=bool), "it was given already: a row is of one client, and once"
+            odd[np.unique(self.rows, return_index=True)[1]] = False
+        if odd.any():
+            at = int(odd.argmax())
+            i = int(np.searchsorted(self.starts, at, side="right")) - 1
+            raise BadData(f"the partition gives client {i} row {self.rows[at]}, and {said}", client=i)
 
     @property
     def sizes(self) -> Rows:

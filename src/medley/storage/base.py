@@ -6,7 +6,7 @@ A folder refers to the base by a name and a digest of its numbers, and holds wha
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -43,14 +43,22 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
 
 
-def digest(module: nn.Module) -> str:
-    """The digest of a module's base: names, dtypes, shapes and numbers of its frozen parameters."""
-    return checksum({}, {name: t.cpu().contiguous() for name, t in frozen(module).items()})
+def digest(module: nn.Module, still: Collection[str]) -> str:
+    """The digest of a module's base: names, dtypes, shapes and numbers of its frozen parameters and still buffers.
+
+    Buffers that a state_dict leaves out do not count: the module computes them.
+    """
+    there = frozen(module)
+    for name, b in module.named_buffers():
+        path, _, own = name.rpartition(".")
+        if name in still and own not in module.get_submodule(path)._non_persistent_buffers_set:
+            there[name] = b.detach()
+    return checksum({}, {name: t.cpu().contiguous() for name, t in there.items()})
 
 
-def refuse_other(module: nn.Module, said: Mapping[str, str]) -> None:
+def refuse_other(module: nn.Module, said: Mapping[str, str], still: Collection[str]) -> None:
     """Raise WireError unless a module has the base of this name and digest."""
-    if (found := digest(module)) != said["digest"]:
+    if (found := digest(module, still)) != said["digest"]:
         raise WireError(
             f"the result's adapter is of the base {said['name']} with the digest {said['digest'][:12]}, and this "
             f"module's has {found[:12]}: load the same weights, in the same dtype, into the module first"

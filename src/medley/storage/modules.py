@@ -165,7 +165,7 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     if base is None and structure is None and not still:
         return why
     kept = {"structure": structure, "still": sorted(still)}
-    kept |= {} if base is None else {"base": {"name": base, "digest": digest(module)}}
+    kept |= {} if base is None else {"base": {"name": base, "digest": digest(module, still)}}
     atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(kept, x), **kept}, indent=1))
     return why
 
@@ -245,11 +245,11 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     WireError where ``module`` is another network, or its base is another.
     """
     if module is not None:
-        if "base" in (said := _said(folder, x)):
-            refuse_other(module, said["base"])
-        else:  # the folder's numbers are not to become those of the module that was given
-            module = copy.deepcopy(module)
-        return _filled(placed(module, x.dtype), said, _numbers(folder), x, buffers)
+        named = "base" in (said := _said(folder, x))
+        out = placed(module if named else copy.deepcopy(module), x.dtype)  # without a name it gets the folder's base
+        if named:
+            refuse_other(out, said["base"], said["still"])
+        return _filled(out, said, _numbers(folder), x, buffers)
     try:
         return load(folder, x, buffers) or NONE
     except WireError as e:

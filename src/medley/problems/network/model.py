@@ -21,6 +21,9 @@ from .names import trainable
 from .own_loss import evaluated
 from .spec import NetworkSpec
 
+COMPARED = 1 << 16
+"""Numbers in a still buffer up to which they are compared; of larger ones torch's count of changes is."""
+
 EVALUATION = 0
 """The seed of draws in evaluation mode."""
 
@@ -96,7 +99,9 @@ class NetworkModel:
     @still.setter
     def still(self, names: Collection[str]) -> None:
         self._still = vars(self.module)[STILL] = frozenset(names)
-        moving = [b for name, b in self.module.named_buffers() if name not in self._still]
+        there = [*self.module.named_buffers()]
+        self._stood = {n: (b, b._version, b.clone() if b.numel() <= COMPARED else None) for n, b in there if n in names}
+        moving = [b for name, b in there if name not in self._still]
         self.floats = [b for b in moving if b.is_floating_point()]
         self.ints = [b for b in moving if not b.is_floating_point()]
 
@@ -126,8 +131,8 @@ class NetworkModel:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Set parameters and buffers to those of a state dict.
 
-        Raises RecipeError, naming the tensor, for one that is missing, unknown, of another shape, or frozen and not
-        equal to the module's: clients in other processes have the module's own.
+        Raises RecipeError, naming the tensor, for one that is missing, unknown, of another shape, or frozen or a buffer
+        that stands still and not equal to the module's: clients in other processes have the module's own.
         """
         mine, call = self.module.state_dict(keep_vars=True), "run(init=...)"
         remedy = "the weights are of another network, or of a part of one: load them into the module yourself"
@@ -140,16 +145,19 @@ class NetworkModel:
                 raise RecipeError(f"{call}: the state_dict {said} {min(names)!r}; {remedy}", "init")
         for name, t in mine.items():
             new = state[name].to(t)
+            fixed = name in self._still or (isinstance(t, nn.Parameter) and not t.requires_grad)
             if new.shape != t.shape:
                 raise RecipeError(
                     f"{call}: {name} is {list(new.shape)}, the module's {list(t.shape)}; {remedy}", "init"
                 )
-            if isinstance(t, nn.Parameter) and not t.requires_grad and not torch.equal(new, t):
+            if fixed and not torch.equal(new.nan_to_num(), t.nan_to_num()):
+                kind = "frozen" if isinstance(t, nn.Parameter) else "not trained"
                 raise RecipeError(
-                    f"{call}: {name} is frozen, and the module has other numbers there; load it into the module", "init"
+                    f"{call}: {name} is {kind}, and the module has other numbers there; load it into the module", "init"
                 )
-            with torch.no_grad():
-                t.copy_(new)
+            if not fixed:
+                with torch.no_grad():
+                    t.copy_(new)
 
     def mode(self, training: bool) -> None:
         """Put the module into training or evaluation mode."""
@@ -239,8 +247,32 @@ class NetworkModel:
             return cross_entropies(self.compared(outputs, y), y)
         return F.mse_loss(outputs, y, reduction="none").reshape(len(y), -1).mean(1)
 
+    def _check_still(self) -> None:
+        """Raise RecipeError, naming it, for a buffer that stood still when the network was tried and has changed since.
+
+        Changes of large ones are seen where torch counts them.
+        """
+        now = dict(self.module.named_buffers())
+        for name, (b, version, was) in self._stood.items():
+            here = now.get(name)
+            if was is None:
+                same = here is b and b._version == version
+            else:
+                same = here is not None and torch.equal(here.nan_to_num(), was.nan_to_num())
+            if not same:
+                raise RecipeError(
+                    f"Network(module): the buffer {name} stood still in a pass of two rows, so that it does not travel "
+                    "from client to server, and it has changed since; write to it in every pass in training mode, as "
+                    f"self.{name.rpartition('.')[2]}.add_(0) does, and it travels",
+                    "module",
+                )
+
     def buffers(self) -> State | None:
-        """Copies of the buffers' values, floats and integers apart; None without buffers."""
+        """Copies of the buffers' values, floats and integers apart; None without any that travel.
+
+        Raises RecipeError where one has changed that does not travel.
+        """
+        self._check_still()
         if not self.floats and not self.ints:
             return None
         floats = [b.detach().reshape(-1).to(self.dtype) for b in self.floats]

@@ -7,7 +7,7 @@ import math
 from ...storage.directions import higher_is_better
 from ..document import Cell, fitted, text
 from ..figures import Markup, interval
-from ..numbers import MethodSummary, Paired, Stat, directions, is_share, reached_by_most, status_of
+from ..numbers import MethodSummary, Paired, Stat, directions, is_share, paired, reached_by_most, status_of
 from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, worth, worths
@@ -40,7 +40,9 @@ def _best(c: Comparison) -> list[str]:
     figure = _soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")
     twins = next((of for of in c.coinciding if best.method in of), [])
     rivals = [m for m in c.groups if m in c.best - {best.method, *twins}]
-    told = [*_at_a_glance(c, best, [best.method, *(t for t in twins if t != best.method)], rivals), figure]
+    first = [best.method, *(t for t in twins if t != best.method)]
+    unpaired = [m for m in _unpaired(c, best) if m not in first]
+    told = [*_at_a_glance(c, best, first, rivals, unpaired), figure]
     pair = c.pairs.get(best.method)
     if all(s[c.metric].sd == 0 for s in ran):
         told.append("All seeds have the same figures.")
@@ -51,17 +53,31 @@ def _best(c: Comparison) -> list[str]:
     return told
 
 
-def _at_a_glance(c: Comparison, best: MethodSummary, first: list[str], rivals: list[str]) -> list[str]:
+def _unpaired(c: Comparison, best: MethodSummary) -> list[str]:
+    """Methods as good at reaching a target as the best one that share fewer than two seeds with it."""
+    pairs = {p.method: p.n for p in paired(c.results, best.method, c.metric)}
+    share = reached_by_most(best, c.metric)
+    there = [s for s in c.summaries if s[c.metric].n and reached_by_most(s, c.metric) == share]
+    return [s.method for s in there if pairs.get(s.method, 2) < 2]
+
+
+def _at_a_glance(
+    c: Comparison, best: MethodSummary, first: list[str], rivals: list[str], unpaired: list[str]
+) -> list[str]:
     """The first sentence: a method that stands out, none, or too few seeds to tell; nothing for a single method.
 
     Args:
         first: The best method, and those that coincide with it.
         rivals: Methods that paired differences do not tell from it.
+        unpaired: Methods that share fewer than two seeds with it.
     """
     if len(first) == len(c.groups):
         return []
     if best[c.metric].n < 2:
         return ["One seed cannot tell luck from merit."]
+    if unpaired:
+        verb = "shares" if len(first) == 1 else "share"
+        return [f"No method stands out: {listed(first)} {verb} fewer than two seeds with {listed(unpaired)}."]
     if not rivals:
         return [f"{listed(first)} {'stands' if len(first) == 1 else 'stand'} out."]
     if len(first) + len(rivals) == len(c.groups):

@@ -1,0 +1,21 @@
+"""The settings of a recipe that a sink files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..report.sections.runs import flattened
+from ..storage.as_json import is_secret
+
+
+def filed(tables: Mapping[str, Any]) -> dict[str, str]:
+    """The settings by dotted key: not the sink's own, which may have a password, and no seed that is secret."""
+    said = flattened({k: v for k, v in tables.items() if k != "sink"})
+    private = any("private" in table for table in tables.get("methods", ()))
+    for key in ("seed", "seeds"):
+        given = tables.get("run", {}).get(key)
+        seeds = given if isinstance(given, list) else [given]
+        if given is not None and (private or any(type(n) is int and is_secret(n, {}) for n in seeds)):
+            said[f"run.{key}"] = "hidden"
+    return said
