@@ -136,3 +136,11 @@ def test_columns_by_default_are_all_but_the_sites() -> None:
         Study(sites(patients())).describe(["agee"])
     with pytest.raises(md.RecipeError, match="want numbers between 0 and 1"):
         Study(sites(patients())).describe(["age"], quantiles=[50.0])
+
+
+def test_a_site_may_keep_its_quantiles() -> None:
+    frames = sites(patients())
+    kept = {name: Rules(quantiles=False) for name in frames}
+    cell = Study(frames, rules=kept).describe(["age"]).cells["age"][""]
+    assert cell.quantiles is None
+    assert cell.mean == Study(frames).describe(["age"]).cells["age"][""].mean

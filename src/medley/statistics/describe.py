@@ -240,7 +240,7 @@ class Describe(Analysis):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = self._may(site, c, x, here)
-            wanted = may and self.curved(c) and (bool(g) or not self.by)
+            wanted = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
             if shown := wanted and curve_may(site, c, here, str(tuple(grid))):
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             left = x[here] - mean

@@ -37,12 +37,15 @@ class Rules(Checked):
         events: the same for rows with the event, and for rows without it. Default 5
         parameters: the most parameters of a fit, as a share of rows. Default a third
         pooled: whether that share is of all sites' rows together, and not of the site's own. Default False
+        quantiles: whether quantiles and medians may leave: the histograms show single values to within a bin, about
+            1/85 of a standard deviation, the least and the largest among them. Default True
     """
 
     rows: Annotated[int, at_least(1)] = 5
     events: Annotated[int, at_least(1)] = 5
     parameters: Annotated[float, in_range(0.0, 1.0)] = 1 / 3
     pooled: bool = False
+    quantiles: bool = True
 
 
 def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
