@@ -121,7 +121,7 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
     def squares() -> md.datasets.Dataset:
         return whole
 
-    monkeypatch.setattr(schema, "readers", lambda: {"squares": squares})
+    monkeypatch.setattr(schema, "readers", lambda *_: {"squares": squares})
     text = """
     [problem]
     kind = "Softmax"
