@@ -190,11 +190,12 @@ def test_a_number_out_of_range_is_a_faulty_answer_of_its_node(
     number: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = f"node 102 says that it is client {number}, and the app's clients= says 3, ids from 0: start it with"
-    every = [client_app(app), client_app(app), says(number)]
     config = {"clients": 3, "save": str(tmp_path / "a"), "timeout": 5}
-    start = lambda: server_app(app)(
-        grid=Bench(every, config, memory=str(tmp_path / "m")), context=Context(7, 0, {}, RecordDict(), config)
-    )
+
+    def start() -> None:
+        grid = Bench([client_app(app), client_app(app), says(number)], config, memory=str(tmp_path / "m"))
+        server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+
     with pytest.raises(md.MedleyError, match=said):
         start()
     app.write_text(RECIPE + '[reply_policy]\nfaulty = "drop"\n')

@@ -45,9 +45,11 @@ SCRIPTS = "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service", "n
 APP = {
     "app/pyproject.toml": "app/pyproject.txt",
     **{f"app/{side}_app.py": f"{{kind}}/{side}_app.txt" for side in ("server", "client")},
-    "node/mydata.py": "{mine}/mydata.txt",
 }
-"""The app's files and an example of a client's own data, and their texts in that folder, for a training or a study."""
+"""The app's files, and their texts in that folder, for a training ("app") or a study."""
+
+OWN = "node/mydata.py"
+"""An example of a client's own data."""
 
 
 def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None) -> list[Path]:
@@ -85,9 +87,9 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         return reduce(lambda t, word: t.replace(*word), words.items(), (scripts / name).read_text(encoding="utf-8"))
 
     kind, mine = ("study", "study") if study else ("app", "node")
-    files = {name: text(source.format(kind=kind, mine=mine)) for name, source in APP.items()}
+    files = {name: text(source.format(kind=kind)) for name, source in APP.items()}
     files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
-    files |= {name: text(name) for name in SCRIPTS}
+    files |= {name: text(name) for name in SCRIPTS} | {OWN: text(f"{mine}/mydata.txt")}
     for source in modules(r.tables, r.folder):
         files |= {f"{side}/{source.name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, content in files.items():
