@@ -31,9 +31,9 @@ from ..storage.result import Status
 from ..storage.run_folder import holds_run
 from .agreement import own_version
 
-LOOK, ASK, SUPERLINK = 0.5, 20.0, 300.0
+LOOK, ASK, SUPERLINK, SAVED = 0.5, 20.0, 300.0, 60.0
 """Seconds between two looks at the run's folder, and between two questions to Flower about a run that has not begun;
-and those that a SuperLink may take to come back."""
+those that a SuperLink may take to come back, and those that a result may take to be saved once its run has ended."""
 
 
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
@@ -204,6 +204,7 @@ class Deployment:
                 if e.get("event") == "app":
                     pid = e.get("pid")
                 if e.get("event") == "end":
+                    _saved(save, pid, began)
                     return Status(e["outcome"], str(e.get("message", ""))), bool(e.get("final"))
             shown = len(fresh)
             if gone:
@@ -235,6 +236,15 @@ def _given(save: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, AttributeError):
         return dict(json.loads((save / "flower.json").read_text(encoding="utf-8")).get("config", {}))
     return {}
+
+
+def _saved(save: Path, pid: int | None, began: float) -> None:
+    """Wait until a run that has ended has its result on disk, or its server app is gone; at most `SAVED` seconds."""
+    until, result = time.monotonic() + SAVED, save / "result.json"
+    while time.monotonic() < until and pid is not None and run_view.alive(pid):
+        if result.exists() and result.stat().st_mtime >= began:
+            return
+        time.sleep(LOOK / 5)
 
 
 def _last_round(save: Path) -> int:
