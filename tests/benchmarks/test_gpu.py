@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
 from medley.testing import PretendedGPU
+from support.scripts import BENCHMARKS, loaded
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
-spec = importlib.util.spec_from_file_location("gpu", FILE)
-assert spec is not None
-assert spec.loader is not None
-gpu = importlib.util.module_from_spec(spec)
-sys.modules["gpu"] = gpu
-spec.loader.exec_module(gpu)
+gpu = loaded("gpu.py", BENCHMARKS)
 
 
 def cells(line: str) -> list[str]:
@@ -68,4 +61,4 @@ def test_the_page_is_written_from_a_gpu_only(monkeypatch: pytest.MonkeyPatch, tm
     assert page.read_text().startswith(f"before\n{gpu.BEGIN}\n100 clients with 100 rows, torch")
     assert page.read_text().endswith(f"{gpu.END}\nafter\n")
     assert "old" not in page.read_text()
-    assert gpu.BEGIN in FILE.parents[1].joinpath("docs", "benchmarks.md").read_text()
+    assert gpu.BEGIN in BENCHMARKS.parent.joinpath("docs", "benchmarks.md").read_text()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "history.py"
-spec = importlib.util.spec_from_file_location("history", FILE)
-assert spec is not None
-assert spec.loader is not None
-history = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(history)
+from support.scripts import BENCHMARKS, loaded
+
+history = loaded("history.py", BENCHMARKS)
 
 
 def run(processor: str = "here", **ratios: float) -> dict[str, Any]:

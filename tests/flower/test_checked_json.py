@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import re
-import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -33,6 +30,7 @@ from medley.wire.codec import Plain
 from medley.wire.exchange import Exchange
 from medley.wire.fold import merged
 from support.pairs import quick
+from support.scripts import BENCHMARKS, loaded
 
 LIMITS = ClientLimits(rows=1000, weight=2000.0, classes=10, row=64)
 
@@ -319,13 +317,7 @@ def test_limits_are_a_table_of_the_recipe() -> None:
 
 @pytest.fixture(scope="module")
 def fuzz() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
-    spec = importlib.util.spec_from_file_location("fuzz", path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["fuzz"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("fuzz.py", BENCHMARKS)
 
 
 @pytest.mark.parametrize("what", quick(3, ["hello", "evaluation", "error", "reply", "request", "sealed", "step"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,20 +11,14 @@ import pytest
 import medley as md
 from medley.contract.algorithm import Algorithm
 from support.methods import METHODS
+from support.scripts import BENCHMARKS, loaded
 
 pytest.importorskip("flwr")
 
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "deployed_methods.py"
-    spec = importlib.util.spec_from_file_location("deployed_methods", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["deployed_methods"] = module
-    spec.loader.exec_module(module)
-    return module
+    return loaded("deployed_methods.py", BENCHMARKS)
 
 
 def lines(pages: ModuleType) -> list[str]:

@@ -69,3 +69,15 @@ def test_a_model_that_writes_itself_does_and_its_card_names_the_base(tmp_path: P
     result.model = None
     with pytest.raises(md.RecipeError, match="this result has no model"):
         result.save_pretrained(tmp_path)
+
+
+def test_a_plain_module_with_a_named_base_is_no_adapter_of_peft(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(64, 8).requires_grad_(False), nn.Linear(8, 10))
+    fed = md.Federation(
+        md.problems.Network(module, base="some/base", start="module"),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(5),
+    )
+    text = (md.run(md.FedAvg(), fed, 1, progress=False).save_pretrained(tmp_path) / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: pytorch\n")
+    assert "base_model: some/base" in text

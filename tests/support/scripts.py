@@ -1,4 +1,4 @@
-"""Commands of `papers/` as modules, and scripts in children that have not imported Medley."""
+"""Commands of `papers/` and `benchmarks/` as modules, and scripts in children that have not imported Medley."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
-PAPERS = Path(__file__).parents[2] / "papers"
+PAPERS, BENCHMARKS = (Path(__file__).parents[2] / name for name in ("papers", "benchmarks"))
 
 
-def loaded(path: str) -> ModuleType:
-    """A file of `papers/` as a module of its own, under a name with its folders: others are called ``run`` too."""
-    spec = importlib.util.spec_from_file_location(f"papers_{path.removesuffix('.py').replace('/', '_')}", PAPERS / path)
+def loaded(path: str, folder: Path = PAPERS) -> ModuleType:
+    """A file of ``folder`` as a module of its own, under a name with its folders: others are called ``run`` too."""
+    name = f"{folder.name}_{path.removesuffix('.py').replace('/', '_')}"
+    spec = importlib.util.spec_from_file_location(name, folder / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

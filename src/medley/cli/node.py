@@ -240,7 +240,8 @@ def _approve(memory: Path, client: int, key: Path | None, recipe_file: Path, unt
     try:
         day = None if not approve else datetime.date.fromisoformat(until or "").isoformat()
     except ValueError:
-        raise RecipeError(f"--approve --until {until}: give the last day, as 2027-01-31", "until") from None
+        given = "" if until is None else f", not {until}"
+        raise RecipeError(f"--approve: give the last day by --until, as 2027-01-31{given}", "until") from None
     config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
     digest = record.digest(recipe_file)
     record_of(config, record.APPROVALS).add(recipe=digest, until=day)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract.errors import MedleyError, RecipeError, WireError
 from . import flwr_api as flwr
+from .keys import private_key
 
 if TYPE_CHECKING:
     from .flwr_api import Context, Message
@@ -88,8 +89,6 @@ class FleetNode:
     def __init__(self, superlink: str, key: Path, ca: Path) -> None:
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
         self.superlink = superlink
         address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", superlink)
         if address is None or not 0 < int(address[1]) < 1 << 16:
@@ -99,12 +98,9 @@ class FleetNode:
             )
         connect, signed = flwr.FleetHttpClient.from_server_address, flwr.NodeAuthHttpInterceptor
         signers = [flwr.RuntimeVersionHttpInterceptor(component_name="SuperNode")]
-        try:
-            private: Any = load_ssh_private_key(key.read_bytes(), None)
-            self._public = flwr.public_key_to_bytes(private.public_key())
-            signers.append(signed(private, private.public_key()))
-        except Exception as e:  # cryptography raises errors of many classes
-            raise RecipeError(f"{key} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+        private = private_key(key)
+        self._public = flwr.public_key_to_bytes(private.public_key())
+        signers.append(signed(private, private.public_key()))
         try:
             self._client = connect(superlink, False, ca.read_bytes(), interceptors=signers)
         except (OSError, ValueError) as e:

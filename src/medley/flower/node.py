@@ -248,6 +248,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
             try:
                 if recipe is not None:
                     about = {"run": str(context.run_id), "kind": kind, "recipe": (begun or [record.digest(recipe)])[0]}
+                    about |= {"set": str(context.run_config.get("set", ""))[:1000]}
                     record_of(owner).add(**about, bytes=len(out), sha256=sha256(out).hexdigest())
             except Exception:
                 log.exception("the record cannot be written")

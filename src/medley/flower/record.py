@@ -17,6 +17,7 @@ from filelock import FileLock
 from ..contract.errors import RecipeError, WireError
 from ..storage.atomic import flush, writing
 from .cleaning import private
+from .keys import ecdsa, private_key
 
 log = logging.getLogger("medley.node")
 
@@ -49,7 +50,7 @@ class Record:
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             line = {"n": n, "at": at, **what, "before": before}
             if self.key is not None:
-                line["signature"] = _key(self.key).sign(_bytes(line), _ecdsa()).hex()
+                line["signature"] = private_key(self.key).sign(_bytes(line), ecdsa()).hex()
             file.write(_bytes(line) + b"\n")
             file.flush()
             flush(file.fileno())
@@ -63,7 +64,7 @@ class Record:
         """The lines, each once it is checked. Raises WireError with the number of the first that is not as written."""
         from cryptography.exceptions import InvalidSignature
 
-        public = None if self.key is None else _key(self.key).public_key()
+        public = None if self.key is None else private_key(self.key).public_key()
         before = ""
         *whole, torn = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
         for n, text in enumerate([*whole, torn] if torn else whole):
@@ -73,7 +74,7 @@ class Record:
                 if _bytes(line) != text or line["n"] != n or line["before"] != before:
                     raise ValueError
                 if public is not None:
-                    public.verify(raw := bytes.fromhex(line["signature"]), _bytes(said), _ecdsa())
+                    public.verify(raw := bytes.fromhex(line["signature"]), _bytes(said), ecdsa())
                     if raw.hex() != line["signature"]:  # a digit in capitals
                         raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
@@ -122,19 +123,3 @@ def _last(file: Any) -> bytes | None:
 
 def _bytes(line: dict[str, Any]) -> bytes:
     return json.dumps(line, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _key(path: Path) -> Any:
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    try:
-        return load_ssh_private_key(path.read_bytes(), None)
-    except Exception as e:  # cryptography raises errors of many classes
-        raise RecipeError(f"{path} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
-
-
-def _ecdsa() -> Any:
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-    from cryptography.hazmat.primitives.hashes import SHA384
-
-    return ECDSA(SHA384())

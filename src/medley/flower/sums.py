@@ -36,6 +36,7 @@ from . import node
 from .checked_json import Words
 from .cleaning import private
 from .flwr_api import Letter
+from .keys import ecdsa, private_key
 from .secure_parties import KEYS, SEALED, SIZE, STEPS, form, session_name
 
 if TYPE_CHECKING:
@@ -51,14 +52,9 @@ def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
     Raises RecipeError for a file that cannot be used.
     """
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    try:
-        key: Any = load_ssh_private_key(path.read_bytes(), None)
-        pair = decode_dss_signature(key.sign(_text(session, i, keys), _ecdsa()))
-        return b"".join(number.to_bytes(SIZE // 2, "big") for number in pair)
-    except Exception as e:  # cryptography raises errors of many classes
-        raise RecipeError(f"{path} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+    pair = decode_dss_signature(private_key(path).sign(_text(session, i, keys), ecdsa()))
+    return b"".join(number.to_bytes(SIZE // 2, "big") for number in pair)
 
 
 def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signatures: dict[int, bytes]) -> None:
@@ -77,7 +73,7 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
         try:
             if j not in known:
                 raise WireError(f"client {i} refuses: client {j} is not in its keyring {keyring.name}")
-            known[j].verify(encode_dss_signature(*pair), _text(session, j, said), _ecdsa())
+            known[j].verify(encode_dss_signature(*pair), _text(session, j, said), ecdsa())
         except (InvalidSignature, ValueError):
             raise WireError(
                 f"client {i} refuses: the public keys that the server gives for client {j} are not signed by that "
@@ -112,13 +108,6 @@ def read_keyring(keyring: Path) -> dict[int, Any]:
 
 def _text(session: str, i: int, keys: bytes) -> bytes:
     return f"medley secure keys of client {i} for {session}: ".encode() + keys
-
-
-def _ecdsa() -> Any:
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-    from cryptography.hazmat.primitives.hashes import SHA384
-
-    return ECDSA(SHA384())
 
 
 @dataclass

@@ -12,7 +12,9 @@ FIGURES = ("loss", "test_loss", "accuracy", "gap")
 """Figures of a history that a card shows, with those of a user's metrics."""
 
 
-def card(name: str, settings: Mapping[str, Any], figures: Mapping[str, float], base: str | None, medley: str) -> str:
+def card(
+    name: str, settings: Mapping[str, Any], figures: Mapping[str, float], base: str | None, library: str, medley: str
+) -> str:
     """The text of a model card in Markdown.
 
     Args:
@@ -20,6 +22,7 @@ def card(name: str, settings: Mapping[str, Any], figures: Mapping[str, float], b
         settings: those of the run, as a result has them
         figures: the row of the history that the model is of
         base: the name of the model that an adapter is for; None for a whole model
+        library: the library that loads the folder, as model hubs name it: "peft", "transformers" or "pytorch"
         medley: the version of Medley
     """
     clients = {
@@ -34,7 +37,7 @@ def card(name: str, settings: Mapping[str, Any], figures: Mapping[str, float], b
     }
     shown = [k for k in (*FIGURES, *settings.get("metrics", ())) if k in figures]
     parts = [
-        HEAD.format(library="peft" if base else "pytorch", base=f"base_model: {base}\n" if base else ""),
+        HEAD.format(library=library, base=f"base_model: {base}\n" if base else ""),
         "# Model trained by federated learning\n\n",
         f"Trained with Medley {medley}. The rows stayed with the clients.\n\n",
         _table(("Training", ""), {k: v for k, v in clients.items() if v is not None}),

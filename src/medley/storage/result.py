@@ -257,11 +257,13 @@ class Result:
         model.safetensors. The card says data, method, rounds, ε and figures. Raises RecipeError without a model.
         """
         folder, model = atomic.made(Path(folder)), self._model()
+        library = "pytorch"
         if callable(own := getattr(model, "save_pretrained", None)):
             own(folder)
+            library = "peft" if hasattr(model, "peft_config") else "transformers"
         else:
             self.save_weights(folder / "model.safetensors")
-        about = card(self.method, self.settings, self.evaluation, base_name(model), version())
+        about = card(self.method, self.settings, self.evaluation, base_name(model), library, version())
         atomic.write(folder / "README.md", about)
         return folder
 

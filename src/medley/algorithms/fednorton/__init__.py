@@ -1,4 +1,4 @@
-r"""FedNorton: a rule of this library, and of no paper, by which a client between its visits is its Norton equivalent.
+r"""FedNorton: this library's own rule, in which a client that is away is represented by its Norton equivalent.
 
 **Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
 Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
