@@ -147,7 +147,7 @@ def test_what_a_node_is_asked_beside_the_others_is_checked(app: Path, tmp_path: 
     written(app, "FedPer")
     side, context = (
         ClientSide(app, None, None),
-        Context(1, 1, {"partition-id": 0, "memory": "m"}, RecordDict(), {"clients": 3}),
+        Context(1, 1, {"partition-id": 0, "memory": str(tmp_path / "m")}, RecordDict(), {"clients": 3}),
     )
     asked = {"x": torch.zeros(64 * 8 + 8, dtype=torch.float64), "buffers": None, "round": 1, "tests": [0], "loss": True}
     asked |= {"grad": False, "known": {"classes": 10, "labels": [list(range(10))]}, "run": "r"}

@@ -450,7 +450,8 @@ def test_a_node_with_secure_sums_gives_no_reply_by_itself(app: Path, tmp_path: P
     """A server without [secure] is told apart by its recipe; one that pretends, by its request."""
     plain = tmp_path / "plain.toml"
     plain.write_text(RECIPE.replace("[secure]\nbound = 50.0\n", ""))
-    grid = Bench([client_app(app)] * N, config := {"clients": N, "save": str(tmp_path / "a"), "timeout": 3}, memory="m")
+    config = {"clients": N, "save": str(tmp_path / "a"), "timeout": 3}
+    grid = Bench([client_app(app)] * N, config, memory=str(tmp_path / "m"))
     with pytest.raises(md.WireError, match="give both sides the same recipe"):
         server_app(plain)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     asks = deploy(plain, save="b")
