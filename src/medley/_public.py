@@ -39,6 +39,7 @@ from .algorithms.feddc import FedDC as FedDC
 from .algorithms.feddecorr import FedDecorr as FedDecorr
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedecado import FedECADO as FedECADO
+from .algorithms.fedexlora import FedExLoRA as FedExLoRA
 from .algorithms.fedexp import FedExP as FedExP
 from .algorithms.fedgamma import FedGAMMA as FedGAMMA
 from .algorithms.fedlesam import FedLESAM as FedLESAM

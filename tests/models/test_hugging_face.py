@@ -142,6 +142,58 @@ def test_peft_reads_what_a_result_saves_and_a_folder_holds_the_adapter_alone(tmp
     assert torch.allclose(again(**rows(9, False)[0]).logits, wanted, atol=1e-6)
 
 
+def exact(make: Any, rounds: int) -> nn.Module:
+    """FedExLoRA by hand: peft merges each client's adapter into its layers, and the mean of those is W + sBA."""
+    model = make()
+    layers = [m for m in model.modules() if len(getattr(m, "lora_A", ()))]
+    params = [p for p in model.parameters() if p.requires_grad]
+    for _ in range(rounds):
+        start, ends, merged = [p.detach().clone() for p in params], [], []
+        for i in range(3):
+            X, y = rows(i, False)
+            for p, v in zip(params, start, strict=True):
+                p.data = v.clone()
+            for _ in range(2):
+                loss = md.problems.causal_lm(model(**X).logits, y).mean()
+                for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
+                    p.data = p.data - 0.1 * g
+            ends.append([p.detach().clone() for p in params])
+            merged.append([m.base_layer.weight.detach() + m.get_delta_weight("default").detach() for m in layers])
+        for p, own in zip(params, zip(*ends, strict=True), strict=True):
+            p.data = torch.stack(own).mean(0)
+        for m, own in zip(layers, zip(*merged, strict=True), strict=True):
+            m.base_layer.weight.data = torch.stack(own).mean(0) - m.get_delta_weight("default").detach()
+    return model
+
+
+def test_exact_sums_of_pefts_adapters_and_a_merged_model_that_transformers_reads(tmp_path: Path) -> None:
+    model = llama()
+    for name, p in model.named_parameters():
+        p.requires_grad_("lora_" in name or name.endswith("base_layer.weight"))
+    for name, p in model.named_parameters():
+        if "lora_B" in name:
+            p.data.normal_(generator=torch.Generator().manual_seed(len(name)))
+
+    def frozen() -> nn.Module:
+        other = llama()
+        other.load_state_dict(model.state_dict())
+        return other
+
+    result = md.run(md.FedExLoRA(), federation(model, False), 3, progress=False)
+    wanted = exact(frozen, 3)
+    assert result.model is not None
+    for (name, p), q in zip(result.model.named_parameters(), wanted.parameters(), strict=True):
+        assert float((p - q).detach().abs().max()) < 1e-6, name
+    d, a = len(result.x), sum(p.numel() for p in frozen().parameters() if p.requires_grad)
+    assert {e.down for e in result.ledger if e.round == 1} == {4 * d}
+    residual = (3 - 1) * 2 * 4 * (16 + 16)  # rank (k - 1) r, of four layers
+    assert {e.down for e in result.ledger if e.round > 1} == {4 * (a + residual)}
+    said = result.outputs(rows(9, False)[0])
+    result.model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    assert torch.allclose(again(**rows(9, False)[0]).logits, said, atol=1e-5)
+
+
 def test_a_tokenised_data_set_of_hugging_face_is_a_client(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     X, y = rows(0, False)

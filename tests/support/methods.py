@@ -40,6 +40,8 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedDyn(),
     md.FedECADO(),
     md.FedECADO(L=3.0, delta=0.001),
+    md.FedExLoRA(),
+    md.FedExLoRA(ranks=(1, 2, 2, 1, 2)),
     md.FedExP(),
     md.FedGAMMA(),
     md.FedLESAM(),

@@ -41,6 +41,7 @@ PAPER = re.compile(
 
 CONFERENCES = {
     "AAAI": "AAAI Conference on Artificial Intelligence",
+    "ACL": "Annual Meeting of the Association for Computational Linguistics",
     "AISTATS": "International Conference on Artificial Intelligence and Statistics",
     "CDC": "IEEE Conference on Decision and Control",
     "CVPR": "IEEE/CVF Conference on Computer Vision and Pattern Recognition",

@@ -17,7 +17,7 @@ from ..transports import Local
 from ..wire.connection import Transport
 from .compare import expect
 from .faults import Rewired, one_by_one
-from .toys import PER_TASK, ROUNDS, Place, normalised, places
+from .toys import PER_TASK, ROUNDS, Place, adapted, normalised, places
 
 
 class Subject:
@@ -40,6 +40,8 @@ class Subject:
         for place in places():
             if norms and isinstance(place.problem, Network):
                 place = normalised(place)
+            if Need.ADAPTERS in self.method.requires() and isinstance(place.problem, Network):
+                place = adapted(place)
             if uniform:
                 place = replace(place, weights="uniform")
             requires = self.method.suited(place.gives).requires()

@@ -93,6 +93,28 @@ def normalised(place: Place) -> Place:
     return replace(place, problem=Network(nn.Sequential(*layers)))
 
 
+class Adapted(nn.Module):
+    """A linear layer with a low-rank adapter, in peft's names."""
+
+    def __init__(self, columns: int, rows: int, rank: int) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(columns, rows)
+        self.lora_A, self.lora_B = nn.Linear(columns, rank, bias=False), nn.Linear(rank, rows, bias=False)
+        self.scaling = 0.5
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The layer's outputs."""
+        out: Tensor = self.base_layer(X) + self.scaling * self.lora_B(self.lora_A(X))
+        return out
+
+
+def adapted(place: Place) -> Place:
+    """A place of networks with low-rank adapters, whose layers' weights are trainable too."""
+    return replace(
+        place, problem=Network(nn.Sequential(Adapted(4, 5, 2), nn.ReLU(), Adapted(5, place.classes or 3, 2)))
+    )
+
+
 @cache
 def places() -> tuple[Place, ...]:
     """The federations that the conformance battery runs every method on."""

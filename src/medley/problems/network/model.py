@@ -17,6 +17,7 @@ from ...contract import Data, Decision, RecipeError, State, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of, outputs_of
 from ...storage.base import BASE, STILL, is_low, placed
 from ..cross_entropy import cross_entropies, padded_cross_entropies
+from .adapters import adapters
 from .names import trainable
 from .own_loss import evaluated
 from .spec import NetworkSpec
@@ -39,6 +40,7 @@ class NetworkModel:
         gradient: the gradient [d] of the last backward pass, of which the parameters' ``.grad`` are views.
         places: (path, index) of every place in the module of a parameter: its name, and its index in ``shapes``. A
             parameter that several modules share has several places; a module with several names has one.
+        adapters: its low-rank adapters, see `medley.problems.network.adapters`.
         head_at: the path of the nn.Linear that runs last, see `medley.problems.network.layers.Layers`; None without
             one, and until `Network.ready` has seen a forward pass.
         floats, ints: the module's buffers by dtype, without those that stand still.
@@ -79,6 +81,7 @@ class NetworkModel:
         for p, w, g in zip(params, self.split(self.flat), self.split(self.gradient), strict=True):
             p.data = w
             p.grad = g
+        self.adapters = adapters(self.module)
         self.head_at: str | None = None
         self.still = frozenset()
         self.changes_inputs = True

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
@@ -21,6 +22,7 @@ from ...rows.lazy import in_memory
 from ...runtime.handed import handed
 from ...runtime.meter import Meter
 from ..labels import count
+from .adapters import SomeObjective
 from .model import NetworkModel
 from .spec import Transform
 
@@ -62,7 +64,7 @@ class NetworkObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     (work,) = handed("meter", "rows")
-    (shapes,) = handed("problem", "shapes")
+    shapes, adapters = handed("problem", "shapes", "adapters")
 
     def __post_init__(self) -> None:
         self.n, self.d = len(self.X), self.problem.d
@@ -248,6 +250,15 @@ class NetworkObjective:
             g.masked_fill_(~g.isfinite().all(1, keepdim=True), 0.0)
             total += shortening(g.norm(dim=1), bound) @ g
         return total, 0.0
+
+    def among(self, x: Vec, free: Bool[Tensor, " d"]) -> Objective:
+        """f_i as a function of the coordinates ``free``, which are a block of each matrix; the others stand at x."""
+        p, masks = self.problem, self.problem.split(free)
+        shapes = [
+            m.shape if m.all() else torch.Size([int(m.any(1).sum()), int(m.any(0).sum())]) for m in masks if m.any()
+        ]
+        fixed = [p.module.get_parameter(path) for path, i in p.places if not masks[i].any()]
+        return cast(Objective, SomeObjective(self, x, free, shapes, fixed))
 
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class."""

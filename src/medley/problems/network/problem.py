@@ -80,7 +80,7 @@ class NetworkProblem(NetworkModel):
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
         super().__init__(family, classes, dtype, device)
         noisy = any(map(may_draw, self.module.modules()))
-        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.NOISE: noisy}
+        gives = {Need.HESSIAN: True, Need.NETWORK: True, Need.NOISE: noisy, Need.ADAPTERS: bool(self.adapters)}
         gives[Need.CLASSES] = family.loss == "cross_entropy" and classes is not None
         gives[Need.WEIGHTS] = self.by_rows
         gives[Need.ROWS] = self.by_rows and not (self.mixes_rows and not self.running())

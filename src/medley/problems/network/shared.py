@@ -76,7 +76,7 @@ class SharedNetwork(PartlyShared):
         own = {id(b) for b in (*self.part.floats, *self.part.ints)}
         joint.floats = [b for b in joint.floats if id(b) not in own]
         joint.ints = [b for b in joint.ints if id(b) not in own]
-        self.gives: frozenset[Need] = joint.gives - ({Need.FEATURES} if self._head() is None else set())
+        self.gives: frozenset[Need] = joint.gives - {Need.ADAPTERS, *([Need.FEATURES] if self._head() is None else [])}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (self.joint, self.part.first, self.part.first_buffers)

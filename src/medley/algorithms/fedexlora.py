@@ -1,0 +1,264 @@
+r"""FedExLoRA: LoRA adapters whose sum over clients is exact: the layers' weights take what the averages leave out.
+
+The mean of the products B_i A_i is not the product of the means. One round, in the paper's symbols:
+
+$$
+\begin{aligned}
+\bar A &= \textstyle\sum_i \tilde p_i A_i, \quad \bar B = \sum_i \tilde p_i B_i
+  && \text{the adapters that clients begin the next round with} \\
+\Delta W_{res} &= \textstyle\sum_i \tilde p_i B_i A_i - \bar B \bar A
+  && \text{the residual} \\
+W_0 &\leftarrow W_0 + s \, \Delta W_{res}
+  && \text{the layer's own weights, at the server and at each client; } s \text{ is LoRA's scaling}
+\end{aligned}
+$$
+
+so that $W_0 + s \bar B \bar A$ after the round is the mean of the clients' $W_0 + s B_i A_i$.
+
+**Reference**: Singhal, Ponkshe & Vepakomma, "FedEx-LoRA: Exact Aggregation for Federated and Efficient Fine-Tuning of
+Large Language Models", ACL 2025; arXiv:2410.09432.
+
+**Status**: published
+
+**Needs**: a network with LoRA adapters whose layers' own weights are trainable parameters, so that x holds them, and
+replies one by one.
+
+**One round sends** (floats per client; a: all that is trained, adapters and the rest; q: the residual's factors; l: the
+layers with an adapter):
+
+- train (first time): d down, a + l + 56l bytes up
+- train (later): a + q down, a + l + 56l bytes up; q = (k − 1) r (m + n) a layer of m times n weights
+- train (if the factors since its last visit are larger than the weights): d down, a + l + 56l bytes up
+
+The residual of k clients has rank (k − 1) r, and grows by that with every round that a client was absent, up to the
+size of the weights, mn. After that the weights are sent whole.
+
+**Departures**: clients have weights p̃_i; the paper's are 1/k. The residual is sent as
+Σ p̃_i (B_i − B̄)(A_i − A_1), with as many terms as there are clients but one, since the first is 0; the paper sends
+factors of rank k r. Clients keep W₀ as it stands, and do not train it: neither gradient, decay nor optimizer reach it.
+All else that is trainable is averaged as by FedAvg. ``ranks`` is not in the paper: a client of rank ρ trains the first
+ρ of the r directions and sends these only. The others stand still at B̄ and Ā, so that no direction is cut off, and the
+sum of products stays exact, as FLoRA's is by stacking (Wang et al. 2024, arXiv:2409.05976).
+
+**Checked against**: the authors' code; we had no text of the paper beyond its abstract, so its equations have no
+numbers here. Their aggregation for GLUE adds the transpose of the residual, which is right for GPT-2's layers of
+transposed weights, and not for the linear layers of RoBERTa, where it passes since these are square. Here each layer
+says which it is. They also hand out dense weights in one process, so nothing is counted there.
+
+**Missing replies**: the means and the residual are over the clients that replied.
+
+**Example**
+
+>>> import torch
+>>> import medley as md
+>>> class Adapted(torch.nn.Module):
+...     def __init__(self, m, n, r):
+...         super().__init__()
+...         self.base_layer = torch.nn.Linear(n, m)
+...         self.lora_A, self.lora_B = torch.nn.Linear(n, r, bias=False), torch.nn.Linear(r, m, bias=False)
+...
+...     def forward(self, X):
+...         return self.base_layer(X) + self.lora_B(self.lora_A(X))
+>>> fed = md.Federation(
+...     md.problems.Network(torch.nn.Sequential(Adapted(32, 64, 4), torch.nn.ReLU(), Adapted(10, 32, 4))),
+...     data=md.datasets.digits(),
+...     partition=md.scenarios.IID(10),
+... )
+>>> md.run(md.FedExLoRA(), fed, rounds=10, progress=False).summary["accuracy"] > 0.8
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..contract import (
+    Algorithm,
+    Client,
+    Cohort,
+    Message,
+    Need,
+    Recall,
+    Vec,
+    WireError,
+    at_least,
+    on_client,
+)
+from ..contract.adapters import AdaptedObjective, Adapter
+
+
+class Update(Message):
+    """Down: x [d]; or what is trained of it [a], and the factors of the weights' moves since the client's last visit.
+
+    The rows of ``left`` are the layers' rows one after the other, as are the columns of ``right``.
+    """
+
+    x: Vec | None = None
+    trained: Float[Tensor, " a"] | None = None
+    left: Float[Tensor, "m k"] | None = None
+    right: Float[Tensor, "k n"] | None = None
+
+
+class Trained(Message):
+    """Up: the displacement of what the client trained [b], and its layers: the whole numbers of `Adapter`, and s."""
+
+    exact: ClassVar[frozenset[str]] = frozenset({"scale"})
+    delta: Float[Tensor, " b"]
+    layers: Int[Tensor, "l 7"]
+    scale: Float[Tensor, " l"]
+
+
+@dataclass
+class Server:
+    """The model x, with the layers' weights; the layers; and the factors of the weights' latest moves by number."""
+
+    x: Vec
+    layers: Tensor | None = None
+    moves: int = 0
+    have: dict[int, int] = field(default_factory=dict)
+    """The number of moves that each client's weights have."""
+    left: dict[int, Tensor] = field(default_factory=dict)
+    right: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Memory:
+    """x [d] as the client last got it; None before its first round."""
+
+    x: Vec | None = None
+
+
+@dataclass(frozen=True)
+class FedExLoRA(Algorithm[Server, Memory]):
+    """Exact sums of LoRA adapters.
+
+    Attributes:
+        ranks: the rank that each client trains, of the model's rank r: client i the one at i modulo their number;
+            default None: all train r
+    """
+
+    ranks: Sequence[Annotated[int, at_least(1)]] | None = None
+
+    needs = frozenset({Need.ADAPTERS, Need.REPLIES})
+
+    def start(self, x: Vec) -> Server:
+        """x₀."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Ā and B̄ by the clients' displacements, then W₀ ← W₀ + s(Σ p̃_i B_i A_i − B̄ Ā)."""
+        up = clients.ask(self.train, Recall(), {i: self.update(s, i) for i in clients.ids}).each()
+        if not up:
+            return
+        first = next(iter(up.values()))
+        for i, reply in up.items():
+            if not torch.equal(reply.layers, first.layers) or not torch.equal(reply.scale, first.scale):
+                raise WireError(f"client {i} has other adapters than client {next(iter(up))}: give all the same model")
+        s.layers, s.have = first.layers, s.have | dict.fromkeys(up, s.moves)
+        total, free = sum(clients.p[i] for i in up), trained(s.layers, s.x)
+        share, deltas = [clients.p[i] / total for i in up], []
+        for i, reply in up.items():
+            mine = trained(s.layers, s.x, self.rank(i))[free]
+            deltas.append(reply.delta.new_zeros(len(mine)).masked_scatter(mine, reply.delta))
+        mean = torch.stack([w * delta for w, delta in zip(share, deltas, strict=True)]).sum(0)
+        s.x = s.x.masked_scatter(free, s.x[free] + mean)
+        if len(up) > 1:
+            left, right = factors(s.layers, first.scale, free, deltas, share, mean)
+            s.x = moved(s.x, s.layers, left, right)
+            s.left, s.right = {**s.left, s.moves: left}, {**s.right, s.moves: right}
+            s.moves += 1
+            self.forget(s, len(s.x) - len(mean))
+
+    def rank(self, i: int) -> int | None:
+        """The rank that client i trains; None for r."""
+        return self.ranks[i % len(self.ranks)] if self.ranks else None
+
+    def update(self, s: Server, i: int) -> Update:
+        """What client i needs to have x: the factors of the moves that it missed, if they are kept, or x."""
+        since = range(s.have.get(i, -1), s.moves)
+        if i not in s.have or s.layers is None or any(t not in s.left for t in since):
+            return Update(s.x)
+        now = s.x[trained(s.layers, s.x)]
+        if not since:
+            return Update(None, now)
+        return Update(None, now, torch.cat([s.left[t] for t in since], 1), torch.cat([s.right[t] for t in since]))
+
+    def forget(self, s: Server, weights: int) -> None:
+        """Drop the factors of moves that are together no smaller than the weights."""
+        size, kept = 0, []
+        for t in sorted(s.left, reverse=True):
+            size += s.left[t].numel() + s.right[t].numel()
+            if size < weights:
+                kept.append(t)
+        s.left, s.right = {t: s.left[t] for t in kept}, {t: s.right[t] for t in kept}
+
+    @on_client
+    def train(self, me: Client[Memory], ask: Recall, got: Update) -> Trained:
+        """Local descent of the adapters, and of what else is trainable, at the weights W₀ as they stand."""
+        of = cast(AdaptedObjective, me.problem)
+        found = of.adapters
+        layers = torch.tensor([layer[:7] for layer in found])
+        x = got.x
+        if x is None:
+            assert me.memory.x is not None
+            assert got.trained is not None
+            x = me.memory.x.masked_scatter(trained(layers, me.memory.x), got.trained)
+            if got.left is not None and got.right is not None:
+                x = moved(x, layers, got.left, got.right)
+        me.memory.x, free = x, trained(layers, x, self.rank(me.id))
+        step = replace(me.at(), problem=of.among(x, free)).descend(x[free]).step
+        return Trained(step, layers, x.new_tensor([layer.scale for layer in found]))
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Clients without their memory get x."""
+        s.have = {i: t for i, t in s.have.items() if i not in who}
+
+
+def parts(layers: Int[Tensor, "l 7"]) -> list[Adapter]:
+    """The layers, without their scales."""
+    return [Adapter._make((*layer, 1.0)) for layer in layers.tolist()]
+
+
+def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool[Tensor, " d"]:
+    """The coordinates that clients train, of adapters the first ``rank`` directions: all but the layers' weights."""
+    out = torch.ones_like(x, dtype=torch.bool)
+    for A, B, W, m, r, n, *_ in parts(layers):
+        out[W : W + m * n] = False
+        out[A : A + r * n].view(r, n)[rank or r :] = False
+        out[B : B + m * r].view(m, r)[:, rank or r :] = False
+    return out
+
+
+def factors(
+    layers: Tensor, scale: Tensor, free: Tensor, deltas: Sequence[Vec], share: Sequence[float], mean: Vec
+) -> tuple[Float[Tensor, "m k"], Float[Tensor, "k n"]]:
+    """s Σ_i p̃_i (B_i − B̄)(A_i − A_1) of each layer, as factors; a smaller rank is filled up with zeros."""
+    place, most, left, right = free.cumsum(0) - 1, int(layers[:, 4].max()), [], []
+    for (A, B, _, m, r, n, across, _), c in zip(parts(layers), scale.tolist(), strict=True):
+        a, b = int(place[A]), int(place[B])
+        dA, dB = (
+            [delta[a:][: r * n].view(r, n) for delta in deltas],
+            [(d - mean)[b:][: m * r].view(m, r) for d in deltas],
+        )
+        U = torch.cat([c * w * pad(v, (0, most - r)) for w, v in zip(share, dB, strict=True)][1:], 1)
+        V = torch.cat([pad(v - dA[0], (0, 0, 0, most - r)) for v in dA[1:]])
+        left.append(V.T if across else U)
+        right.append(U.T if across else V)
+    return torch.cat(left), torch.cat(right, 1)
+
+
+def moved(x: Vec, layers: Tensor, left: Float[Tensor, "m k"], right: Float[Tensor, "k n"]) -> Vec:
+    """x whose weights W are W + UV of each layer, with its rows U of ``left`` and its columns V of ``right``."""
+    x, row, column = x.clone(), 0, 0
+    for _, _, W, m, _, n, across, _ in parts(layers):
+        m, n = (n, m) if across else (m, n)
+        x[W : W + m * n].view(m, n).addmm_(left[row : row + m], right[:, column : column + n])
+        row, column = row + m, column + n
+    return x

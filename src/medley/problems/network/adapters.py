@@ -1,0 +1,93 @@
+"""Low-rank adapters of a network: where their factors lie in x, and an objective of a part of x that is no slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from ...contract import LocalLoss, Objective, Rows, Vec
+from ...contract.adapters import Adapter
+from ...runtime.handed import handed
+
+
+def adapters(module: nn.Module) -> tuple[Adapter, ...]:
+    """The adapters of a module whose trainable parameters are views of one vector; none unless all are of the one form.
+
+    A layer with an adapter has ``lora_A`` and ``lora_B``, as peft's, each a layer with a matrix or a dict of one, its
+    own layer ``base_layer``, and a number ``scaling``, by default 1.
+    """
+    out = []
+    for m in module.modules():
+        held = getattr(m, "lora_A", None)
+        if held is None or (isinstance(held, nn.ModuleDict) and not held):  # peft's embeddings have an empty one
+            continue
+        A, B, W = (_weight(getattr(m, name, None)) for name in ("lora_A", "lora_B", "base_layer"))
+        if A is None or B is None or W is None or any(getattr(m, "use_dora", {}).values()):
+            return ()
+        across, (rows, r), columns = bool(getattr(m, "fan_in_fan_out", False)), B.shape, A.shape[1]
+        if W.shape != ((columns, rows) if across else (rows, columns)):
+            return ()
+        places, scale = (int(p.storage_offset()) for p in (A, B, W)), _one(getattr(m, "scaling", 1.0))
+        out.append(Adapter._make((*places, rows, r, columns, int(across), float(scale))))
+    return tuple(out)
+
+
+def _one(held: Any) -> Any:
+    """What is held, or the only thing in a dict; None of several."""
+    if isinstance(held, Mapping | nn.ModuleDict):
+        return next(iter(held.values())) if len(held) == 1 else None
+    return held
+
+
+def _weight(held: Any) -> Tensor | None:
+    """The trainable matrix of a layer, or of the only one in a dict; None without one."""
+    found = getattr(_one(held), "weight", None)
+    return found if isinstance(found, nn.Parameter) and found.requires_grad and found.ndim == 2 else None
+
+
+@dataclass
+class SomeObjective:
+    """f_i as a function of the coordinates ``free`` of x; the others stand still at ``x``.
+
+    Attributes:
+        shapes: the shapes of what is free of each parameter
+        fixed: parameters without a free coordinate, which take no part in a backward pass
+
+    It has what `medley.engines.seq.Seq` asks of an objective.
+    """
+
+    of: Objective
+    x: Vec
+    free: Bool[Tensor, " d"]
+    shapes: list[torch.Size]
+    fixed: list[nn.Parameter]
+    n, y, work, rng, transform = handed("of", "n", "y", "work", "rng", "transform")
+
+    @property
+    def d(self) -> int:
+        """The number of free coordinates."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def grad(self, v: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
+        """∇f_i on these rows, by the free coordinates."""
+        del copy  # a selection is a copy
+        for p in self.fixed:
+            p.requires_grad_(False)
+        try:
+            return self.of.grad(self.x.masked_scatter(self.free, v), rows, loss, copy=False)[self.free]
+        finally:
+            for p in self.fixed:
+                p.requires_grad_(True)
+
+    def workspace(self, v: Vec) -> Vec:
+        """A copy of v."""
+        return v.clone()
+
+    def take(self, order: Tensor) -> SomeObjective:
+        """The same objective with its rows in this order."""
+        return replace(self, of=self.of.take(order))
