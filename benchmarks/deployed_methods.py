@@ -1,9 +1,11 @@
 """Every method in one process and on nodes of Flower: the same digest, or the reason why it does not run on nodes.
 
-python benchmarks/deployed_methods.py --write
+    python benchmarks/deployed_methods.py --write
+    python benchmarks/deployed_methods.py --nodes tls --write    # two real nodes; needs nginx, too
 
 The nodes are Flower's apps, `server_app` and `client_app`, over its own objects and without a network; each keeps its
-client's memory on disk. Needs ``pip install "medley-fl[flower]"``.
+client's memory on disk. With ``--nodes tls`` they are processes of ``medley node`` behind the proxy of ``medley deploy
+init``, with its certificates. Needs ``pip install "medley-fl[flower]"``.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +29,19 @@ from medley import recipe
 from medley.contract.algorithm import Algorithm
 from medley.federation.run import PreparedRun
 from medley.flower import client_app, server_app
+from medley.recipe.user_code import names
 from medley.server.options import RunOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.deployed import Deployment, started
 from support.methods import METHODS
 
 PAGE = Path(__file__).parents[1] / "docs" / "deployed.md"
 
 CODE = """
 import medley as md
+import torch
 from torch import nn
 
 
@@ -44,6 +51,66 @@ def rows():
 
 def normed(features, classes):
     return nn.Sequential(nn.Linear(features, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes))
+
+
+class Adapted(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.body, self.head = nn.Linear(features, 6).requires_grad_(False), nn.Linear(6, classes)
+        self.adapter = nn.Sequential(nn.Linear(features, 2, bias=False), nn.Linear(2, 6, bias=False))
+
+    def forward(self, X):
+        return self.head(torch.relu(self.body(X) + self.adapter(X)))
+
+
+def two(a, b):
+    part = lambda rows: {k: v[rows] for k, v in zip("ab", (a, b))}
+    y = torch.arange(90) % 3
+    return md.datasets.Dataset(part(slice(60)), y[:60], part(slice(60, 90)), y[60:], classes=3)
+
+
+def drawn(*shape):
+    return torch.randn(90, *shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def notes():
+    return two(torch.arange(360).reshape(90, 4) % 11, drawn(2))
+
+
+def scans():
+    return two(drawn(1, 6, 6), drawn(3))
+
+
+def courses():
+    return two(drawn(5, 2), drawn(4))
+
+
+class Notes(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.words, self.age, self.out = nn.Embedding(11, 3), nn.Linear(2, 3), nn.Linear(6, classes)
+
+    def forward(self, a, b):
+        return self.out(torch.cat([self.words(a).mean(1), self.age(b)], 1))
+
+
+class Scans(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.image = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+        self.out = nn.Linear(2 * 16 + 3, classes)
+
+    def forward(self, a, b):
+        return self.out(torch.cat([self.image(a), b], 1))
+
+
+class Courses(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.course, self.out = nn.GRU(2, 4, batch_first=True), nn.Linear(8, classes)
+
+    def forward(self, a, b):
+        return self.out(torch.cat([self.course(a)[0][:, -1], b], 1))
 """
 
 WHOLE = """
@@ -77,7 +144,26 @@ RECIPES = {
 }
 """Federations of three clients, the simplest first."""
 
+OWN = """[problem]
+kind = "Network"
+model = "nodes_code:{model}"
+{more}
+""" + WHOLE.format(batch=8)
+
+REAL = {
+    ("FedPer", "MLP"): NETWORK,
+    ("FedBN", "MLP with BatchNorm"): NORMED,
+    ("Ditto", "softmax regression"): LINEAR,
+    ("APFL", "softmax regression"): LINEAR,
+    ("FedAvg", "adapters of each client's own"): OWN.format(model="Adapted", more='shared = "head.*"'),
+    ("FedAvg", "token ids and numbers"): OWN.format(model="Notes", more="").replace("rows", "notes"),
+    ("SCAFFOLD", "images and numbers"): OWN.format(model="Scans", more="").replace("rows", "scans"),
+    ("FedPer", "sequences and numbers"): OWN.format(model="Courses", more="").replace("rows", "courses"),
+}
+"""A method and what it trains -> a recipe, for real nodes: models of clients' own, and rows of two inputs."""
+
 SAME, HEAD = "equal", "| method | trained | digest on nodes |\n|---|---|---|\n"
+REAL_HEAD = "| method | trained | digest on two nodes over TLS | seconds |\n|---|---|---|---|\n"
 
 
 def digest(r: md.Result) -> str:
@@ -100,6 +186,34 @@ def on_nodes(path: Path, method: Algorithm[Any, Any], folder: Path) -> md.Result
     grid = Bench([client_app(path, method=method)] * 3, config, memory=str(folder / "memory"))
     server_app(path, method)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     return md.Result.load(folder / "run", model=False)
+
+
+def over_tls(kinds: Iterable[tuple[str, str]] = REAL) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each of these entries of `REAL`, run on two nodes that are processes of their own."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="medley-nodes-") as tmp, Deployment.running(Path(tmp) / "at", 2) as there:
+        app = there.folder / "app"
+        (app / "nodes_code.py").write_text(CODE)
+        for k, (kind, trained) in enumerate(kinds):
+            text = REAL[kind, trained].replace("clients = 3", "clients = 2").replace('"FedAvg"', f'"{kind}"')
+            (app / "recipe.toml").write_text(text)
+            sys.path.insert(0, str(app))
+            sys.modules.pop("nodes_code", None)
+            r, begun = recipe.load(app / "recipe.toml"), time.monotonic()
+            one = {**r.options(), "transport": md.transports.Lossy(), "progress": False}
+            here = r.federation().run(r.methods()[0], r.rounds, **one)
+            sys.path.remove(str(app))
+            code = f"--allow-code={','.join(names(r.tables))}"
+            command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={there.folder / f'run{k}'}"]
+            with (
+                there.node(0, code),
+                there.node(1, code),
+                started(command, there.folder, there.env, f"run{k}") as (p, log),
+            ):
+                if p.wait(600):
+                    raise md.MedleyError(f"{kind} of {trained}: {log.read_text()}\n{there.logs()}")
+            got = md.Result.load(there.folder / f"run{k}", model=False)
+            yield kind, trained, same(here, got), f"{time.monotonic() - begun:.0f}"
 
 
 def place_of(method: Algorithm[Any, Any], folder: Path) -> tuple[str, Path, recipe.Recipe]:
@@ -139,9 +253,14 @@ def row(method: Algorithm[Any, Any]) -> tuple[str, str, str]:
         finally:
             sys.path.remove(tmp)
             os.fsync = fsync
-        if digest(here) == digest(got):
-            return name, where, SAME
-        return name, where, f"x differs by {float((here.x - got.x).abs().max()):.1e}"
+        return name, where, same(here, got)
+
+
+def same(here: md.Result, got: md.Result) -> str:
+    """`SAME` where two results have one digest; else how far apart they are."""
+    if digest(here) == digest(got):
+        return SAME
+    return f"x differs by {float((here.x - got.x).abs().max()):.1e}"
 
 
 def named(method: Algorithm[Any, Any]) -> str:
@@ -160,14 +279,9 @@ def changed(method: Algorithm[Any, Any]) -> dict[str, Any]:
     return {k: v for k, v in own.items() if isinstance(v, int | float) or (isinstance(v, str) and len(v) < 20)}
 
 
-def line(found: tuple[str, str, str]) -> str:
+def line(found: tuple[str, ...]) -> str:
     """A row of the table."""
     return f"| {' | '.join(part.replace('|', '/') for part in found)} |\n"
-
-
-def table(methods: Iterable[Algorithm[Any, Any]] = METHODS) -> list[tuple[str, str, str]]:
-    """The rows of these methods."""
-    return [row(m) for m in methods]
 
 
 def main() -> None:
@@ -175,19 +289,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write docs/deployed.md")
     parser.add_argument("--only", default="", help="methods whose name has this in it")
+    parser.add_argument("--nodes", choices=["here", "tls"], default="here", help="two processes, over TLS, or none")
     given = parser.parse_args()
     logging.getLogger("medley").setLevel(logging.ERROR)
+    tls, wanted = given.nodes == "tls", given.only.lower()
+    found: Iterator[tuple[str, ...]] = (
+        over_tls(k for k in REAL if wanted in k[0].lower())
+        if tls
+        else (row(m) for m in METHODS if wanted in m.name.lower())
+    )
     rows = []
-    for method in METHODS:
-        if given.only.lower() in method.name.lower():
-            rows.append(row(method))
-            print(line(rows[-1]), end="", flush=True)
+    for one in found:
+        rows.append(one)
+        print(line(one), end="", flush=True)
     equal = sum(r[2] == SAME for r in rows)
     print(f"{equal} of {len(rows)} are equal")
     if given.write:
-        text = PAGE.read_text(encoding="utf-8")
-        page = text[: text.index(HEAD)] + HEAD + "".join(map(line, rows))
-        PAGE.write_text(page, encoding="utf-8")
+        before, head, after = PAGE.read_text(encoding="utf-8").partition(REAL_HEAD if tls else HEAD)
+        rest = "".join(dropwhile(lambda text: text.startswith("| "), after.splitlines(keepends=True)))
+        PAGE.write_text(before + head + "".join(map(line, rows)) + rest, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -92,8 +92,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
         there = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
         there.app(table(a.clients, a.rounds, a.hidden))
-        project = there.folder / "app" / "pyproject.toml"
-        project.write_text(re.sub(r"(?m)^clients = .*$", f"clients = {a.clients}", project.read_text()))
         for k in range(a.clients):
             command = ["flower-supernode", "--root-certificates=keys/ca.crt", f"--superlink=127.0.0.1:{there.port}"]
             command += [f"--auth-supernode-private-key=keys/node{k}", "--host=127.0.0.1", f"--port={ports()}"]

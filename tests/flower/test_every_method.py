@@ -26,6 +26,23 @@ def lines(pages: ModuleType) -> list[str]:
     return text[text.index(pages.HEAD) + len(pages.HEAD) :].splitlines(keepends=True)
 
 
+def test_the_page_has_every_run_over_tls_and_each_is_equal(pages: ModuleType) -> None:
+    text = pages.PAGE.read_text(encoding="utf-8").partition(pages.REAL_HEAD)[2].partition("\n\n")[0]
+    there = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    assert [row[:3] for row in there] == [[*key, pages.SAME] for key in pages.REAL]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.xdist_group("deployed")
+def test_a_run_over_tls(pages: ModuleType) -> None:
+    """Rows of two inputs, buffers, and a memory at each node."""
+    key = ("SCAFFOLD", "images and numbers")
+    ((*run, seconds),) = pages.over_tls([key])
+    assert run == [*key, pages.SAME]
+    assert float(seconds) > 0
+
+
 def test_the_page_has_every_method_and_each_is_equal(pages: ModuleType) -> None:
     there = [line.split(" | ") for line in lines(pages)]
     assert [row[0].removeprefix("| ") for row in there] == [pages.named(m) for m in METHODS]

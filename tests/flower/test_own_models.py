@@ -59,6 +59,22 @@ def net(features, classes):
 METHODS = ["FedPer", "FedRep", "FedBN", "Ditto", "APFL", "FedAvgFT"]
 
 
+FROZEN = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.base, self.head = nn.Linear(features, 8).requires_grad_(False), nn.Linear(8, classes)
+        {more}
+
+    def forward(self, X):
+        return self.head(torch.relu(self.base(X)))
+"""
+
+
 def deploy(path: Path, save: str = "run", **config: Any) -> tuple[md.Result, Bench]:
     config = {"clients": 3, "save": str(path.parent / save), "timeout": 60, **config}
     grid = Bench([client_app(path)] * 3, config, memory=str(path.parent / "memory"))
@@ -205,3 +221,26 @@ def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> Non
     own = json.dumps({"sample": [0, 200, 2]}).encode()
     with pytest.raises(md.WireError, match=r"its recipe has \[secure\], and the server asks for the loss of some"):
         side.evaluate({"common": pytree.to_bytes({"x": 0, **asked, "loss": True, "run": ""}), "own": own}, context)
+
+
+def frozen(app: Path, name: str, more: str = "") -> recipe.Recipe:
+    """A recipe whose network has a frozen part that each process makes for itself."""
+    (app.parent / f"{name}.py").write_text(FROZEN.format(more=more))
+    app.write_text(RECIPE.format(kind="FedAvg", model=f"{name}:Net", more=""))
+    return recipe.load(app)
+
+
+def test_a_frozen_part_is_that_of_one_process(app: Path) -> None:
+    """Messages do not carry it: the recipe makes it the same everywhere."""
+    r = frozen(app, "frozen_net")
+    torch.manual_seed(1)
+    here = r.federation().run(r.methods()[0], 3, **r.options(), transport=md.transports.Lossy())
+    torch.manual_seed(2)
+    there, _ = deploy(app)
+    assert torch.equal(here.x, there.x)
+
+
+def test_a_frozen_part_of_other_weights_is_refused(app: Path) -> None:
+    frozen(app, "other_net", "self.base.weight.data.normal_(generator=(g := torch.Generator(), g.seed())[0])")
+    with pytest.raises(md.RecipeError, match=r"client 0's network has a frozen part of digest .* give both the same"):
+        deploy(app)

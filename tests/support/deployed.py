@@ -115,7 +115,7 @@ class Deployment:
             keys: the number of nodes
             again: whether a server that ends is started again
         """
-        deploy.init(folder)
+        deploy.init(folder, clients=keys)
         port = ports()
         self = cls(folder, port, {**environment(folder / "flwr"), "PORT": str(port), "LISTEN": "127.0.0.1"})
         subprocess.run(["./keys.sh", "127.0.0.1", str(keys)], cwd=folder, env=self.env, check=True)

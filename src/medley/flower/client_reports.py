@@ -15,11 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..contract import Problem
 from ..contract.errors import BadData, WireError
 from ..datasets import Dataset
 from ..numerics.scaling import Scaling
+from ..problems.network import NetworkProblem, SharedNetwork
 from ..recipe.limits import ClientLimits
 from ..rows.fields import Fields
+from ..storage.base import digest, frozen
 from .checked_json import Words
 
 log = logging.getLogger("medley")
@@ -254,16 +257,19 @@ class Known:
     labels: list[list[int]]
     first: dict[str, list[float]] | None = None
     """The first own part of clients' models; None where the seed draws it."""
+    base: str | None = None
+    """The digest of the network's frozen part, see `base_of`."""
 
     @classmethod
     def read(cls, said: Any) -> Known:
         """The values in a request. Raises WireError for others."""
         try:
-            known = cls(said["classes"], said["labels"], said.get("first"))
+            known = cls(said["classes"], said["labels"], said.get("first"), said.get("base"))
             fit = all(type(k) is int and 0 <= k < (known.classes or 0) for labels in known.labels for k in labels)
             own = known.first or {}
             fit = fit and own.keys() <= {"x", "floats", "ints"}
             fit = fit and all(type(v) in (int, float) for values in own.values() for v in values)
+            fit = fit and isinstance(known.base, str | None)
         except (KeyError, TypeError, AttributeError):
             fit = False
         if not fit:
@@ -271,6 +277,12 @@ class Known:
                 f"the server says of the tasks {said!r:.200}, which is none of ours: does it run the same app?"
             )
         return known
+
+
+def base_of(problem: Problem) -> str | None:
+    """The digest of a network's frozen part, which no message carries: nodes must have the server's. None without."""
+    joint = problem.joint if isinstance(problem, SharedNetwork) else problem
+    return digest(joint.module, ())[:32] if isinstance(joint, NetworkProblem) and frozen(joint.module) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from ..recipe import Recipe
 from ..runtime import streams
 from ..scenarios.dealing import Parts
 from ..server.options import Metric
-from .client_reports import ClientReport, Known, Names, RowKind, TaskReport
+from .client_reports import ClientReport, Known, Names, RowKind, TaskReport, base_of
 
 Own = Dataset | Sequence[Dataset]
 """A client's own data: in a stream a data set for every task."""
@@ -183,6 +183,12 @@ class OwnRows:
         X, y = (gathered([(getattr(lot, k), rows) for lot, rows in met]) for k in "Xy")
         shown = (X, y) if len(X) else (RowKind.of(X).example(), RowKind.of(y).example())
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
+        if (base := base_of(self.problem)) != known.base:
+            raise RecipeError(
+                f"client {self.i}'s network has a frozen part of digest {base}, and the server's {known.base}: give "
+                "both the same weights",
+                "model",
+            )
         self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
         self.metrics: Mapping[str, Metric] = {}
         self.summed = True

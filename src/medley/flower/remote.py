@@ -20,7 +20,7 @@ from ..numerics.scaling import Scaling
 from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.identity import identity
-from .client_reports import Census
+from .client_reports import Census, base_of
 from .messenger import Messenger
 from .remote_figures import RemoteEvaluator
 from .roster import Roster
@@ -65,7 +65,7 @@ class RemoteFederation:
             problem.load_own(None)
             first = {"first": {name: t.tolist() for name, t in problem.own().items()}}
             problem.load_own(kept)
-        return asdict(self.census.known) | first
+        return asdict(self.census.known) | first | {"base": base_of(problem)}
 
     def settings(self) -> dict[str, Any]:
         """The record of it: the scenario's settings, the clients' rows in numbers."""

@@ -18,7 +18,7 @@ from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import known, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
-from ..runtime import plugins
+from ..runtime import plugins, streams
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
@@ -309,7 +309,8 @@ class Recipe:
             if "classes" in wanted and "classes" not in of_model and classes is None:
                 raise RecipeError(f"{self.source}: problem.model needs classes, and {name} has none", "classes")
             settings = {k: v for k, v in sizes.items() if k in wanted} | of_model
-            with Bounded():
+            with Bounded(), streams.globals_kept("cpu"):
+                streams.name_globals("cpu", 0, "module")  # a frozen part, which no seed draws, is the same everywhere
                 own = {**own, "module": self._build.call("problem", model, settings)}
         return self._build.call("problem", family, own)
 
@@ -395,6 +396,5 @@ def loads(text: str, source: str = "recipe") -> Recipe:
 
 def tuned(recipe: Recipe, found: Sequence[Tuned]) -> Recipe:
     """The recipe with the methods ``found`` in place of its own."""
-    tables = copy.deepcopy(recipe.tables)
-    tables["methods"] = [written(t) for t in found]
+    tables = copy.deepcopy(recipe.tables) | {"methods": [written(t) for t in found]}
     return replace(recipe, tables=tables)
