@@ -116,6 +116,24 @@ def test_metrics_of_nodes_are_those_of_all_rows(app: Path) -> None:
     assert there.history[-1]["client_accuracy_worst"] == min(row["accuracy"] for row in rows)
 
 
+def test_a_site_whose_rules_keep_its_scores_gives_its_area_alone(app: Path) -> None:
+    """Counts of its test rows by probability stay with it, so the area of all is the mean of the sites' areas."""
+    text = LOGISTIC.format(run='clients_every = 1\nmetrics = { auroc = ["figure_code:auroc", "max"] }')
+    app.write_text(text)
+    own = app.with_name("own.toml")
+    own.write_text(text + "[rules]\nscores = false\n")
+    config: dict[str, Any] = {"clients": 3, "save": str(app.parent / "run"), "timeout": 60}
+    grid = Bench([client_app(p) for p in (app, own, app)], config, memory=str(app.parent / "memory"))
+    server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    there = md.Result.load(app.parent / "run")
+    rows = [row for row in there.clients if row["round"] == 2]
+    assert ["auroc_error" in row for row in rows] == [True, False, True]
+    mean = sum(r["test_rows"] * r["auroc"] for r in rows) / sum(r["test_rows"] for r in rows)
+    assert there.history[-1]["auroc"] == pytest.approx(mean)
+    answers = [bytes(m.content["answer"]["bytes"]) for m in grid.replies.values()]
+    assert sum(b'"sums"' in a for a in answers) == 2 * sum(b'"tests"' in a for a in answers) // 3 > 0
+
+
 def test_the_gradients_norm(app: Path) -> None:
     here, there = both(app, LOGISTIC.format(run="target = { grad_norm = 1e-9 }"))
     for a, b in zip(here.history, there.history, strict=True):

@@ -98,21 +98,35 @@ def test_a_line_that_was_not_written_whole_is_taken_off(record: Record, caplog: 
 
 def test_approvals_end_and_close(tmp_path: Path, key: Path) -> None:
     approvals = Record(tmp_path / APPROVALS, key)
-    refuse_unapproved(approvals, "a", 0)  # nothing is approved or closed
+    refuse_unapproved(approvals, "a", 0, {})  # nothing is approved or closed
     today = datetime.datetime.now(datetime.UTC).date()
     approvals.add(recipe="b", until=None)
-    refuse_unapproved(approvals, "a", 0)
+    refuse_unapproved(approvals, "a", 0, {})
     with pytest.raises(md.RecipeError, match="client 0: its owner closed this study"):
-        refuse_unapproved(approvals, "b", 0)
+        refuse_unapproved(approvals, "b", 0, {})
     approvals.add(recipe="a", until=today.isoformat())
-    refuse_unapproved(approvals, "a", 0)
+    refuse_unapproved(approvals, "a", 0, {})
     with pytest.raises(md.RecipeError, match="client 0: its owner has not approved this recipe"):
-        refuse_unapproved(approvals, "c", 0)
+        refuse_unapproved(approvals, "c", 0, {})
     approvals.add(recipe="a", until=(today - datetime.timedelta(days=1)).isoformat())
     with pytest.raises(md.RecipeError, match="the approval of this recipe ended on"):
-        refuse_unapproved(approvals, "a", 0)
+        refuse_unapproved(approvals, "a", 0, {})
     approvals.add(recipe="b", until=today.isoformat())
-    refuse_unapproved(approvals, "b", 0)
+    refuse_unapproved(approvals, "b", 0, {})
+
+
+def test_an_approval_is_of_the_recipe_as_it_stands(tmp_path: Path, key: Path) -> None:
+    approvals = Record(tmp_path / APPROVALS, key)
+    asks = {"set": "run.rounds=9 pace.lr=0.5"}
+    refuse_unapproved(approvals, "a", 0, asks)  # without approvals --allow is the owner's word
+    for allow, refused in (("", "run.rounds"), ("run.*", "pace.lr"), ("run.* pace.lr", "")):
+        approvals.add(recipe="a", until="2999-01-01", allow=allow)
+        refuse_unapproved(approvals, "a", 0, {})
+        if refused:
+            with pytest.raises(md.RecipeError, match=f"does not let the server set {refused}: .* by its approval"):
+                refuse_unapproved(approvals, "a", 0, asks)
+        else:
+            refuse_unapproved(approvals, "a", 0, asks)
 
 
 def ask(*arguments: object) -> tuple[int, str]:
@@ -131,8 +145,8 @@ def test_a_run_is_in_the_record_and_a_closed_study_gets_no_answer(tmp_path: Path
     path, memory = tmp_path / "recipe.toml", tmp_path / "memory"
     path.write_text(RECIPE, encoding="utf-8")
 
-    def run(name: str) -> None:
-        config = {"clients": 2, "save": str(tmp_path / name), "timeout": 5}
+    def run(name: str, **more: str) -> None:
+        config = {"clients": 2, "save": str(tmp_path / name), "timeout": 5, **more}
         grid = Bench([client_app(path)] * 2, config, memory=str(memory), key=str(key))
         server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
 
@@ -155,6 +169,11 @@ def test_a_run_is_in_the_record_and_a_closed_study_gets_no_answer(tmp_path: Path
         run("second")
     errors = [*Record(memory / "client1" / LEFT, key).lines()][len(lines) :]
     assert {line["kind"] for line in errors} == {"query"}  # the refusal is in the record too
+    assert "nothing" in ask("--approve", "--until", "2999-01-01", "--recipe", path, *where)[1]
+    with pytest.raises(md.RecipeError, match=r"client 1 does not let the server set run.rounds: .* by its approval"):
+        run("third", set="run.rounds=1")
+    ask("--approve", "--until", "2999-01-01", "--allow", "run.rounds", "--recipe", path, *where)
+    run("third", set="run.rounds=1")
 
     changed = json.loads((memory / "client1" / LEFT).read_text().splitlines()[0])
     (memory / "client1" / LEFT).write_text(json.dumps({**changed, "bytes": 1}) + "\n")

@@ -465,6 +465,45 @@ def test_a_node_with_secure_sums_gives_no_reply_by_itself(app: Path, tmp_path: P
         ClientSide(plain, None, None).secure(STEPS[0])({}, Context(1, 1, node, RecordDict(), config))
 
 
+def test_memories_of_a_secure_run_answer_no_run_without_secure_sums(app: Path, tmp_path: Path) -> None:
+    """Both recipes are the owner's; a server that calls the second run by the first one's name asks for c_i."""
+    plain = tmp_path / "plain.toml"
+    plain.write_text(RECIPE.replace("[secure]\nbound = 50.0\n", ""))
+    deploy(app, save="a")
+    asks = deploy(plain, save="b")
+    request = [m for m in asks.sent if m.metadata.message_type == "query.train"][-1]
+    letter = {k: r["bytes"] for k, r in request.content.config_records.items()}
+    for memory, refused in (("b", False), ("a", True)):
+        node = {"partition-id": asks.ids[request.metadata.dst_node_id], "memory": str(tmp_path / "memory" / memory)}
+        ask = lambda node=node: ClientSide(plain, None, None).serve(
+            letter, Context(7, 1, node, RecordDict(), asks.config)
+        )
+        if refused:
+            with pytest.raises(md.WireError, match=r"its memories of run \d+ were made under .* 50.0"):
+                ask()
+        else:
+            assert ask()
+
+
+@pytest.mark.parametrize("stream", ["", '[stream]\nkind = "Split"\ntasks = 2\nmode = "task"\n'])
+def test_test_losses_count_as_losses_of_the_rows(stream: str, app: Path, tmp_path: Path) -> None:
+    """An honest run has its own; their differences over many models would show single test rows."""
+    app.write_text(RECIPE.replace("rounds = 3", "rounds = 2") + stream)
+    asks = deploy(app)
+    tasks = 2 if stream else 1
+    side, node = ClientSide(app, None, None), {"partition-id": 0, "memory": str(tmp_path / "memory" / "run")}
+    request = next(m for m in asks.sent if m.metadata.message_type == "evaluate")
+    asked = pytree.from_bytes(request.content["common"]["bytes"], {})
+
+    def ask(k: int) -> bytes:
+        letter = {"common": pytree.to_bytes(asked | {"x": asked["x"] + k, "loss": False}), "own": b"{}"}
+        return side.evaluate(letter, Context(1, 1, node, RecordDict(), asks.config))
+
+    assert "test_loss" in json.loads(ask(1))["tests"][0]
+    with pytest.raises(md.WireError, match=f"it has told the loss of its rows for {3 * tasks + 1} models"):
+        [ask(k) for k in range(2, 6)]
+
+
 def test_repeated_requests_have_the_answer_that_was_given(app: Path, tmp_path: Path) -> None:
     """Every node's app crashes once in each step, after it has answered: its files bring the same bits."""
     deploy(app, save="once")

@@ -27,7 +27,10 @@ Data = typer.Option(metavar="FILE.py", help="Your file with data(context); by de
 Number = typer.Option(min=0, help="This client's number; by default the one that ends the key's name.")
 Memory = typer.Option(metavar="DIR", help="The client's memories, and the message in hand.")
 Serve = typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
-Allow = typer.Option(metavar="KEYS", help="The keys of the recipe that the server may change, as patterns.")
+Allow = typer.Option(
+    metavar="KEYS",
+    help="The keys of the recipe that the server may change, as patterns; of an approved one --approve says it.",
+)
 Approve = typer.Option("--approve", help="Approve the recipe, until --until, and end. From then on others are refused.")
 Until = typer.Option(metavar="YYYY-MM-DD", help="The last day of an approval.")
 Log = typer.Option("--log", metavar="show|verify", help="Show or verify the record of what left, and end.")
@@ -54,7 +57,7 @@ def node(
     name: Annotated[str, Name] = "",
     memory: Annotated[Path, Memory] = Path("memory"),
     serve: Annotated[str | None, Serve] = None,
-    allow: Annotated[str, Allow] = ALLOWED,
+    allow: Annotated[str | None, Allow] = None,
     allow_code: Annotated[str, AllowCode] = "",
     keyring: Annotated[Path | None, Keyring] = None,
     epsilon: Annotated[float | None, Epsilon] = None,
@@ -86,14 +89,17 @@ def node(
     if show is not None:
         return _log(memory, _number(client, key), key, show)
     if approve or close:
-        return _approve(memory, _number(client, key), key, recipe_file, until if approve else None, approve)
+        return _approve(
+            memory, _number(client, key), key, recipe_file, until if approve else None, approve, allow or ""
+        )
     if check:
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     client = _begin(recipe_file, keyring, key, verbose, client)
     app = _app(recipe_file, data, code)
-    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "allow": allow, "key": str(key)}
+    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "key": str(key)}
+    config["allow"] = ALLOWED if allow is None else allow
     given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
     config |= {k: str(v) for k, v in given.items() if v is not None}
     tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
@@ -228,8 +234,10 @@ def _leave(memory: Path, client: int) -> None:
     typer.echo(f"client {client} leaves: its node answers the next request, and ends")
 
 
-def _approve(memory: Path, client: int, key: Path | None, recipe_file: Path, until: str | None, approve: bool) -> None:
-    """Approve a recipe until a day, or close it."""
+def _approve(
+    memory: Path, client: int, key: Path | None, recipe_file: Path, until: str | None, approve: bool, allow: str
+) -> None:
+    """Approve a recipe until a day, with the settings that the server may change in it, or close it."""
     import datetime
 
     from ..contract.errors import RecipeError
@@ -244,8 +252,9 @@ def _approve(memory: Path, client: int, key: Path | None, recipe_file: Path, unt
         raise RecipeError(f"--approve: give the last day by --until, as 2027-01-31{given}", "until") from None
     config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
     digest = record.digest(recipe_file)
-    record_of(config, record.APPROVALS).add(recipe=digest, until=day)
-    typer.echo(f"{recipe_file} (digest {digest}) is {'closed' if day is None else f'approved until {day}'}")
+    record_of(config, record.APPROVALS).add(recipe=digest, until=day, allow=allow)
+    said = "closed" if day is None else f"approved until {day}; the server may set {allow or 'nothing'}"
+    typer.echo(f"{recipe_file} (digest {digest}) is {said}")
 
 
 def _log(memory: Path, client: int, key: Path | None, what: str) -> None:

@@ -108,7 +108,7 @@ def _listed(node: Mapping[str, Any], key: str) -> list[str]:
     return str(node.get(key, "")).replace(",", " ").split()
 
 
-def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: int) -> None:
+def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: object) -> None:
     """Raise RecipeError for a setting that the server may not change.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..contract.errors import RecipeError
 from ..storage import atomic
 
-OURS = r"\d+/(\d+-\d+\.safetensors|secure/(session\.json|secure_[a-z]+))"
+OURS = r"\d+/(guarded|\d+-\d+\.safetensors|secure/(session\.json|secure_[a-z]+))"
 """Paths of files below a run's folder."""
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -42,7 +42,7 @@ def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
         keep: the name of a run whose memories stay
 
     Only folders that hold memories and nothing else are deleted: a run's name, in it a client's number, in it
-    ``<round>-<exchange>.safetensors``, and the folder ``secure`` of its last secure sum.
+    ``<round>-<exchange>.safetensors``, ``guarded``, and the folder ``secure`` of its last secure sum.
     """
     gone, now = list[Path](), time.time()
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -189,7 +189,8 @@ class ClientSide:
             rows = OwnRows(who, scenario, lots, *about)
             rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
             # Counts of rows by probability show single rows.
-            rows.summed = not is_row_private(method) and options.get("secure") is None
+            hidden = is_row_private(method) or options.get("secure") is not None
+            rows.summed = not hidden and self.recipe.rules().scores
             _keep(self._own, key, rows)
         return self._own[key]
 
@@ -235,8 +236,9 @@ class ClientSide:
                 raise WireError(f"client {i} refuses: {what}: leave it out")
         if run:
             node.check_run(run)
-        if secure and (exact or run):
-            self._count(letter, context, bool(run))
+        if secure:
+            model = pytree.to_bytes({"x": x, "buffers": buffers})
+            self._count(letter["common"] + letter.get("own", b"") if run else model, context, bool(run))
         rows = self.own(context, method, asked["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
         said = rows.evaluate(PersonalModel(x, buffers), t, tests, exact, sample)
@@ -247,13 +249,13 @@ class ClientSide:
         text = json.dumps(said).encode()
         return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
 
-    def _count(self, letter: Letter, context: Context, own: bool) -> None:
+    def _count(self, asked: bytes, context: Context, own: bool) -> None:
         """Count an evaluation beside secure sums: of the server's model, or of the client's own as well."""
         options, account = self.recipe.options(), self._account(context)
-        most = self.recipe.rounds // (options.get("clients_every", node.MOST) if own else options.get("eval_every", 1))
-        asked = letter["common"] + letter.get("own", b"")
+        every = options.get("clients_every", node.MOST) if own else options.get("eval_every", 1)
+        most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
         account = replace(account, study=f"{account.study} own") if own else account
-        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most + 2)
+        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most)
 
     def _own_figures(
         self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
@@ -347,7 +349,10 @@ class ClientSide:
 
         about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
         kept = rows.clients.scenario.pace.optimizer_state == "kept"
-        return ClientHost(*about, device=device, keeps_optimizers=kept)
+        host = ClientHost(*about, device=device, keeps_optimizers=kept)
+        if host.remembers:
+            node.guard(self._memories(context) / request.run / str(_id(context)), r)
+        return host
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:

@@ -6,6 +6,7 @@ memory lies in files, in two phases.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ from ..clients.memories import Memories
 from ..contract import pytree
 from ..contract.errors import RecipeError, WireError
 from ..contract.message import is_finite
+from ..recipe import Recipe
 from ..runtime import streams
 from ..storage.atomic import write
 from ..wire.clip import Clip
@@ -32,7 +34,7 @@ from ..wire.fold import Fold
 from ..wire.framing import seal, unseal
 from . import flwr_api, record
 from .checked_json import Words, sealed, sealed_error
-from .cleaning import private
+from .cleaning import private as made_private
 from .flwr_api import Handler, Letter
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class Shelf:
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version beside the acknowledged one, whole or not at all."""
         name = f"{tag[0]:d}-{tag[1]:d}.safetensors"
-        write(private(self.folder) / name, seal(pytree.to_bytes(memory)), own=True)
+        write(made_private(self.folder) / name, seal(pytree.to_bytes(memory)), own=True)
 
 
 def _tag(path: Path) -> Tag:
@@ -193,6 +195,26 @@ def shelf(host: Host, request: CallRequest, folder: Path) -> Shelf:
     return Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory))
 
 
+GUARDED = "guarded"
+"""A file beside a client's memories of a run: what protected its rows when they were made."""
+
+
+def guard(folder: Path, r: Recipe) -> None:
+    """Raise WireError where the memories of a run were made under other protection than this recipe's.
+
+    A run without secure sums that goes by a secure one's name would otherwise be told what that one's sums hide.
+    """
+    private = [m.get("private") for m in r.tables.get("methods", ())]
+    said, path = json.dumps([r.tables.get("secure"), private], sort_keys=True), folder / GUARDED
+    if not path.exists():
+        write(made_private(folder) / GUARDED, said.encode(), own=True)
+    elif (before := path.read_text(encoding="utf-8")) != said:
+        raise WireError(
+            f"client {folder.name} refuses: its memories of run {folder.parent.name} were made under {before}, "
+            f"[secure] and private, and this recipe has {said}: a run of its own begins without them"
+        )
+
+
 LEAVE, LEFT = "leave", "left"
 """Files of a client's node: its owner wants it to leave; its last answer is on its way."""
 
@@ -225,8 +247,9 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
 
     begun = list[str]()
 
-    def approved(recipe: Path, owner: Mapping[str, Any]) -> None:
+    def approved(recipe: Path, context: Context) -> None:
         """Raise an error for a recipe that has no answers; that which is served was read at the first request."""
+        owner = context.node_config
         begun[:] = begun or [record.digest(recipe)]
         if record.digest(recipe) != begun[0]:
             raise RecipeError(
@@ -234,14 +257,15 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
                 "has to start it again",
                 "recipe",
             )
-        record.refuse_unapproved(record_of(owner, record.APPROVALS), begun[0], owner.get("partition-id"))
+        approvals = record_of(owner, record.APPROVALS)
+        record.refuse_unapproved(approvals, begun[0], owner.get("partition-id"), context.run_config)
 
     def guarded(kind: str, handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
             owner = context.node_config
             try:
                 if recipe is not None:
-                    approved(recipe, owner)
+                    approved(recipe, context)
                 out = sealed(handler(letter, context), last=_leaves(context))
             except Exception as e:
                 out = sealed_error(e)

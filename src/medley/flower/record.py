@@ -6,7 +6,7 @@ import datetime
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from ..contract.errors import RecipeError, WireError
 from ..storage.atomic import flush, writing
+from .agreement import refuse_settings
 from .cleaning import private
 from .keys import ecdsa, private_key
 
@@ -91,10 +92,11 @@ def digest(recipe: Path) -> str:
     return sha256(recipe.read_bytes()).hexdigest()[:32]
 
 
-def refuse_unapproved(approvals: Record, recipe: str, client: object) -> None:
+def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Mapping[str, Any]) -> None:
     """Raise RecipeError for a recipe that the owner closed, or approved until a day that is over.
 
-    Once the owner has approved one recipe, the node answers approved ones only.
+    Once the owner has approved one recipe, the node answers approved ones only, as they stand: the server's settings,
+    in Flower's run ``config``, must be of those that the approval allows.
     """
     said = [*approvals.lines()]
     mine = [line for line in said if line["recipe"] == recipe]
@@ -107,6 +109,10 @@ def refuse_unapproved(approvals: Record, recipe: str, client: object) -> None:
         raise RecipeError(f"client {client}: its owner closed this study; {again}", "recipe")
     if datetime.datetime.now(datetime.UTC).date() > datetime.date.fromisoformat(until):
         raise RecipeError(f"client {client}: the approval of this recipe ended on {until}; {again}", "recipe")
+    try:
+        refuse_settings({"allow": mine[-1].get("allow", "")}, config, client)
+    except RecipeError as e:
+        raise RecipeError(f"{e}, by its approval of this recipe; {again}, and --allow 'KEYS'", "allow") from None
 
 
 def _last(file: Any) -> bytes | None:

@@ -326,6 +326,8 @@ class RemoteEvaluator:
             out["test_loss_error"] = pooled_error(parts)
         for part in sums:
             for name, values in part.items():
+                if any(name not in other for (_, found), other in zip(got, sums, strict=True) if found):
+                    continue  # a site's rules keep its own
                 summed[name] = torch.tensor(values, dtype=torch.float64) + summed.get(name, torch.zeros(len(values)))
         for name, total in summed.items():
             f = self.metrics[name]

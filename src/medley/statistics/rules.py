@@ -39,6 +39,8 @@ class Rules(Checked):
         pooled: whether that share is of all sites' rows together, and not of the site's own. Default False
         quantiles: whether quantiles and medians may leave: the histograms show single values to within a bin, about
             1/85 of a standard deviation, the least and the largest among them. Default True
+        scores: whether counts of test rows by a model's probability may leave, from which an area under the ROC curve
+            over all sites follows: they show single rows. Without them it is the mean of the sites' areas. Default True
     """
 
     rows: Annotated[int, at_least(1)] = 5
@@ -46,6 +48,7 @@ class Rules(Checked):
     parameters: Annotated[float, in_range(0.0, 1.0)] = 1 / 3
     pooled: bool = False
     quantiles: bool = True
+    scores: bool = True
 
 
 def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
