@@ -144,3 +144,39 @@ def test_batchnorm_survives_a_batch_of_one_row_in_every_seed() -> None:
     assert alone.summary["loss"] < alone.history[0]["loss"]
     assert alone.model is not None
     assert torch.equal(alone.model[1].running_mean, torch.zeros(5))  # type: ignore[index]
+
+
+Muon = getattr(torch.optim, "Muon", None)
+MUON = functools.partial(Muon or torch.optim.SGD, adjust_lr_fn="match_rms_adamw", weight_decay=0.02)
+
+
+@pytest.mark.skipif(Muon is None, reason="this torch has no Muon")
+@pytest.mark.parametrize("kept", [False, True])
+def test_muon_takes_the_matrices_and_adamw_the_biases(kept: bool) -> None:
+    pace = Pace(lr=0.05, steps=3, batch=None, optimizer=MUON, optimizer_state="kept" if kept else "fresh")
+    start = md.run(md.FedAvg(), federation(pace, clients=1), 0, dtype=F64).model
+    assert start is not None
+    (X, y), model = rows(40), start.train()
+    weights, biases = ([p for p in model.parameters() if p.ndim == n] for n in (2, 1))
+    for t in range(6):
+        if t == 0 or (t == 3 and not kept):
+            both = MUON(weights, lr=0.05), torch.optim.AdamW(biases, lr=0.05, weight_decay=0.02)
+        model.zero_grad()
+        nn.functional.cross_entropy(model(X), y).backward()
+        for optimizer in both:
+            optimizer.step()
+    wanted = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    got = md.run(md.FedAvg(), federation(pace, clients=1), 2, dtype=F64, progress=False).x
+    assert torch.allclose(got, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.skipif(Muon is None, reason="this torch has no Muon")
+def test_muon_says_what_to_do_where_it_cannot_take_a_parameter() -> None:
+    plain = Pace(lr=0.05, optimizer=Muon)
+    with pytest.raises(md.RecipeError, match=r"has a parameter \[5\]; give functools.*AdamW then takes the others"):
+        md.run(md.FedAvg(), federation(plain), 1, progress=False)
+    linear = md.Federation(md.problems.Softmax(), clients=[rows(40)], pace=Pace(optimizer=MUON))
+    with pytest.raises(md.RecipeError, match="it takes matrices, and this model has none"):
+        md.run(md.FedAvg(), linear, 1, progress=False)
+    matrices = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
+    md.run(md.FedAvg(), federation(plain, module=matrices), 1, progress=False)

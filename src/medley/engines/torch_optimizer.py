@@ -22,7 +22,7 @@ class TorchOptimizer:
         shapes = getattr(me.problem, "shapes", None)
         self.shapes = [w.shape] if shapes is None else shapes
         self.params = [nn.Parameter(v) for v in self.views(w)]
-        self.optimizer = make(self.params, lr=me.pace.lr)
+        self.optimizers = made(make, self.params, me.pace.lr)
         self.phase, kept = f"{me.phase}/" if me.phase else "", me.optimizer_state or {}
         """Each phase of a client's work has a state of its own."""
         self.others = {place: v for place, v in kept.items() if place.rpartition("/")[0] != me.phase}
@@ -31,7 +31,11 @@ class TorchOptimizer:
                 continue
             number, _, name = place.rpartition("/")[2].partition(".")
             own = value.clone() if isinstance(value, Tensor) else value
-            self.optimizer.state[self.params[int(number)]][name] = own
+            self.optimizer(self.params[int(number)]).state[self.params[int(number)]][name] = own
+
+    def optimizer(self, p: nn.Parameter) -> torch.optim.Optimizer:
+        """The optimizer of this parameter."""
+        return next(o for o in self.optimizers for group in o.param_groups if any(p is q for q in group["params"]))
 
     def views(self, v: Vec) -> list[Tensor]:
         """Parts of a vector [d] in the parameters' shapes."""
@@ -42,18 +46,42 @@ class TorchOptimizer:
         """One step with this gradient [d]."""
         for p, g in zip(self.params, self.views(gradient), strict=True):
             p.grad = g
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers by the parameter's number and their name. Raises RecipeError for other state."""
         out: dict[str, Any] = dict(self.others)
         for number, p in enumerate(self.params):
-            for name, value in self.optimizer.state.get(p, {}).items():
+            optimizer = self.optimizer(p)
+            for name, value in optimizer.state.get(p, {}).items():
                 if not isinstance(value, Tensor | float | int | str | None):
                     raise RecipeError(
-                        f"Pace(optimizer_state='kept'): {type(self.optimizer).__name__} has {name!r}, a "
+                        f"Pace(optimizer_state='kept'): {type(optimizer).__name__} has {name!r}, a "
                         f"{type(value).__name__}; only tensors and numbers are kept, so say 'fresh'",
                         "optimizer_state",
                     )
                 out[f"{self.phase}{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value
         return out
+
+
+def made(make: OptimizerFactory, params: list[nn.Parameter], lr: float) -> list[torch.optim.Optimizer]:
+    """The optimizers of these parameters: what the factory makes, and AdamW beside Muon, which takes matrices only.
+
+    Raises RecipeError for Muon without a matrix, and where one learning rate does not suit both.
+    """
+    rest = [p for p in params if p.ndim != 2]
+    given = getattr(make, "keywords", {})
+    if not rest or getattr(make, "func", make) is not getattr(torch.optim, "Muon", None):
+        return [make(params, lr=lr)]
+    if len(rest) == len(params):
+        raise RecipeError("Pace(optimizer=Muon): it takes matrices, and this model has none", "optimizer")
+    if given.get("adjust_lr_fn") != "match_rms_adamw":
+        raise RecipeError(
+            f"Pace(optimizer=Muon): it takes matrices, and this model has a parameter {list(rest[0].shape)}; give "
+            "functools.partial(torch.optim.Muon, adjust_lr_fn='match_rms_adamw'): AdamW then takes the others, at the "
+            "same learning rate",
+            "optimizer",
+        )
+    others = torch.optim.AdamW(rest, lr=lr, weight_decay=given.get("weight_decay", 0.1))
+    return [make([p for p in params if p.ndim == 2], lr=lr), others]
