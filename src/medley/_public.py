@@ -26,6 +26,7 @@ from .algorithms.done import DONE as DONE
 from .algorithms.ecado import ECADO as ECADO
 from .algorithms.erring import ERring as ERring
 from .algorithms.ewc import EWC as EWC
+from .algorithms.fedadamw import FedAdamW as FedAdamW
 from .algorithms.fedadmm import FedADMM as FedADMM
 from .algorithms.fedagem import FedAGEM as FedAGEM
 from .algorithms.fedasync import FedAsync as FedAsync

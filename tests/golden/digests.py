@@ -73,7 +73,16 @@ def methods() -> dict[str, Any]:
     made = [
         *(md.AGEM(), md.CFLAG.joint(), md.CFLAG(), md.AGD(momentum=0.5), md.DONE(), md.ECADO(), md.ERring()),
         *(md.ACE(), md.ACED(max_delay=2), md.AFedPD(), md.CA2FL(), md.FedADMM(), md.FedAGEM(), md.FedCM(), md.FedDC()),
-        *(md.FedExLoRA(), md.FedGAMMA(), md.FedLESAM(), md.FedNS(k=3), md.FedNew(), md.FedSMOO(), md.FedSpeed()),
+        *(
+            md.FedAdamW(),
+            md.FedExLoRA(),
+            md.FedGAMMA(),
+            md.FedLESAM(),
+            md.FedNS(k=3),
+            md.FedNew(),
+            md.FedSMOO(),
+            md.FedSpeed(),
+        ),
         *(md.EWC(), md.FedAdagrad(), md.FedAdam(), md.FedAsync(), md.FedAvg(), md.FedAvgM(), md.FedBuff()),
         *(md.FedDecorr(), md.FedDyn(), md.FedNorton(), md.FedNorton(flows="client"), md.FedExP(), md.FedNL()),
         *(md.FedNL(k=8, compress="topk", init="zero"), md.FedNL(mode="pp", k=2), md.FedNL(speculative=True, k=2)),

@@ -26,6 +26,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.FedAdagrad(),
     md.FedAdam(),
     md.FedADMM(),
+    md.FedAdamW(),
     md.FedAGEM(),
     md.FedAsync(),
     md.FedAvg(),

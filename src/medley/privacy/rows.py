@@ -74,7 +74,7 @@ class RowNoise:
 class GuardedRows:
     """An objective whose rows cannot be read. Its number of rows is public. Any other use raises Unsupported."""
 
-    last, convexity, work = handed("_of", "last", "convexity", "work")
+    last, convexity, work, shapes = handed("_of", "last", "convexity", "work", "shapes")
     """They depend on the model, the regulariser and public numbers alone."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:
@@ -126,7 +126,7 @@ class NoisySteps(Seq):
             self.by.refuse("its clients train on a loss of its own, which has no gradient of each row")
         if how.correct is not None:
             self.by.refuse("its clients correct gradients on rows")
-        if me.pace != self.pace:
+        if dataclasses.replace(me.pace, optimizer_state=self.pace.optimizer_state) != self.pace:
             self.by.refuse("its clients train for another number of steps than their pace says")
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
