@@ -42,6 +42,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "deployed.md"
 CODE = """
 import medley as md
 import torch
+from medley.testing import toys
 from torch import nn
 
 
@@ -51,6 +52,10 @@ def rows():
 
 def normed(features, classes):
     return nn.Sequential(nn.Linear(features, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes))
+
+
+def lora(features, classes):
+    return nn.Sequential(toys.Adapted(features, 5, 2), nn.ReLU(), toys.Adapted(5, classes, 2))
 
 
 class Adapted(nn.Module):
@@ -139,6 +144,7 @@ RECIPES = {
     "softmax regression": LINEAR,
     "MLP": NETWORK,
     "MLP with BatchNorm": NORMED,
+    "MLP with LoRA adapters": NORMED.replace("normed", "lora"),
     "softmax regression, 2 tasks": LINEAR + TASKS,
     "MLP, 2 tasks": NETWORK + TASKS,
 }
