@@ -1,27 +1,43 @@
 """One job for everybody: FedAvg on drawn images, with batches in an order that is given.
 
-Every client holds ``SAMPLES`` rows and passes over them once a round by plain SGD. ‖x_end − x_0‖ is the ``checksum``:
-whoever does the same work gets it to five digits. Only numpy is needed here, so that any framework's environment can
-import it.
+Every client passes over its rows by plain SGD. ‖x_end − x_0‖ is the ``checksum``: whoever does the same work gets it to
+five digits. Only numpy is needed here, so that any framework's environment can import it.
+
+Three jobs have the sizes of other frameworks' own benchmarks. ``flute`` is FLUTE's logistic regression on MNIST: 1,000
+clients, 10 a round, batches of 10. ``pfl`` is pfl-research's CIFAR-10: its CNN, 50 clients of 50 rows a round, batches
+of 10. ``blazefl`` is BlazeFL's CIFAR-10: the CNN of PyTorch's tutorial, all of 100 clients a round, 5 epochs, batches
+of 50. Images are drawn, since the cost is the same, and dropout is left out, since its draws differ.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-MODELS = ("linear8", "softmax", "mlp", "cnn")
-CLASSES, SAMPLES, BATCH, LR = 10, 100, 20, 0.05
+CLASSES = 10
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "linear8": [(10, 8), (10,)],
     "norm": [(32, 64), (32,), (10, 32), (10,)],
     "softmax": [(10, 784), (10,)],
     "mlp": [(256, 784), (256,), (128, 256), (128,), (10, 128), (10,)],
     "cnn": [(16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (128, 512), (128,), (10, 128), (10,)],
+    "flute": [(10, 784), (10,)],
+    "pfl": [(32, 3, 3, 3), (32,), (64, 32, 3, 3), (64,), (128, 12544), (128,), (10, 128), (10,)],
+    "blazefl": [(6, 3, 5, 5), (6,), (16, 6, 5, 5), (16,), (120, 400), (120,), (84, 120), (84,), (10, 84), (10,)],
 }
+POOLS = {"cnn": (2, 2), "pfl": (1, 2), "blazefl": (2, 2)}
+"""Max-pooling behind each convolution."""
+ROWS = {"linear8": (8,), "norm": (64,), "cnn": (1, 28, 28), "pfl": (3, 32, 32), "blazefl": (3, 32, 32)}
+"""The shapes of rows that are no 784 numbers."""
+OWN = {
+    "flute": {"clients": 1000, "samples": 60, "batch": 10, "lr": 0.03},
+    "pfl": {"clients": 1000, "samples": 50, "batch": 10, "lr": 0.1},
+    "blazefl": {"samples": 500, "batch": 50, "lr": 0.1, "epochs": 5},
+}
+"""What the jobs of other frameworks have otherwise than `Job`."""
 
 
 def named(text: str) -> str:
@@ -42,10 +58,16 @@ class Job:
     model: str = "mlp"
     active: int = 10
     clients: int = 100
-    samples: int = SAMPLES
-    batch: int = BATCH
-    lr: float = LR
+    samples: int = 100
+    batch: int = 20
+    lr: float = 0.05
     epochs: int = 1
+
+    @classmethod
+    def of(cls, model: str, active: int) -> Job:
+        """The job of this name, with at least ``active`` clients."""
+        job = cls(model, active, **OWN.get(model, {}))
+        return replace(job, clients=max(job.clients, active))
 
     def __str__(self) -> str:
         return f"{self.model} K={self.active}"
@@ -53,7 +75,7 @@ class Job:
     @cached_property
     def row(self) -> tuple[int, ...]:
         """The shape of one row."""
-        return {"linear8": (8,), "norm": (64,), "cnn": (1, 28, 28)}.get(self.model, (784,))
+        return ROWS.get(self.model, (784,))
 
     @cached_property
     def prototypes(self) -> np.ndarray:
@@ -89,18 +111,20 @@ class Job:
         return float(sum(squares) ** 0.5)
 
     @cached_property
-    def macs(self) -> int:
-        """Multiplications of one row's forward pass in products of matrices and convolutions."""
-        weights = [s for s in SHAPES[self.model] if len(s) > 1]
-        places = {5: 24 * 24, 16: 8 * 8}  # where a filter of the CNN is applied, by its fan-in
-        at = lambda s: 1 if len(s) == 2 else places[5 if s[1] == 1 else 16]
-        return sum(int(np.prod(s)) * at(s) for s in weights)
+    def macs(self) -> list[int]:
+        """Multiplications of one row's forward pass in each product of matrices and each convolution."""
+        side, found = self.row[-1], []
+        for k, shape in enumerate(s for s in SHAPES[self.model] if len(s) > 1):
+            places = 1
+            if len(shape) == 4:
+                side -= shape[-1] - 1
+                places, side = side * side, side // POOLS[self.model][k]
+            found.append(int(np.prod(shape)) * places)
+        return found
 
     @cached_property
     def flops(self) -> int:
         """Of one client's round, taken step by step: forward, slope by weights, slope by inputs (which the first layer
         does without).
         """
-        first = SHAPES[self.model][0]
-        once = int(np.prod(first)) * (24 * 24 if len(first) == 4 else 1)
-        return 2 * self.epochs * self.samples * (3 * self.macs - once)
+        return 2 * self.epochs * self.samples * (3 * sum(self.macs) - self.macs[0])

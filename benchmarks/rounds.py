@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +171,15 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", type=named, default=list(JOBS), metavar="MODEL:K")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--engines", nargs="+", default=["seq", "fused"])
-    parser.add_argument("--epochs", type=int, default=1, help="passes of a client in a round")
+    parser.add_argument("--epochs", type=int, default=0, help="passes of a client in a round; by default the job's")
     parser.add_argument("--rounds", type=int, default=0, help="how many; by default as many as take 0.6 s")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         model, active = args.one.split(":")
-        job = Job(model, int(active), max(100, int(active)), epochs=args.epochs)
+        job = Job.of(model, int(active))
+        job = replace(job, epochs=args.epochs or job.epochs)
         print(json.dumps(measure(job, args.repeats, args.engines, args.rounds)))
         return
     found = []

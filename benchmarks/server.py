@@ -60,7 +60,7 @@ def main() -> None:
     print(f"{'job':10}{'method':28}{columns}{'x FedAvg':>10}{'adds':>20}{'bound':>8}")
     for name in args.jobs:
         model, active = name.split(":")
-        job = Job(model, int(active), max(100, int(active)))
+        job = Job.of(model, int(active))
         way, rounds = ByMedley(job, "auto"), 12 if model == "mlp" else 4
         for method in METHODS.values():
             parts(method, way, 3)

@@ -48,7 +48,7 @@ def worker(jobs: list[str]) -> None:
     feds = {}
     for text in jobs:
         model, active = text.split(":")
-        job = Job(model, int(active), max(100, int(active)))
+        job = Job.of(model, int(active))
         who = Cohorts(job)
         clients = [job.data(i) for i in range(job.clients)]
         pace = md.scenarios.Pace(lr=job.lr, epochs=1, batch=job.batch)

@@ -10,6 +10,7 @@ import fedjax
 import jax
 import jax.numpy as jnp
 from fedjax.core import for_each_client
+from job import POOLS
 from peer import Task
 
 task = Task(sys.argv[1])
@@ -21,15 +22,15 @@ def conv(x, w, b):
     return jax.lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=numbers) + b[None, :, None, None]
 
 
-def pool(x):
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+def pool(x, by):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, by, by), (1, 1, by, by), "VALID")
 
 
 def outputs(p, x):
-    if job.model == "cnn":
-        for k in (0, 2):
-            x = pool(jax.nn.relu(conv(x, p[k], p[k + 1])))
-        x, p = x.reshape(len(x), -1), p[4:]
+    for by in POOLS.get(job.model, ()):
+        x = jax.nn.relu(conv(x, p[0], p[1]))
+        x, p = pool(x, by) if by > 1 else x, p[2:]
+    x = x.reshape(len(x), -1)
     for k in range(0, len(p) - 2, 2):
         x = jax.nn.relu(x @ p[k].T + p[k + 1])
     return x @ p[-2].T + p[-1]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from job import MODELS, Job
+from job import SHAPES, Job
 
 from medley.runtime import streams
 
@@ -21,15 +21,16 @@ from medley.runtime import streams
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("to")
-    parser.add_argument("--model", choices=MODELS, default="mlp")
+    parser.add_argument("--model", choices=SHAPES, default="mlp")
     parser.add_argument("--active", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
-    job = Job(args.model, args.active, max(100, args.active))
-    orders = np.zeros((args.rounds, job.clients, job.samples), np.int16)
+    job = Job.of(args.model, args.active)
+    orders = np.zeros((args.rounds, job.clients, job.epochs * job.samples), np.int16)
     for t in range(args.rounds):
         for i in job.cohort(t + 1):
-            orders[t, i] = torch.randperm(job.samples, generator=streams.generator(0, i, t + 1, "batches"))
+            g = streams.generator(0, i, t + 1, "batches")
+            orders[t, i] = torch.cat([torch.randperm(job.samples, generator=g) for _ in range(job.epochs)])
     np.savez_compressed(args.to, model=job.model, active=job.active, orders=orders)
 
 

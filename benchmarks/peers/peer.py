@@ -1,4 +1,4 @@
-"""Helpers of every peer's script; numpy only."""
+"""Helpers of every peer's script; numpy only, but for `torch_model`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Task:
 
     def __init__(self, path: str) -> None:
         found = np.load(path)
-        self.job = Job(str(found["model"]), int(found["active"]), found["orders"].shape[1])
+        self.job = Job.of(str(found["model"]), int(found["active"]))
         self.orders = found["orders"]
         self.rounds = len(self.orders)
         self.data = [self.job.data(i) for i in range(self.job.clients)]
@@ -28,7 +28,7 @@ class Task:
         self.wall: list[float] = []
 
     def rows(self, round: int, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """In the order of round 1, 2, ...; not to be charged."""
+        """In the order of round 1, 2, ..., a pass over them after the other; not to be charged."""
         order = self.orders[round - 1, client]
         X, y = self.data[client]
         return X[order], y[order]
@@ -51,15 +51,9 @@ class Task:
 def torch_model(job: Job) -> Any:
     """The job's network with its first parameters."""
     import torch
-    from torch import nn
+    from networks import module
 
-    layers: list[nn.Module] = [nn.Linear(job.row[0], 10)]
-    if job.model == "mlp":
-        layers = [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)]
-    elif job.model == "cnn":
-        layers = [nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Flatten(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10)]
-    model = nn.Sequential(*layers)
+    model = module(job.model)
     with torch.no_grad():
         for p, v in zip(model.parameters(), job.start(), strict=True):
             p.copy_(torch.from_numpy(v))

@@ -510,12 +510,12 @@ def test_a_table_is_refused_under_adam():
 RESNET = """
 import resource, torch, medley as md
 torch.set_num_threads(1)
-y = torch.cat([torch.arange(5 * 32) % 2, torch.arange(5 * 128) % 2 + 2])
-X = torch.randn(len(y), 3, 32, 32)
+y = torch.cat([torch.arange(5 * 8) % 2, torch.arange(5 * 32) % 2 + 2])
+X = torch.randn(len(y), 3, 16, 16)
 fed = md.Federation(
     md.problems.Network(md.models.resnet18(classes=4)), partition=md.scenarios.IID(5),
     data=md.datasets.Dataset(X, y, X[::50], y[::50], classes=4),
-    pace=md.scenarios.Pace(lr=0.01, steps=2, batch=64), replay=md.replay.Ring(capacity=32),
+    pace=md.scenarios.Pace(lr=0.01, steps=2, batch=16), replay=md.replay.Ring(capacity=8),
     stream=md.scenarios.Split(tasks=2, mode="class", classes=[0, 1, 2, 3]),
 )
 last = md.run(md.CFLAG.joint(), fed, rounds=1, progress=False).history[-1]
@@ -525,7 +525,7 @@ print(last["memory_weight"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
 
 @pytest.mark.slow
 def test_resnet18_needs_no_table_of_gradients() -> None:
-    """5 clients of 128 images, a round of two steps with a memory: within 6 GiB, torch's own memory included."""
+    """5 clients of 32 small images, a round of two steps with a memory: within 6 GiB, torch's own memory included."""
     done = subprocess.run([sys.executable, "-c", RESNET], capture_output=True, text=True, check=True)
     weight, gigabytes = map(float, done.stdout.split())
     assert 0 < weight < 1

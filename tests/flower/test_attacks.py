@@ -129,9 +129,14 @@ def foreign(there: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def member(victim: Any) -> Iterator[tuple[Attacker, int]]:
     """Client 2 as an attacker, and its node's id."""
     there, _ = victim
-    (node,) = re.findall(r"as node (\d+)", (there.folder / "node2.log").read_text())
     with Attacker(there, there.folder / "keys" / "node2") as attacker:
-        yield attacker, int(node)
+        yield attacker, node_of(there, 2)
+
+
+def node_of(there: Deployment, client: int) -> int:
+    """The id that Flower gave the client's node."""
+    (node,) = re.findall(r"as node (\d+)", (there.folder / f"node{client}.log").read_text())
+    return int(node)
 
 
 @pytest.mark.parametrize("name", ["push-object", "push-messages"])
@@ -142,7 +147,9 @@ def test_a_body_that_no_registered_key_signed_reaches_neither_disk_nor_superlink
     before = loopback_log(there)
     for headers in ({"flwr-signature": "x"}, foreign.signed()):
         assert nobody.post(f"/v1/fleet/{name}", bytes(900_000), headers).status_code == 401
-    assert loopback_log(there) == before
+    arrived = loopback_log(there)[len(before) :].splitlines()
+    theirs = re.compile("|".join(rf"node_id={node_of(there, client)}\b" for client in range(3)))
+    assert [line for line in arrived if "Fleet." in line and not theirs.search(line)] == []
 
 
 def raw(there: Deployment, path: str, headers: dict[str, str]) -> int:
