@@ -1,10 +1,13 @@
-"""A round of real networks on the CPU: `md.run` beside the loop written by hand, in the same memory format.
+"""A round of real networks on the CPU: `md.run` beside the loop written by hand, and beside torch alone.
 
     python benchmarks/loops.py [--repeats 5] [--clients 4] [--rows 64] [--only NAME]
 
 CPU seconds of a round on one thread, without evaluation: FedAvg, one pass in batches of 20. The loop and `md.run` take
 turns in one process; each turn's first round is not counted. Ratios are formed within a turn. The ResNet and the VGG
 have a quarter of the usual width.
+
+"torch alone" is the least that can be had with torch's kernels: forward, backward and one addition of the gradient a
+step, with batches that lie ready, and nothing of a round around it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import statistics
 import time
 
 import torch
-from gpu import Job, by_engine, by_hand
+from gpu import BATCH, LR, Clients, Job, by_engine, by_hand
+from torch import nn
 
 import medley as md
 
@@ -25,7 +29,26 @@ JOBS = {
     ),
     "VGG-11, width 16": Job("vgg", lambda: md.models.vgg11(width=16), (3, 32, 32)),
     "LSTM, 10,000 words": Job("lstm", lambda: md.models.lstm(10_000, 2), (64,), 2, 10_000),
+    "vision transformer, 0.3 million": Job("vit", md.models.vit, (3, 32, 32)),
 }
+
+
+def alone(job: Job, clients: Clients, rounds: int) -> list[float]:
+    """CPU seconds of each round's steps, in torch alone."""
+    torch.manual_seed(0)
+    model = job.network()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        for X, y in clients:
+            for rows, labels in zip(X.split(BATCH), y.split(BATCH), strict=True):
+                loss = nn.functional.cross_entropy(model(rows), labels)
+                gradient = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, gradient, alpha=-LR)
+        took.append(time.process_time() - began)
+    return took
 
 
 def main() -> None:
@@ -40,18 +63,26 @@ def main() -> None:
     for name in [args.only] if args.only else JOBS:
         job = JOBS[name]
         clients = job.clients(args.clients, args.rows)
-        fed, turns = job.federation(clients), list[tuple[float, float]]()
+        fed, turns = job.federation(clients), list[list[float]]()
         for _ in range(args.repeats):
-            loop = by_hand(job, clients, "cpu", 3, time.process_time)[1:]
-            mine = by_engine(fed, "auto", "cpu", 3, time.process_time)[1:]
-            turns.append((statistics.median(loop), statistics.median(mine)))
-        ratios = sorted(b / a for a, b in turns)
+            ways = (
+                alone(job, clients, 3),
+                by_hand(job, clients, "cpu", 3, time.process_time),
+                by_engine(fed, "auto", "cpu", 3, time.process_time),
+            )
+            turns.append([statistics.median(way[1:]) for way in ways])
+        floor, loop, mine = (statistics.median(way) for way in zip(*turns, strict=True))
         print(
-            f"{name:32} loop {statistics.median(a for a, _ in turns):6.3f} s  "
-            f"md.run {statistics.median(b for _, b in turns):6.3f} s  "
-            f"x{statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})  load {os.getloadavg()[0]:.0f}",
+            f"{name:32} torch alone {floor:6.3f} s  loop {loop:6.3f} s  md.run {mine:6.3f} s  "
+            f"over torch alone {ratio(turns, 0)}  over the loop {ratio(turns, 1)}  load {os.getloadavg()[0]:.0f}",
             flush=True,
         )
+
+
+def ratio(turns: list[list[float]], to: int) -> str:
+    """`md.run` over another way: the median, with the least and the most."""
+    ratios = sorted(turn[2] / turn[to] for turn in turns)
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
 
 
 if __name__ == "__main__":
