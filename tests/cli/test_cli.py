@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -118,7 +120,13 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
     ("args", "says"),
     [
         (["run", "{file}", "--set", "pace.lrr=2"], "my.toml: pace has no 'lrr'. Did you mean 'lr'?"),
-        (["run", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
+        (
+            ["run", "nowhere.toml"],
+            "cannot read the recipe nowhere.toml: no such file or directory. Did you mean 'my.toml'? medley new NAME",
+        ),
+        (["run", "."], "cannot read the recipe .: is a directory"),
+        (["compare", "{file}", "--methods", "scafold"], "my.toml: --methods: this version has no 'scafold'. Did you"),
+        (["docs", "howtoo"], "medley docs has no 'howtoo'. Did you mean 'howto'?\n"),
         (["run"], "give a recipe, or --resume"),
         (
             ["run", "--resume", "nowhere"],
@@ -161,7 +169,8 @@ def test_errors_are_one_message_and_exit_with_2(file, args, says, tmp_path, monk
     got = medley(*(a.format(file=file) for a in args))
     assert got.exit_code == 2
     assert says in got.stderr
-    assert got.stderr.startswith("Error: ")
+    assert "\nError: " in f"\n{got.stderr}"
+    assert "[Errno" not in got.stderr
     assert "Traceback" not in got.output
 
 
@@ -517,6 +526,43 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of Unix")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_nothing_is_cut_on_a_terminal(columns, file, tmp_path):
+    def on_terminal(*args):
+        ours, theirs = os.openpty()
+        env = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
+        program = subprocess.Popen([sys.executable, "-m", "medley", *map(str, args)], stdout=theirs, stderr=-3, env=env)
+        os.close(theirs)
+        printed = b""
+        with contextlib.suppress(OSError):  # the terminal has gone with the program
+            while part := os.read(ours, 1 << 16):
+                printed += part
+        os.close(ours)
+        assert program.wait() == 0
+        return printed.decode()
+
+    short = ("--rounds", 1)
+    made = on_terminal("run", file, *short, "--save", tmp_path / "run")
+    shown = on_terminal("show", tmp_path / "run")
+    for name in ("torch", "platform"):
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"][0][name] in shown
+    told = on_terminal("plan", file, *short), on_terminal("compare", file, *short, "--seeds", 2, "--jobs", 1)
+    for text in (made, shown, *told, on_terminal("status", tmp_path / "run"), on_terminal("report", "--help")):
+        assert "…" not in text, text
+
+
+def test_a_run_says_what_its_data_are_taken_for(file, tmp_path):
+    (tmp_path / "ward.csv").write_text("age,ill,site\n" + "3,no,a\n5,yes,b\n" * 20)
+    ward = "data={name='csv',path='%s',target='ill',keys=['site']}" % (tmp_path / "ward.csv")
+    of = ("--set", ward, "--set", "partition={kind='ByKey',key='site'}", "--rounds", 1)
+    got = medley("run", file, "--set", "problem={kind='Softmax'}", *of)
+    said = "Dataset(ward: 40 rows [1], 2 classes (no, yes), site as keys) with age; no test rows, so figures are of the"
+    assert said in got.stderr, got.output
+    assert "no test rows" not in medley("run", file, "--rounds", 0).stderr
+
+
 def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):
     for command in ("run", "compare"):
         more = ("--jobs", 1, "--seeds", 2) if command == "compare" else ()

@@ -500,8 +500,14 @@ def test_a_file_that_is_nowhere_is_looked_for_by_name_in_the_working_directory_t
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patients.csv").write_text("age,died\n1,0\n2,1\n")
-    with pytest.raises(BadData, match=f"It is not in {tmp_path}.*Did you mean 'patients.csv'"):
+    with pytest.raises(BadData, match=f"there is no patient.csv in {tmp_path}. Did you mean 'patients.csv'"):
         datasets.csv("patient.csv", target="died")
+    (tmp_path / "wards.csv").mkdir()
+    with pytest.raises(BadData, match=r"wards\.csv is a folder"):
+        datasets.csv("wards.csv", target="died")
+    (tmp_path / "none.csv").touch()
+    with pytest.raises(BadData, match="the file is empty; its first line should name the columns"):
+        datasets.csv("none.csv", target="died")
 
 
 SITES = "age,site,died\n1,Bern,no\n2,Basel,yes\n3,Bern,no\n"
@@ -538,10 +544,22 @@ def test_parquet_takes_blank_names_as_csv_does(tmp_path: Path) -> None:
             datasets.parquet(file, "kind", ["site"])
 
 
-def test_a_file_in_another_encoding_has_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes("größe,y\n1,0\n2,1\n".encode("latin-1"))
-    with pytest.raises(BadData, match=r"no CSV file in UTF-8 .*Save it so, or .*encoding='latin-1'"):
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding_has_a_remedy(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("größe,y\n1,0\n2,1\n".encode(encoding))
+    with pytest.raises(BadData, match=rf"no CSV file in UTF-8 .*Save it so, or .*encoding='{encoding}'"):
         datasets.csv(tmp_path / "a.csv", target="y")
+
+
+def test_what_a_table_may_not_mean_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = ["yes", "no", "NA"]
+    for name, first, last in (("meant", 3, "no"), ("guessed", 0, "NA")):
+        lines = [f"{k + first * (k % 2)},{k % 7},{labels[k % 2] if k else last}" for k in range(12)]
+        (tmp_path / f"{name}.csv").write_text("id,age,died\n" + "\n".join(lines) + "\n")
+        read = datasets.csv(tmp_path / f"{name}.csv", "died")
+        assert ("the column 'id' counts the rows" in caplog.text) == (name == "guessed")
+        assert ("the label 'NA' is taken for a class (its rows: 1)" in caplog.text) == (name == "guessed")
+    assert repr(read) == "Dataset(guessed: 12 rows [2], 3 classes (NA, no, yes))"
 
 
 ROWS = [(float(a), float(b), i % 2 if i % 3 else 1 - i % 2) for i, (a, b) in enumerate(RNG.normal(size=(60, 2)))]
@@ -696,6 +714,9 @@ def test_a_first_line_of_numbers_is_asked_about(
         ("a;when;y\n1;10:30;0\n", "holds '10:30', a time; give numbers"),
         ("a;b;y;\n1;2;0;\n", "the column '' after the others has no name, as where each line ends in a delimiter"),
         ("a;b;y;;\n1;2;0;;\n", "the column '' after the others has no name"),
+        ("a;b;y\n1;12%;0\n", "holds '12%', a number with a sign or a unit; take that off"),
+        ("a;b;y\n1;$ 3.50;0\n", "a number with a sign or a unit"),
+        ("a;b;y\n1;70 kg;0\n", "a number with a sign or a unit"),
         ("a;b;y\n1;;0\n", "holds '', no number; fill it in or drop the row"),
     ],
 )

@@ -151,9 +151,10 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
         models.resnet18(norm="bach")  # type: ignore[arg-type]
 
 
-def test_recipes_know_it_and_refuse_rows_that_are_no_images() -> None:
+@pytest.mark.parametrize("name", ["resnet", "cnn", "vgg11", "vit"])
+def test_recipes_know_it_and_refuse_rows_that_are_no_images(name: str) -> None:
     recipe = loads(
-        '[problem]\nkind = "Network"\nmodel = "resnet"\nblocks = [1, 1]\nnorm = "batch"\n'
+        f'[problem]\nkind = "Network"\nmodel = "{name}"\n'
         '[data]\nname = "digits"\n[partition]\nkind = "IID"\nclients = 2\n'
     )
     with pytest.raises(RecipeError, match=r"shape=\(64,\)\): rows are images"):

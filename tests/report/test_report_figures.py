@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from medley.report import Dots, Line, lines, partition, strip
 from medley.report.figures import DARK, LIGHT, Axis, mark
-from medley.report.text import with_units
+from medley.report.numbers import Stat
+from medley.report.text import with_units, worths
+from medley.report.units import column
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -192,3 +195,29 @@ def test_a_method_that_sends_a_thousand_times_as_much_does_not_squeeze_the_other
 )
 def test_a_difference_and_its_interval_have_one_unit(mean: float, half: float, metric: str, said: str) -> None:
     assert with_units(mean, half, metric, signed=True) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        ("bytes", [999_000, 1_090_000, 0], ["0.999 MB", "1.09 MB", "0 B"]),
+        ("bytes", [456, 999], ["456 B", "999 B"]),
+        ("bytes", [456, 2e6], ["456 B", "2.00 MB"]),
+        ("seconds", [0.24, 1.86, math.nan], ["0.240 s", "1.86 s", "–"]),
+        ("seconds", [20, 7200], ["20.0 s", "2.00 h"]),
+    ],
+)
+def test_a_column_has_one_unit_unless_a_figure_is_tiny_in_it(kind: str, values: list[float], said: list[str]) -> None:
+    assert column(kind, values) == said
+
+
+def test_seeds_in_brackets_have_the_unit_of_their_mean() -> None:
+    wide, narrow = [20e3, 1.9e6, 2e3], [20e3, 19e3, 21e3]
+    assert worths([Stat.of(wide), Stat.of(narrow)], "bytes_to_target") == [
+        "641 kB (20.0, 1900, 2.00)",
+        "20.0 kB (20.0, 19.0, 21.0)",
+    ]
+    assert worths([Stat.of(wide), Stat.of([5e6, 5e6, 5e6])], "bytes_to_target") == [
+        "0.641 MB (0.020, 1.90, 0.002)",
+        "5.00 MB",
+    ]

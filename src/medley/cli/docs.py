@@ -28,8 +28,8 @@ def docs(
         raise RecipeError("medley docs: this installation has no pages; help(medley) and medley list are there")
     pages = {str(p.relative_to(folder).with_suffix("")).replace("\\", "/"): p for p in sorted(folder.rglob("*.md"))}
     if page is None:
-        heads = {name: p.read_text("utf-8").partition("\n")[0].lstrip("# ") for name, p in pages.items()}
-        show(table(("page", ""), heads.items()))
+        heads = {name: p.read_text("utf-8").partition("\n")[0] for name, p in pages.items()}
+        show(table(("page", ""), [(name, head.lstrip("# ")) for name, head in heads.items() if head.startswith("#")]))
         return show(f"They are Markdown files in {folder}; medley docs howto prints one.")
     if page.removesuffix(".md") not in pages:
         raise RecipeError.unknown(page, pages, "medley docs")

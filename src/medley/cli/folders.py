@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..storage.result import Result
 
 VERSIONS = ("medley", "torch", "numpy", "scipy", "python", "platform", "machine", "threads")
-"""Entries of a start, in the order of their columns."""
+"""Entries of a start, in their order; those that all starts share stand apart."""
 
 RUNS = ("run", "method", "seed", "rounds", "status")
 """Columns of the runs."""
@@ -53,7 +53,10 @@ def show_folder(
             show(pairs(str(path.relative_to(folder)), differ))
     starts = begun.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
     if starts:
-        head = ("start", "round", *VERSIONS)
+        said = [{k: str(s.get(k, "")) for k in VERSIONS} for s in starts]
+        alike = {k: v for k, v in said[0].items() if all(s[k] == v for s in said)}
+        show(pairs("versions", alike))
+        head = ("start", "round", *(k for k in VERSIONS if k not in alike))
         show(table(head, [[str(s.get(k, "")) for k in ("at", *head[1:])] for s in starts]))
 
 

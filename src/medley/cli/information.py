@@ -28,6 +28,7 @@ def make_report(
         typer.Option(
             "--output",
             "-o",
+            "--save",
             metavar="PATH",
             help="page.html, table.tex, .md or .csv, curves.svg or .pdf, figures.json.",
         ),

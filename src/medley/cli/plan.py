@@ -22,7 +22,7 @@ def plan(
     from .. import recipe
     from ..experiments.compare import names
     from ..experiments.estimate import Estimate, estimates
-    from ..report.units import duration, nbytes
+    from ..report.units import column, duration, plural
 
     r = recipe.load(recipe_file).with_settings(settings or [])
     methods = r.methods(names_in(only))
@@ -32,28 +32,28 @@ def plan(
     rounds, found = r.rounds if rounds is None else rounds, list[Estimate]()
     options = {k: v for k, v in r.options().items() if k != "transport"}
     for each in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
-        say(f"{each.name}: {each.seconds:.3g} s a round")
+        say(f"{each.name}: {duration(each.seconds)} a round")
         found.append(each)
-    rows = [
-        (
-            e.name,
-            e.engine,
-            *map(nbytes, (e.memory, e.down, e.up)),
-            f"{e.seconds:.3g}",
-            "whole rounds" if e.whole else "few rows",
-            duration(e.total),
-        )
-        for e in found
-    ]
-    heads = ("engine", "memory", "down a round", "up a round", "s a round", "from", "in all")
-    show(table(("method", *heads), rows, right=heads))
+    columns = {
+        "method": [e.name for e in found],
+        "engine": [e.engine for e in found],
+        "memory": column("bytes", [e.memory for e in found]),
+        "down a round": column("bytes", [e.down for e in found]),
+        "up a round": column("bytes", [e.up for e in found]),
+        "time a round": column("seconds", [e.seconds for e in found]),
+        "from": ["whole rounds" if e.whole else "few rows" for e in found],
+        "in all": column("seconds", [e.total for e in found]),
+    }
+    show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))
     first, total = found[0], sum(e.total for e in found)
     show(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
         f"local steps, {1e-9 * first.flops:.3g} GFLOP as plain steps take them"
     )
+    made, evaluation = plural(first.rounds, "round"), duration(first.evaluation)
+    runs = f"{plural(count, 'seed')}, {plural(len(found), 'method')}"
+    where = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
-        f"{first.rounds} rounds and {first.evaluations} evaluations of {first.evaluation:.3g} s each, {count} seeds, "
-        f"{len(found)} methods, one run after the other: {duration(total)} with {torch.get_num_threads()} threads "
-        f"on {os.cpu_count()} cores, loaded as now"
+        f"{made} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the other: "
+        f"{duration(total)} with {where}, loaded as now"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -16,8 +16,15 @@ from rich.text import Text
 from .arguments import Base, Debug, Jobs, Methods, RecipeFile, Rounds, Seeds, Set, complete, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show, table
 
+if TYPE_CHECKING:
+    from ..federation.federation import Federation
+    from ..recipe import Recipe
+
 PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
 """Names that `--on` takes."""
+
+SHOWN = 8
+"""So many names of columns are shown."""
 
 Method = typer.Option(
     "--method", autocompletion=complete, metavar="NAME", help="The method; by default the recipe's first."
@@ -67,7 +74,7 @@ def run(
     if log is not None:
         logs.lines(log)
         options["progress"] = False
-    fed = r.federation()
+    fed = r.federation() if log is not None else _federation(r)
     with _unsaved_shown(), r.filing() as options["on_round"]:
         if profile:
             result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
@@ -82,6 +89,19 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if result.status.outcome in ("diverged", "stalled"):
         raise typer.Exit(DIVERGED)
+
+
+def _federation(r: Recipe) -> Federation:
+    """The recipe's federation. Says on stderr what its data were taken for, and where figures come from."""
+    fed = r.federation()
+    said = f"{r.source}: {fed.data!r}"
+    if fed.data.features:
+        first, more = fed.data.features[:SHOWN], len(fed.data.features) - SHOWN
+        said += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
+    if fed.data.X_test is None and fed.sizes is None:
+        said += "; no test rows, so figures are of the training rows"
+    say(said)
+    return fed
 
 
 def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
@@ -156,7 +176,7 @@ def compare(
     if base is not None:
         base = next((n for n in named if n.lower() == base.lower()), base)
     options = r.options()
-    fed = r.federation()
+    fed = _federation(r)
     chosen = r.seeds if seeds is None else seeds_in(seeds)
     folder = save if save is not None and kind_of(save) == "folder" else None
     if save is not None and folder is None:
@@ -210,7 +230,7 @@ def tune(
     how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
         how["seeds"] = seeds_in(seeds)
-    fed = r.federation()
+    fed = _federation(r)
     found = []
     for method, grid in zip(methods, grids, strict=True):
         best = tuning.tune(method, fed, grid, jobs=jobs, **how)

@@ -71,7 +71,8 @@ def status(
         numbers = ("", "", "") if c.round is None else (c.round, c.down, c.up)
         rows.append((c.name or c.client, c.standing, ago, *numbers, c.why))
     right = ("client", "round", "bytes down", "bytes up")
-    show(table(("client", "", "last answer", *right[1:], ""), rows, right))
+    show(table(("client", "standing", "last answer", *right[1:], ""), rows, right))
+    show("Round and bytes are those of the last answer.")
     if len(v.clients) > 100:
         show(f"and {len(v.clients) - 100} clients more")
     for line in v.log[-10:]:

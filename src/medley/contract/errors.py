@@ -32,6 +32,10 @@ class MedleyError(Exception):
     result: Any = None
 
 
+MANY = 40
+"""More names than that, such as all methods', are listed only where none is near to the unknown one."""
+
+
 class RecipeError(MedleyError, ValueError):
     """A setting that makes no sense. ``key`` is its name, or None."""
 
@@ -51,7 +55,9 @@ class RecipeError(MedleyError, ValueError):
             where: the call or table that has the key
         """
         known = sorted(known)
-        return cls(f"{where} has no {key!r}.{nearest(key, known)} It knows: {', '.join(known) or 'nothing'}.", key)
+        near = nearest(key, known)
+        names = "" if near and len(known) > MANY else f" It knows: {', '.join(known) or 'nothing'}."
+        return cls(f"{where} has no {key!r}.{near}{names}", key)
 
 
 class UnknownSetting(RecipeError, TypeError):
@@ -167,6 +173,13 @@ class Diverged(MedleyError, ArithmeticError):
 
 class Stalled(Diverged):
     """No step makes progress, or there is no minimiser. ``result`` is the result up to then."""
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be used, in words: without the error's number, and the path, which the message names."""
+    if isinstance(error, FileExistsError):
+        return "it is a file"
+    return (error.strerror or str(error)).lower()
 
 
 def nearest(key: str, known: Iterable[str]) -> str:

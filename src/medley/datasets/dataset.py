@@ -149,7 +149,10 @@ class Dataset(Settings):
             if X is not None:
                 said[what] = len(X)
         if self.classes is not None:
-            said["classes"] = self.classes
+            names = [str(label) for label in self.labels[:6]]
+            renamed = names != [str(k) for k in range(len(names))]
+            more = ", …" if len(self.labels) > len(names) else ""
+            said["classes" + (f" ({', '.join(names)}{more})" if renamed else "")] = self.classes
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
     def _take_arrays(self) -> None:

@@ -18,9 +18,12 @@ log = logging.getLogger("medley")
 def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, call: str) -> list[str]:
     """The names in a file's first line, or "0", "1", ... where ``header`` is False.
 
-    Raises RecipeError for a line with another delimiter, and BadData for one that looks like a row of numbers and is
-    not said to be names. Frames without names have the header 0, 1, ..., which is taken for names; the log says so.
+    Raises RecipeError for a line with another delimiter, and BadData for an empty file, and for a line that looks like
+    a row of numbers and is not said to be names. Frames without names have the header 0, 1, ..., which is taken for
+    names; the log says so.
     """
+    if not first:
+        raise BadData(f"{call}: the file is empty; its first line should name the columns")
     if len(first) == 1 and (other := next((c for c in ";\t|," if c in first[0] and c != delimiter), None)):
         raise RecipeError(f"{call}: the header is one column, {first[0]!r}; pass delimiter={other!r}", "delimiter")
     counted = [str(j) for j in range(len(first))]

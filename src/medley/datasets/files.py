@@ -79,17 +79,22 @@ def locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) 
     given = Path(path).expanduser()
     if folder is None and given.is_file():
         return given
+    if given.is_dir():
+        raise BadData(f"{call}: {path} is a folder; give the path of a file in it.")
     try:
         return find(call, [str(path)], folder, inside)[0]
     except BadData as e:
-        beside = given.parent.resolve()
-        looked = [*([beside] if folder is None else []), *places(folder, inside)]
-        near = difflib.get_close_matches(
-            given.name, {f.name for place in looked if place.is_dir() for f in place.iterdir()}, n=1
-        )
-        here = f" It is not in {beside}, this path's folder, either." if folder is None else ""
+        beside = [given.parent.resolve()] if folder is None else []
+        files = {f.name for place in (*beside, *places(folder, inside)) if place.is_dir() for f in place.iterdir()}
+        near = difflib.get_close_matches(given.name, files, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise BadData(f"{e}{here}{hint}") from None
+        if folder is not None or (inside and given.name == str(path) and not given.suffix):  # such as "w8a"
+            raise BadData(f"{e}{hint}") from None
+        looked = ", ".join(map(str, places(folder, inside)))
+        raise BadData(
+            f"{call}: there is no {given.name} in {beside[0]}.{hint} Names are also looked up in {looked}; "
+            "folder= or MEDLEY_DATA gives another folder."
+        ) from None
 
 
 def called(reader: str, path: Place, **given: str | None) -> str:
@@ -97,6 +102,13 @@ def called(reader: str, path: Place, **given: str | None) -> str:
     return (
         f"datasets.{reader}({', '.join([repr(str(path)), *(f'{k}={v!r}' for k, v in given.items() if v is not None)])})"
     )
+
+
+def reencode(file: Path) -> str:
+    """The remedy for a CSV file that is not in UTF-8: it is in UTF-16 where it begins with that one's mark."""
+    with file.open("rb") as stream:
+        code = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+    return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding={code!r}), target=...)."
 
 
 def check_delimiter(delimiter: str, call: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,8 @@ import numpy as np
 
 from ..contract.errors import BadData
 from ..rows import columns as table
+
+log = logging.getLogger("medley")
 
 WHOLE = re.compile(r"[+-]?\d+")
 
@@ -83,6 +86,39 @@ def refuse_index(columns: Iterable[str], call: str, remedy: str) -> None:
         )
 
 
+def warn_of_guesses(X: np.ndarray, features: Sequence[str], y: np.ndarray, call: str, regression: bool) -> None:
+    """Say in the log which column looks like the numbers of rows, and which label like a missing one; both are kept."""
+    if len(X) > 9:
+        counted = np.arange(len(X))
+        for j, name in enumerate(features):
+            if np.array_equal(X[:, j] - X[0, j], counted):
+                log.warning(
+                    "%s: the column %r counts the rows, and is taken for a feature; leave it out of the file if it "
+                    "only numbers them",
+                    call,
+                    name,
+                )
+    if regression or y.dtype.kind != "U":
+        return
+    for label in np.unique(y):
+        if str(label).lower() in MISSING:
+            log.warning(
+                "%s: the label %r is taken for a class (its rows: %d); drop them if their label is missing",
+                call,
+                str(label),
+                int((y == label).sum()),
+            )
+
+
+def cell_text(cell: Any, call: str, name: str) -> Any:
+    """A cell of a Parquet file: texts without blanks around them, bytes as text. Raises BadData for other bytes."""
+    try:
+        cell = cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as e:
+        raise BadData(f"{call}: column {name!r} has bytes that are no text in UTF-8: {e}") from None
+    return cell.strip() if isinstance(cell, str) else cell
+
+
 def is_number(cell: str) -> bool:
     """Whether a cell is a finite number, without underscores."""
     try:
@@ -90,6 +126,9 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
 
+
+MISSING = {"na", "n/a", "nan", "null", "none", "?", "-", "unknown", "missing"}
+"""Labels, in small letters, by which files say that there is none."""
 
 NUMBER = ", which is no finite number; fill it in or drop the row"
 

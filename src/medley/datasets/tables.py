@@ -24,10 +24,20 @@ from ..rows.sparse import Sparse, is_sparse
 from .arrays import given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
-from .files import Place, called, check_delimiter, find, locate, read_npz
+from .files import Place, called, check_delimiter, find, locate, read_npz, reencode
 from .prepared import of_texts, places, preparation, refuse_special
 from .splits import counted_from
-from .table_cells import bad_cell, check_keys, check_target, names_in, refuse_index, refuse_nonfinite, targets_in
+from .table_cells import (
+    bad_cell,
+    cell_text,
+    check_keys,
+    check_target,
+    names_in,
+    refuse_index,
+    refuse_nonfinite,
+    targets_in,
+    warn_of_guesses,
+)
 
 
 @checked("datasets")
@@ -164,7 +174,7 @@ def csv(
             places_of = numeric, [*named.values(), *inputs]
             numbers, text = cells_of(lines, [first] if header is False else [], names, places_of, call)
     except (UnicodeDecodeError, csvfile.Error) as error:
-        raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {ENCODING}") from None
+        raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {reencode(file)}") from None
     X = np.frombuffer(numbers, np.float64).reshape(len(text[0]), len(numeric))
     cells = dict(zip(named, text[: len(named)], strict=True)), named
     if scaling is None or scaling.coding is None:
@@ -242,7 +252,7 @@ def parquet(
             raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; {remedy}.", column=j)
     values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
     X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
-    text = {name: [_text(v, call, name) for v in table.column(j).to_pylist()] for name, j in named.items()}
+    text = {name: [cell_text(v, call, name) for v in table.column(j).to_pylist()] for name, j in named.items()}
     return _of_columns((X, numeric), (text, named), header, file.stem, call, regression)
 
 
@@ -261,7 +271,8 @@ def _of_columns(
     y, columns = targets_in(cells[target], regression, call), {k: names_in(cells[k]) for k in keys}
     check_target(y, regression, call, named[target], header)
     check_keys({named[k]: columns[k].astype(str).tolist() for k in keys}, call, header)
-    return _table(X, y, name, call, regression, columns, features=tuple(header[j] for j in numeric))
+    warn_of_guesses(X, features := tuple(header[j] for j in numeric), y, call, regression)
+    return _table(X, y, name, call, regression, columns, features=features)
 
 
 @checked("datasets")
@@ -285,9 +296,6 @@ def online_news(folder: Place | None = None) -> Dataset:
     return Dataset(_float(got["x"]), _float(np.log(got["shares"])), keys=keys, name="online_news")
 
 
-ENCODING = "Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding='latin-1'), target=...)."
-"""The remedy for a CSV file in another encoding."""
-
 KEYS = {"channel": "data_channel_is_", "weekday": "weekday_is_"}
 """Prefixes of one-hot columns by the name of the key that they become."""
 
@@ -303,15 +311,6 @@ def msd_years(folder: Place | None = None) -> Dataset:
     (file,) = find(call, ["msd_year_subset.npz"], folder)
     got = read_npz(file, ["x", "y"], call)
     return Dataset(_float(got["x"]), _float(got["y"]), keys={"year": got["y"].astype(np.int64)}, name="msd_years")
-
-
-def _text(cell: Any, call: str, name: str) -> Any:
-    """A cell of a Parquet file: texts without blanks around them, bytes as text. Raises BadData for other bytes."""
-    try:
-        cell = cell.decode() if isinstance(cell, bytes) else cell
-    except UnicodeDecodeError as e:
-        raise BadData(f"{call}: column {name!r} has bytes that are no text in UTF-8: {e}") from None
-    return cell.strip() if isinstance(cell, str) else cell
 
 
 def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:

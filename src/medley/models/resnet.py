@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ..contract.errors import RecipeError
-from .normal import Norm, normal, positive
+from .normal import Norm, image_sizes, normal, positive
 
 Stem = Literal["cifar", "imagenet"]
 
@@ -47,8 +47,7 @@ def resnet(
 
     Raises RecipeError where a size is below 1, or the norm or the stem is unknown.
     """
-    if len(shape) != 3:
-        raise RecipeError(f"models.resnet(shape={shape}): rows are images, [channels, height, width].", "shape")
+    image_sizes("models.resnet", shape)
     positive("models.resnet", shape=min(shape), classes=classes, blocks=min(blocks, default=0), width=width)
     if norm not in ("group", "batch"):
         raise RecipeError.unknown(str(norm), ("group", "batch"), "models.resnet(norm=...)")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from torch import nn
 
 from ..contract.errors import RecipeError
-from .normal import positive
+from .normal import image_sizes, positive
 
 
 def softmax(features: int, classes: int) -> nn.Sequential:
@@ -59,7 +59,7 @@ def cnn(
 
     Raises RecipeError where a size is below 1, or a kernel exceeds its map.
     """
-    c, h, w = shape
+    c, h, w = image_sizes("models.cnn", shape)
     positive("models.cnn", shape=min(shape), classes=classes, channels=min(channels, default=1), hidden=hidden)
     layers: list[nn.Module] = []
     for out in channels:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from torch import nn
 
 from ..contract.errors import RecipeError
-from .normal import Norm, normal, positive
+from .normal import Norm, image_sizes, normal, positive
 
 PLAN = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)
 """Channels of the convolutions in multiples of the width; 0 stands for a 2×2 max-pooling."""
@@ -45,9 +45,7 @@ def vgg11(
 
     Raises RecipeError where a size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
     """
-    if len(shape) != 3:
-        raise RecipeError(f"models.vgg11(shape={shape}): rows are images, [channels, height, width].", "shape")
-    c, h, w = shape
+    c, h, w = image_sizes("models.vgg11", shape)
     positive("models.vgg11", shape=c, classes=classes, width=width, hidden=min(hidden, default=1))
     if min(h, w) < 32:
         raise RecipeError(

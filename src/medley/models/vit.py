@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract.errors import RecipeError
-from .normal import positive
+from .normal import image_sizes, positive
 
 
 def vit(
@@ -39,10 +39,8 @@ def vit(
 
     Raises RecipeError where a size is below 1, patches do not tile the image, or heads do not divide the width.
     """
-    if len(shape) != 3:
-        raise RecipeError(f"models.vit(shape={shape}): rows are images, [channels, height, width].", "shape")
+    c, h, w = image_sizes("models.vit", shape)
     positive("models.vit", shape=min(shape), classes=classes, patch=patch, width=width, depth=depth, heads=heads)
-    c, h, w = shape
     if h % patch or w % patch:
         raise RecipeError(f"models.vit(patch={patch}) does not divide images of {h}×{w}.", "patch")
     if width % heads:

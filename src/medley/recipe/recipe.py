@@ -366,7 +366,8 @@ class Recipe:
     def _method(self, path: str, table: Mapping[str, Any]) -> Algorithm[Any, Any] | Tuned:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
-        kind = self._build.pick(f"{path}.kind", table["kind"], constructors(schema.asked(table["kind"])))
+        spelt = path if path == "--methods" else f"{path}.kind"
+        kind = self._build.pick(spelt, table["kind"], constructors(schema.asked(table["kind"])))
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
@@ -382,11 +383,7 @@ class Recipe:
 def load(path: str | Path) -> Recipe:
     """The recipe in a file. Raises RecipeError where it cannot be read, is not TOML, or has unknown tables."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise RecipeError(f"cannot read the recipe {path}: {e}") from None
-    return Recipe(toml.read(text, path.name), path.name, path.parent)
+    return Recipe(toml.load(path), path.name, path.parent)
 
 
 def loads(text: str, source: str = "recipe") -> Recipe:

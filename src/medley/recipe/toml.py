@@ -6,14 +6,28 @@ import copy
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from ..contract.errors import RecipeError
+from ..contract.errors import RecipeError, nearest, reason
 
 DEEPEST = 30
 """Tables inside one another that a setting may name."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The tables in a file. Raises RecipeError, which names it, where it cannot be read or is not TOML."""
+    try:
+        return read(path.read_text(encoding="utf-8"), path.name)
+    except OSError as e:
+        near = nearest(path.name, (p.name for p in path.parent.glob("*.toml")))
+        raise RecipeError(
+            f"cannot read the recipe {path}: {reason(e)}.{near} medley new NAME begins a project that has one."
+        ) from None
+    except UnicodeDecodeError as e:
+        raise RecipeError(f"cannot read the recipe {path}: {e}") from None
 
 
 def read(text: str, source: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from .numbers import (
 )
 from .targets import COLUMNS, Goal
 from .text import beyond, difference, impossible, worths
-from .units import DASH, duration, nbytes, number, percent
+from .units import column, number, percent
 
 NAMES = {
     "accuracy": "accuracy",
@@ -346,9 +346,8 @@ def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list
     lines = []
     sums = aggregate(results)
     columns = [worths([s[m] for s in sums], m) for m in names]
-    for s, figures in zip(sums, zip(*columns, strict=True), strict=True):
-        spent = costs(s)[-1:] if target else costs(s)
-        line = [s.method, *figures, *spent, s.status]
+    for s, figures, spent in zip(sums, zip(*columns, strict=True), costs(sums), strict=True):
+        line = [s.method, *figures, *(spent[-1:] if target else spent), s.status]
         if compared:
             line.insert(2, "(base)" if s.method == base else difference(pairs.get(s.method)))
         if target:
@@ -357,15 +356,12 @@ def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list
     return head, lines
 
 
-def costs(s: MethodSummary) -> list[str]:
-    """Bytes up and down, virtual and wall time, as text."""
-    seconds = s["seconds"].mean
-    virtual = duration(seconds) if seconds > 0 else DASH
-    return [_or_dash(nbytes, s["bytes_up"]), _or_dash(nbytes, s["bytes_down"]), virtual, _or_dash(duration, s["wall"])]
-
-
-def _or_dash(form: Any, stat: Stat) -> str:
-    return str(form(stat.mean)) if math.isfinite(stat.mean) else DASH
+def costs(sums: Sequence[MethodSummary]) -> list[list[str]]:
+    """Bytes up and down, virtual and wall time of each method, as text."""
+    kinds = {"bytes_up": "bytes", "bytes_down": "bytes", "seconds": "seconds", "wall": "seconds"}
+    means = {m: [s[m].mean for s in sums] for m in kinds}
+    means["seconds"] = [v or math.nan for v in means["seconds"]]
+    return [*map(list, zip(*(column(kinds[m], values) for m, values in means.items()), strict=True))]
 
 
 def _clean(cells: Sequence[str]) -> list[str]:

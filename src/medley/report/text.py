@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .numbers import Paired, Stat, is_share
 from .targets import COLUMNS
-from .units import DASH, FORMATS, plus_minus, unit_of
+from .units import DASH, FORMATS, column, one_unit, plus_minus, three, unit_of
 
 FEW = 4
 """Fewer seeds than this stand in the place of an interval that leaves the possible range."""
@@ -34,19 +34,21 @@ def beyond(stats: Sequence[Stat], metric: str) -> bool:
 
 def worths(stats: Sequence[Stat], metric: str) -> list[str]:
     """The figures of one metric as text, alike for all ``stats``: intervals, or the seeds where one tells nothing."""
-    seeds = beyond(stats, metric)
-    return [worth(s, metric, seeds) for s in stats]
+    seeds, unit = beyond(stats, metric), one_unit(kind_of(metric), [s.mean for s in stats])
+    return [worth(s, metric, seeds, unit) for s in stats]
 
 
-def worth(stat: Stat, metric: str, seeds: bool = False) -> str:
+def worth(stat: Stat, metric: str, seeds: bool = False, unit: tuple[float, str] = (0.0, "")) -> str:
     """A figure as text, shares in per cent; with the seeds' figures in the place of an interval where asked for."""
-    form = FORMATS[kind_of(metric)]
     if not stat.n:
         return DASH
     if seeds and 2 <= stat.n < FEW and stat.half > 0:
-        return f"{form(stat.mean)} ({', '.join(form(v).removesuffix(' %') for v in stat.values)})".replace("-", "−")
+        one = unit if unit[0] else one_unit(kind_of(metric), [stat.mean])
+        first, *each = column(kind_of(metric), [stat.mean, *stat.values], one)
+        end = f" {first.partition(' ')[2]}"
+        return f"{first} ({', '.join(v.removesuffix(end) for v in each)})".replace("-", "−")
     if kind_of(metric) in ("count", "seconds", "bytes"):
-        return with_units(stat.mean, stat.half, metric)
+        return with_units(stat.mean, stat.half, metric, unit=unit)
     text = plus_minus(stat.mean, stat.half, is_share(metric))
     return f"{text} %" if is_share(metric) else text
 
@@ -71,16 +73,20 @@ def difference(pair: Paired | None) -> str:
     return f"{text} pp" if share else text
 
 
-def with_units(mean: float, half: float, metric: str, signed: bool = False) -> str:
-    """``mean ± half`` in one unit, that of the larger."""
+def with_units(mean: float, half: float, metric: str, signed: bool = False, unit: tuple[float, str] = (0.0, "")) -> str:
+    """``mean ± half`` in one unit: a column's where ``unit`` is given, else that of the larger."""
     form = FORMATS[kind_of(metric)]
     sign = "−" if mean < 0 else "+" if signed and mean > 0 else ""
-    text = sign + form(abs(mean))
-    if not math.isfinite(half) or form(half).startswith("0"):
+    if unit[0]:
+        text, spread = (f"{three(v / unit[0])} {unit[1]}" for v in (abs(mean), half))
+        text = sign + text
+    else:
+        text, spread = sign + form(abs(mean)), form(half)
+    if not math.isfinite(half) or not float(spread.partition(" ")[0].replace(",", "")):
         return text
-    value, _, unit = text.partition(" ")
-    spread, _, same = form(half).partition(" ")
-    if unit == same:
-        return f"{value} ± {spread} {unit}".rstrip()
-    size, unit = unit_of(kind_of(metric), max(abs(mean), half))
-    return f"{plus_minus(mean / size, half / size, signed=signed)} {unit}"
+    value, _, own = text.partition(" ")
+    spread, _, same = spread.partition(" ")
+    if own == same:
+        return f"{value} ± {spread} {own}".rstrip()
+    size, own = unit_of(kind_of(metric), max(abs(mean), half))
+    return f"{plus_minus(mean / size, half / size, signed=signed)} {own}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 Real = float | int
 """A real number of either type."""
@@ -27,7 +27,7 @@ def nbytes(b: Real) -> str:
     """Bytes in decimal units: 999 B, 12.3 kB, 4.56 MB."""
     size, unit = unit_of("bytes", b)
     if size > 1:
-        return f"{_three(b / size)} {unit}"
+        return f"{three(b / size)} {unit}"
     return f"{b:.0f} B" if math.isfinite(b) else DASH
 
 
@@ -36,7 +36,7 @@ def duration(s: Real) -> str:
     if not math.isfinite(s):
         return DASH
     size, unit = unit_of("seconds", s)
-    return f"{_three(s / size)} {unit}" if s >= 1e-4 else "0 s"
+    return f"{three(s / size)} {unit}" if s >= 1e-4 else "0 s"
 
 
 def count(k: Real) -> str:
@@ -76,6 +76,19 @@ FORMATS: dict[str, Format] = {
 """Formats by the kind of an axis."""
 
 
+def one_unit(kind: str, values: Iterable[Real]) -> tuple[float, str]:
+    """Size and name of a column's unit: that of its largest figure; (0, "") where some are under a hundredth of it."""
+    sizes = [abs(v) for v in values if math.isfinite(v) and v]
+    size, unit = unit_of(kind, max(sizes, default=0.0))
+    return (size, unit) if sizes and unit not in ("", "B") and min(sizes) >= size / 100 else (0.0, "")
+
+
+def column(kind: str, values: Sequence[Real], one: tuple[float, str] | None = None) -> list[str]:
+    """A column of bytes or seconds as text, in the unit ``one``; by default in one unit where that suits all."""
+    size, unit = one_unit(kind, values) if one is None else one
+    return [f"{three(v / size)} {unit}" if size and v and math.isfinite(v) else FORMATS[kind](v) for v in values]
+
+
 def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False) -> str:
     """``mean ± half``, both to the digits that ``half`` makes significant.
 
@@ -104,5 +117,11 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
     return f"{text} ± {h:{spec_h}}" if math.isfinite(half) and float(f"{h:{spec_h}}") else text
 
 
-def _three(v: Real) -> str:
-    return f"{v:.{0 if v >= 99.95 else 1 if v >= 9.995 else 2}f}"
+def three(v: Real) -> str:
+    """A number below 1000 with three figures, or three decimals where it is small."""
+    return f"{v:.{0 if v >= 99.95 else 1 if v >= 9.995 else 2 if v >= 0.9995 else 3}f}"
+
+
+def plural(n: Real, noun: str) -> str:
+    """``n`` of them: "1 run", "2 runs"."""
+    return f"{n:,.0f} {noun}" if n == 1 else f"{n:,.0f} {noun}s"

@@ -37,6 +37,9 @@ WHOLE = 2.0**24
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
 
+MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-Zµ]{1,3})?\s*")
+"""Numbers with a sign or a unit, such as "12%", "$3.50" or "70 kg"."""
+
 REMEDIES = {
     "c": "is complex; give real and imaginary parts as columns of their own",
     "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
@@ -138,6 +141,8 @@ def no_number(value: Any, remedy: str) -> str:
         return (
             "a number with a decimal comma; write a point, or give datasets.frame(pandas.read_csv(path, decimal=','))"
         )
+    if isinstance(value, str) and MEASURED.fullmatch(value):
+        return "a number with a sign or a unit; take that off in every row of the column"
     if value is None or not str(value).strip():
         return "no number; fill it in or drop the row"
     return f"no number; {remedy}"

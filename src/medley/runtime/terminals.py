@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,24 @@ def bar(count: str, *texts: str) -> Any:
     """
     from rich import console  # only for a terminal
     from rich import progress as bars
+    from rich.table import Column
+    from rich.text import Text
 
-    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)()
-    times = *map(bars.TextColumn, texts), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+    class Cut(bars.TextColumn):
+        """A text that ends in … where the terminal is narrow."""
+
+        def render(self, task: bars.Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    # Rich takes the width that is lacking from columns that may wrap: the bar and the texts, not the times.
+    whole: Callable[[], Column] = lambda: Column(no_wrap=True)
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)(table_column=whole())
+    cut = [Cut(text, table_column=Column()) for text in texts]
+    times = bars.TimeElapsedColumn(table_column=whole()), bars.TimeRemainingColumn(table_column=whole())
     there = console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None)
-    return bars.Progress(*columns, *times, console=there, transient=True)
+    return bars.Progress(*columns, *cut, *times, console=there, transient=True)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..contract.errors import MedleyError, RecipeError
+from ..contract.errors import MedleyError, RecipeError, reason
 
 log = logging.getLogger("medley")
 
@@ -92,7 +92,7 @@ def made(folder: Path, *, own: bool = False) -> Path:
         if own:
             folder.chmod(0o700)
     except OSError as e:
-        raise MedleyError(f"cannot make the folder {folder}: {e}; choose another") from e
+        raise MedleyError(f"cannot make the folder {folder}: {reason(e)}; choose another") from e
     return folder
 
 
@@ -109,7 +109,7 @@ def writable(path: Path, call: str) -> None:
         probe.touch()
         probe.unlink()
     except OSError as e:
-        raise RecipeError(f"{remedy}: {e}; choose another place", "save") from e
+        raise RecipeError(f"{remedy}: {reason(e)}; choose another place", "save") from e
 
 
 def refuse_links(folder: Path) -> None:

@@ -10,7 +10,8 @@ from ...storage.result import Result
 from ..document import text
 from ..figures import Markup
 from ..numbers import last_round
-from .comparison import Comparison, listed, plural
+from ..units import plural
+from .comparison import Comparison, listed
 
 
 def title(c: Comparison) -> str:

@@ -20,7 +20,6 @@ from ..numbers import (
 )
 from ..table import told_apart
 from ..targets import Goal
-from ..units import Real
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,3 @@ def _figures(r: Result, metric: str) -> list[tuple[float | None, ...]]:
 def listed(names: Sequence[str]) -> str:
     """Names as text: "A, B and C"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def plural(n: Real, noun: str) -> str:
-    """``n`` of them: "1 run", "2 runs"."""
-    return f"{n:,.0f} {noun}" if n == 1 else f"{n:,.0f} {noun}s"

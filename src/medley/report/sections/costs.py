@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from ..document import Cell, heading, table
 from ..figures import Markup
 from ..numbers import aggregate, directions
 from ..table import NAMES, costs, said, streamed
 from ..targets import COLUMNS, Goal
 from ..text import worths
-from ..units import DASH, count, nbytes
+from ..units import column, count
 from .comparison import Comparison
 
 
@@ -16,11 +18,9 @@ def cost(c: Comparison) -> list[Markup]:
     """Costs of whole runs; and those of reaching the base's final mean, where there is no other target."""
     head = ["method", "rounds", "exchanges", "up", "down", "a round", "virtual time", "wall"]
     rows: list[list[str | Cell]] = []
-    for s in c.summaries:
-        sent, rounds = s["bytes_up"].mean + s["bytes_down"].mean, s["rounds"].mean
-        each = nbytes(sent / rounds) if rounds > 0 else DASH
-        up, down, virtual, wall = costs(s)
-        rows.append([c.name(s.method), count(rounds), count(s["exchanges"].mean), up, down, each, virtual, wall])
+    sent = [(s["bytes_up"].mean + s["bytes_down"].mean) / (s["rounds"].mean or math.nan) for s in c.summaries]
+    for s, each, (up, down, *times) in zip(c.summaries, column("bytes", sent), costs(c.summaries), strict=True):
+        rows.append([c.name(s.method), count(s["rounds"].mean), count(s["exchanges"].mean), up, down, each, *times])
     note = "Means over the seeds that ran to their end. Bytes are payloads; evaluation is left out."
     whole: list[Markup] = [table(head, rows, note)]
     goal = None if c.goal is not None else _goal(c)

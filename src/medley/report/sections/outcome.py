@@ -11,7 +11,7 @@ from ..numbers import MethodSummary, Paired, Stat, directions, is_share, paired,
 from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, worth, worths
-from ..units import DASH, nbytes
+from ..units import DASH, column
 from .comparison import Comparison, listed
 
 
@@ -168,13 +168,14 @@ def results(c: Comparison) -> list[Markup]:
     keep = min(len(head), 2 + target + (2 + lucky if c.pairs else 0))
     ends = [[] if whole else [_ended(s)] for s in c.summaries]
     ended = [] if whole else ["ended"]
+    both = [s["bytes_up"].mean + s["bytes_down"].mean for s in c.summaries]
     wide = [
-        [*row, nbytes(s["bytes_up"].mean + s["bytes_down"].mean), costs(s)[2], *end]
-        for s, row, end in zip(c.summaries, rows, ends, strict=True)
+        [*row, sent, spent[2], *end]
+        for row, sent, spent, end in zip(rows, column("bytes", both), costs(c.summaries), ends, strict=True)
     ]
     # Costs have a table of their own: they stand here too where there is room.
-    if not target and len(both := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
-        return both
+    if not target and len(one := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
+        return one
     return fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note)
 
 

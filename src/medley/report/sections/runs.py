@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...storage.as_json import plain, shown_seed
@@ -13,9 +14,9 @@ from ..figures import Markup
 from ..numbers import final, last_round
 from ..table import headline, named
 from ..text import kind_of
-from ..units import DASH, FORMATS, count, duration, nbytes
+from ..units import DASH, FORMATS, column, count, plural
 from .compared import in_rates
-from .comparison import Comparison, plural
+from .comparison import Comparison
 
 MANY = 5
 """Beside more methods than this their settings have no columns of their own: each method has a row."""
@@ -31,7 +32,14 @@ def runs(c: Comparison) -> list[Markup]:
     names = headline(c.results)
     head = ["method", "seed", *(named(m, c.results) for m in names), *_COSTS, "ended"]
     ordered = [r for group in c.groups.values() for r in group]
-    rows = [_row(c, r, names) for r in ordered]
+    spent = zip(
+        column("bytes", [final(r, "bytes_up") for r in ordered]),
+        column("bytes", [final(r, "bytes_down") for r in ordered]),
+        column("seconds", [final(r, "seconds") or math.nan for r in ordered]),
+        column("seconds", [final(r, "wall") for r in ordered]),
+        strict=True,
+    )
+    rows = [_row(c, r, names, costs) for r, costs in zip(ordered, spent, strict=True)]
     bad = [row for row, r in zip(rows, ordered, strict=True) if not r.status.ok]
     cut = len(head) if bad else len(head) - 1
     every = fitted(head[:cut], [row[:cut] for row in rows], 2)
@@ -43,9 +51,8 @@ def runs(c: Comparison) -> list[Markup]:
     return [*fitted(head, bad, 2, said), *folded]
 
 
-def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
+def _row(c: Comparison, r: Result, names: list[str], costs: Sequence[str]) -> list[str | Cell]:
     ends = {m: final(r, m) for m in names}
-    seconds = final(r, "seconds")
     after = f": {r.status.message}" if r.status.message else ""
     return [
         c.name(r.method),
@@ -53,10 +60,7 @@ def _row(c: Comparison, r: Result, names: list[str]) -> list[str | Cell]:
         *(FORMATS[kind_of(m)](v) for m, v in ends.items()),
         count(last_round(r)),
         count(final(r, "exchanges")),
-        nbytes(final(r, "bytes_up")),
-        nbytes(final(r, "bytes_down")),
-        duration(seconds) if seconds > 0 else DASH,
-        duration(final(r, "wall")),
+        *costs,
         Cell(r.status.outcome, mood="ok" if r.status.ok else "bad", after=after),
     ]
 
