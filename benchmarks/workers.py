@@ -1,11 +1,15 @@
 """Two workers of Ray against two processes, and one process: FedAvg, all clients take part.
 
     python benchmarks/workers.py [--model mlp] [--clients 100] [--rounds 10] [--repeats 5] [--threads]
+    unshare --net --map-root-user sh -c "ip link set lo up; python benchmarks/workers.py --nodes"
 
 Wall seconds of the exchanges but the first; ways take turns, medians are compared. "two at once" is what the
 machine allows: two runs of one process each, side by side, half the longer one's seconds. Needs an otherwise idle
 machine of two cores; Ray joins where ``pip install "medley-fl[ray]"`` was. "fork" is the time in
 which two workers of this process begin.
+
+``--nodes`` has Ray's two workers on two nodes of a cluster, each a server of its own on this machine, and counts what
+passes over the loopback interface, which nobody else may use: hence ``unshare``.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from networks import module
@@ -119,6 +124,49 @@ def at_once(fed: md.Federation, rounds: int) -> float:
     return max(took.get(), took.get()) / 2
 
 
+@contextlib.contextmanager
+def two_nodes() -> Iterator[Transport]:
+    """Ray with a worker on each of two nodes; this process is on a third, which has none."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        with md.transports.Ray(2, cluster.address).held() as held:
+            yield held
+    finally:
+        cluster.shutdown()
+
+
+def passed() -> int:
+    """Bytes that the loopback interface has carried."""
+    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[0])
+
+
+def bytes_a_round(model: str, clients: int, rounds: int, transport: Transport) -> str:
+    """What passes between nodes in a round, beside what the ledger counts; both without the first round."""
+    fed, at = federation(model, clients), list[tuple[int, float]]()
+
+    class Watched(md.FedAvg):
+        def round(self, s: object, clients: object) -> None:
+            at.append((passed(), time.perf_counter()))
+            super().round(s, clients)  # type: ignore[arg-type]
+
+    run = md.run(Watched(), fed, rounds + 2, transport=transport, eval_every=rounds + 2, progress=False)
+    (first, began), (last, ended) = at[1], at[-1]
+    time.sleep(10)
+    before, now = passed(), time.perf_counter()
+    time.sleep(10)
+    idle = (passed() - before) / (time.perf_counter() - now) * (ended - began)
+    counted = sum(e.up + e.down for e in run.ledger if 2 <= e.round < rounds + 2)
+    return (
+        f"{model}, {clients} clients, two nodes: {(last - first - idle) / rounds / 1e6:.2f} MB a round between nodes, "
+        f"of which the ledger has {counted / rounds / 1e6:.2f}; Ray's own {idle / rounds / 1e6:.2f} MB are taken off"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mlp", choices=("softmax", "mlp", *IMAGES))
@@ -126,8 +174,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", action="store_true", help="two threads of torch, too")
+    parser.add_argument("--nodes", action="store_true", help="count bytes between two nodes of Ray")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.nodes:
+        with two_nodes() as transport:
+            print(bytes_a_round(args.model, args.clients, args.rounds, transport))
+        return
     fed = federation(args.model, args.clients)
     with contextlib.ExitStack() as stack:
         ways: dict[str, Transport] = {
