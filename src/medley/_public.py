@@ -71,6 +71,7 @@ from .algorithms.montdec import MontDec as MontDec
 from .algorithms.nccl import NCCL as NCCL
 from .algorithms.newton import Newton as Newton
 from .algorithms.pfedme import pFedMe as pFedMe
+from .algorithms.ringleader import Ringleader as Ringleader
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.shed import SHED as SHED
 from .algorithms.target import TARGET as TARGET

@@ -28,7 +28,7 @@ def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **o
     )
 
 
-ASYNC = [md.FedBuff(), md.FedAsync(), md.FedNorton(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5)]
+ASYNC = [md.FedBuff(), md.FedAsync(), md.FedNorton(), md.CA2FL(), md.ACE(0.5), md.ACED(0.5), md.Ringleader(0.5)]
 
 
 @pytest.mark.parametrize("method", quick(1, ASYNC), ids=lambda m: m.name)

@@ -88,7 +88,16 @@ def methods() -> dict[str, Any]:
         *(md.FedNL(k=8, compress="topk", init="zero"), md.FedNL(mode="pp", k=2), md.FedNL(speculative=True, k=2)),
         *(md.FedNova(), md.FedProx(), md.FedRS(), md.FedTrack(), md.FedYogi(), md.FineTune(), md.GIANT()),
         *(md.GIANT(solver="cg", speculative=True), md.GradientDescent(), md.LBFGS(), md.MontDec(), md.Newton()),
-        *(md.ICaRL(), md.LwF(), md.NCCL(), md.SCAFFOLD(), md.SHED(), md.SHED(search="armijo"), md.SHED.fast()),
+        *(
+            md.ICaRL(),
+            md.LwF(),
+            md.NCCL(),
+            md.Ringleader(),
+            md.SCAFFOLD(),
+            md.SHED(),
+            md.SHED(search="armijo"),
+            md.SHED.fast(),
+        ),
         *(
             md.SHED(bits=8, above=True, search="speculative"),
             md.SHED(renewal="periodic", period=2, rho="geo", difference=True),

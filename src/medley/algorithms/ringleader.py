@@ -1,0 +1,128 @@
+r"""Ringleader: for clients of unequal speed and data: every step has updates of everybody, none of them old, none lost.
+
+$$
+\begin{aligned}
+\bar g &= \textstyle\sum_i p_i \, G_i / b_i
+  && G_i \text{ is the sum of the } b_i \text{ updates of client } i \text{ in the table} \\
+x &\leftarrow x + \eta \, \bar g
+  && \text{one step}
+\end{aligned}
+$$
+
+Phase 1 collects updates until everybody is in the table. Its last one makes the first step. In phase 2 each other
+client makes a step with its next update; the updates of those who have made theirs go to the next round's table.
+
+**Reference**: Maranjyan & Richtárik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under
+Data Heterogeneity", ICLR 2026; arXiv:2509.22860.
+
+**Status**: published
+
+**Needs**: replies one by one. The server keeps up to 2d floats for each client.
+
+**One round sends** (floats per client):
+
+- train: d down, d up
+
+**Departures**: a client sends the displacement of its local descent. With one local step that is −lr·∇f_i, as in the
+paper, whose γ is lr·``server_lr``; its theory wants γ ≤ 1/(8nL). ``ReplyPolicy(replies=1)`` gives the paper's order of
+arrival; several replies that end a round make one step, each
+client's own. If clients differ in size, they weigh p_i
+instead of 1/n. Without a ReplyPolicy the server waits for every reply; if everybody takes part, the method is
+then FedAvg, and a warning at the start of the run says so.
+
+**Checked against**: a summary of the paper with its algorithm, and a simulator of it and its rivals; we did not have
+the paper's listing, so that its equations have no numbers here. Both say what the text above does. In the simulator a
+client that has made its step goes on at the newest x, as here.
+
+**Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, it is asked
+again, and phase 1 waits for it.
+
+**Example**
+
+>>> import medley as md
+>>> toy = md.problems.quadratics(clients=10)
+>>> devices = md.scenarios.Devices(speed=[1000.0] * 5 + [100.0] * 5)
+>>> pace = md.scenarios.Pace(lr=0.02, batch=None)
+>>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=devices, pace=pace)
+>>> policy = md.ReplyPolicy(replies=1)
+>>> md.run(md.Ringleader(), fed, 8000, reply_policy=policy, eval_every=8000, progress=False).summary["gap"] < 1e-9
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, on_client, positive
+
+Table = dict[int, Vec]
+"""A vector for each client."""
+
+
+@dataclass
+class Server:
+    """The model; G_i and b_i of this round's table and of the next one's; and who has yet to make a step in phase 2."""
+
+    x: Vec
+    G: Table = field(default_factory=dict)
+    b: dict[int, int] = field(default_factory=dict)
+    next_G: Table = field(default_factory=dict)
+    next_b: dict[int, int] = field(default_factory=dict)
+    left: list[int] = field(default_factory=list)
+    """Empty in phase 1."""
+
+
+@dataclass(frozen=True)
+class Ringleader(Algorithm[Server]):
+    """Ringleader ASGD.
+
+    Attributes:
+        server_lr: the server's step size η; default 1, with which a step is the clients' own mean displacement. The
+            more clients there are, the smaller it has to be.
+    """
+
+    server_lr: Annotated[float, positive] = 1.0
+
+    needs = frozenset({Need.REPLIES})
+    waits_as: ClassVar[str] = "FedAvg if everybody takes part"
+
+    def start(self, x: Vec) -> Server:
+        """x₀, and empty tables."""
+        return Server(x)
+
+    def round(self, s: Server, clients: Cohort) -> None:
+        """Put the replies into the tables, and make a step if they end phase 1, or are the due ones of phase 2."""
+        replies = clients.ask(self.train, Model(s.x), late="deliver")
+        up, second = replies.each(), bool(s.left)
+        now = {i: reply.delta for i, reply in up.items() if not second or i in s.left}
+        s.next_G, s.next_b = added(s.next_G, s.next_b, {i: up[i].delta for i in up if i not in now})
+        s.G, s.b = added(s.G, s.b, now)
+        steps = bool(now) and (second or clients.p.keys() <= s.b.keys())
+        if steps:
+            s.left = [i for i in s.left or sorted(clients.p) if i not in now]
+            share = sum(clients.p[i] for i in s.b)
+            for i, G in s.G.items():
+                s.x = s.x + self.server_lr * clients.p[i] / share / s.b[i] * G
+            if not s.left:
+                s.G, s.b, s.next_G, s.next_b = s.next_G, s.next_b, {}, {}
+        old = sum(clients.round - replies.asked[i] for i in up)
+        clients.note(stepped=float(steps), staleness=old / max(1, len(up)))
+
+    def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
+        """Those who left are in no table; who joins in phase 2 is in the next round's."""
+        del who
+        s.G, s.next_G = ({i: G for i, G in t.items() if i in clients.p} for t in (s.G, s.next_G))
+        s.b, s.next_b = ({i: b for i, b in t.items() if i in clients.p} for t in (s.b, s.next_b))
+        s.left = [i for i in s.left if i in clients.p]
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        """Local descent from x; its displacement is the update."""
+        return Step(me.descend(got.x).step)
+
+
+def added(G: Table, b: dict[int, int], new: Table) -> tuple[Table, dict[int, int]]:
+    """The sums and counts of a table with these updates."""
+    return G | {i: G[i] + u if i in G else u for i, u in new.items()}, b | {i: b.get(i, 0) + 1 for i in new}
