@@ -957,3 +957,21 @@ def test_members_that_come_back_or_leave(where):
 def test_adam_at_the_clients_is_refused_with_a_remedy():
     with pytest.raises(md.Unsupported, match=r"Pace\(optimizer='adam'\).*Leave optimizer out; momentum is fine"):
         Rig(method(), TOY, lr=0.05, epochs=2, optimizer="adam")()
+
+
+def test_under_adam_the_minimum_repels_and_steps_do_not_shrink():
+    """The reason for the refusal: Adam's first step is η however near x* is, and has a gain of η h/ε at x*."""
+    q, eta, eps = md.problems.quadratics(1, d=6), 1e-3, 1e-8
+    X, _ = q.clients[0]
+    h = X.T @ X / len(X)
+
+    def step(distance: float) -> torch.Tensor:
+        pace = md.scenarios.Pace(lr=eta, steps=1, batch=None, optimizer="adam")
+        x = q.x_star + distance * torch.ones(6).double()
+        return run(md.FedAvg(), md.Federation(q.problem, clients=q.clients, pace=pace), 1, init=x).x - x
+
+    for distance in (1e-1, 1e-3, 1e-5):
+        assert float(step(distance).abs().max()) == pytest.approx(eta, rel=1e-3)
+    wanted = -eta / eps * (h @ torch.full((6,), 1e-13).double())
+    assert torch.allclose(step(1e-13), wanted, rtol=0.05, atol=0)
+    assert float(wanted.norm() / (1e-13 * 6**0.5)) > 1e4
