@@ -1,6 +1,11 @@
 """Runs on a deployment with a node, the server's app or the SuperLink killed at a random moment, to their end.
 
-python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
+    python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
+    python benchmarks/deployed_kills.py --count 30 --views kills.jsonl --write
+
+The second command kills nodes alone, keeps each away until every view of the run names it, and measures how long that
+takes, and how long until the node is asked again once it is back. A kill is a line of its file: started again, it goes
+on after the last one.
 
 TLS, proxy, keys and three nodes are those of ``medley deploy init``. Each run has the digest of a run of the same
 method that nothing happened to. Needs ``pip install "medley-fl[flower]"`` and nginx.
@@ -9,23 +14,43 @@ method that nothing happened to. Needs ``pip install "medley-fl[flower]"`` and n
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import json
 import os
 import random
+import re
+import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, dropwhile
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import torch
 from differential import report
+from typer.testing import CliRunner
+
+import medley as md
+from medley.cli import app as cli
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.killed import METHODS, VICTIMS, deployment, ended
+from medley.storage import events
+from support.deployed import Deployment, ports, started, until
+from support.killed import METHODS, VICTIMS, deployment, ended, rounds, table
+
+ROUNDS, AWAY = 30, 20.0
+"""Rounds of a run with kills of nodes, and the most seconds that a view may take."""
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+VIEWS = ("the run's folder", "`medley status`", "`medley watch`", "`medley deploy run`")
+HEAD = "| a node is killed; until | median | largest |\n|---|---|---|\n"
 
 
 def kills(wanted: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[dict[str, Any]]:
@@ -67,13 +92,119 @@ def kills(wanted: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[
                 }
 
 
+def seen(folder: Path, log: Path, port: int, client: int) -> dict[str, float]:
+    """Seconds until each view of a run names a client that is awaited, and since when."""
+    began, found, since = time.time(), dict[str, float](), r"since \d\d:\d\d:\d\d"
+
+    def folders() -> bool:
+        told = [e for e in events.read(folder) if e.get("event") == "awaited"]
+        return bool(told) and told[-1]["clients"] == [client] and told[-1]["at"] >= began
+
+    def status() -> bool:
+        said = CliRunner().invoke(cli, ["status", str(folder)]).output
+        return re.search(rf"(?m)^\W*{client}\W+awaited\W.*{since}", said) is not None
+
+    def watch() -> bool:
+        with urlopen(f"http://127.0.0.1:{port}/view.json") as answer:
+            there = json.load(answer)["clients"][client]
+        return there["standing"] == "awaited" and re.match(since, there["why"]) is not None
+
+    before = log.read_text().count(f"waits for clients [{client}], for")
+    looks = folders, status, watch, lambda: log.read_text().count(f"waits for clients [{client}], for") > before
+    while len(found) < len(looks) and time.time() < began + AWAY:
+        for name, look in zip(VIEWS, looks, strict=True):
+            if name not in found and look():
+                found[name] = round(time.time() - began, 2)
+        time.sleep(0.1)
+    return found
+
+
+def node_kills(there: Deployment, name: str, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Kills of nodes in one run, until it ends; a line for each. Raises AssertionError where its x differs."""
+    folder, port = there.folder / name, ports()
+    command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={folder}", "--timeout=300"]
+    page = ["medley", "watch", str(folder), f"--port={port}"]
+    with started(command, there.folder, there.env, name) as (p, log), started(page, there.folder, there.env, "watch"):
+        until(lambda: rounds(folder) > 0 and there.answers(port), p, log)
+        while p.poll() is None:
+            time.sleep(rng.uniform(0, 3))
+            if rounds(folder) > ROUNDS - 4:
+                break
+            k = rng.randrange(3)
+            own = sorted(
+                (line.startswith("bash"), i) for i, line in there.processes().items() if f"--client={k} " in line
+            )
+            (_, node), (_, shell) = own
+            os.kill(shell, signal.SIGSTOP)  # it starts the node again
+            os.kill(node, signal.SIGKILL)
+            found, at = seen(folder, log, port, k), len((out := there.folder / f"node{k}.log").read_text())
+            os.kill(shell, signal.SIGCONT)
+            until(lambda at=at, out=out: len(answered(out.read_text()[at:])) == 2, p, log)  # type: ignore[misc]
+            back, asked = answered(out.read_text()[at:])
+            yield {"client": k, **found, "asked": round(asked - back, 2), "load": os.getloadavg()[0]}
+        assert p.wait(600) == 0, f"{log.read_text()}\n{there.logs()}"
+    r = table("SCAFFOLD", ROUNDS)
+    here = r.federation().run(r.methods()[0], ROUNDS, transport=md.transports.Lossy(), **r.options())
+    assert torch.equal(here.x, md.Result.load(folder).x), f"{name}: another x\n{there.logs()}"
+
+
+def answered(log: str) -> list[float]:
+    """When a node that was started connected, and when it was first asked, from its log; what there is of the two."""
+    stamp = lambda text: datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+    back = re.search(r"(?m)^(\S+ \S+) INFO connected to", log)
+    first = back and re.compile(r"(?m)^(\S+ \S+) DEBUG run \d+: \S+: pull and answer (\S+) s, push (\S+) s").search(
+        log, back.end()
+    )
+    asked = [stamp(first[1]) - float(first[2]) - float(first[3])] if first else []
+    return [stamp(back[1]), *asked] if back else []
+
+
+def views(wanted: int, file: Path, seed: int) -> list[dict[str, Any]]:
+    """So many kills of nodes, with those that the file has. Raises AssertionError for a run with another x."""
+    kept = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
+    rng, n = random.Random(f"{seed} {len(kept)}"), count()
+    with contextlib.ExitStack() as stack:
+        there = None
+        while len(kept) < wanted:
+            if there is None:
+                tmp = stack.enter_context(tempfile.TemporaryDirectory(prefix="medley-kills-"))
+                there = stack.enter_context(deployment(Path(tmp) / "server", "SCAFFOLD"))
+                there.app(table("SCAFFOLD", ROUNDS))
+            for line in node_kills(there, f"run{next(n)}", rng):
+                kept.append(line)
+                with file.open("a") as out:
+                    out.write(json.dumps(line) + "\n")
+                print(line, flush=True)
+    return kept
+
+
+def written(kept: Sequence[dict[str, Any]]) -> str:
+    """The table of the page, from lines of `views`."""
+    what = {
+        **{name: f"{name} names it and since when" for name in VIEWS},
+        "asked": "it is asked again, once it is back",
+    }
+    rows = [(text, [line.get(name, AWAY) for line in kept]) for name, text in what.items()]
+    return HEAD + "".join(f"| {text} | {statistics.median(s):.1f} s | {max(s):.1f} s |\n" for text, s in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--methods", default=",".join(METHODS), help="which of the methods, with commas between them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, help="put the counts into this JSON file")
+    parser.add_argument("--views", type=Path, metavar="FILE", help="kill nodes, and measure until views name them")
+    parser.add_argument("--write", action="store_true", help="with --views: put the table into docs/benchmarks.md")
     args = parser.parse_args()
+    if args.views is not None:
+        text = written(kept := views(args.count, args.views, args.seed))
+        print(f"{len(kept)} kills\n{text}")
+        if args.write:
+            before, _, after = PAGE.read_text(encoding="utf-8").partition(HEAD)
+            rest = "".join(dropwhile(lambda line: line.startswith("| "), after.splitlines(keepends=True)))
+            PAGE.write_text(before + text + rest, encoding="utf-8")
+        return
     began = time.monotonic()
     for found in kills(args.count, args.seed, args.methods.split(",")):
         report("deployed kills", found, began, args.save)

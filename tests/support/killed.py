@@ -101,7 +101,7 @@ def ended(
         until(lambda: _apps(folder), p, log)
         began, killed = time.monotonic(), 0
         if victim:
-            until(lambda: _rounds(folder) >= done, p, log)
+            until(lambda: rounds(folder) >= done, p, log)
             time.sleep(after)
             all_ = there.processes().items()
             found = sorted(i for i, line in all_ if VICTIMS[victim] in line and not line.startswith("bash"))
@@ -118,6 +118,6 @@ def _apps(folder: Path) -> int:
     return sum(e.get("event") == "app" for e in events.read(folder))
 
 
-def _rounds(folder: Path) -> int:
+def rounds(folder: Path) -> int:
     """The number of rounds that have ended."""
     return max((int(e["round"]) for e in events.read(folder) if e.get("event") == "round"), default=0)

@@ -26,7 +26,7 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-SOON, NAMED, LONG = 5.0, 5.0, 10.0
+SOON, NAMED, LONG = 5.0, 5.0, 8.0
 """Seconds after which missing clients are named at the start of a run; between two looks at whom an exchange waits for,
 which the run's folder then has; and after which it warns of them: twice what the one before took, if that is more."""
 
