@@ -40,7 +40,8 @@ UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
 """Paces of the clients of ``scripts/recipe.txt``, again from the first after the last."""
 
 SCRIPTS = "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service", "node/node.service", "node/Dockerfile"
-"""Files beside the app, in the folder ``scripts`` of this package."""
+CONTAINERS = {"compose.yaml": "compose.yaml", "Dockerfile": "Dockerfile", ".dockerignore": "dockerignore"}
+"""Files beside the app, and the texts of those of containers, in the folder ``scripts`` of this package."""
 
 APP = {
     "app/pyproject.toml": "app/pyproject.txt",
@@ -81,7 +82,9 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     own = names(r.tables)
     code = f" --allow-code {','.join(sorted(own))}" if own else ""
     data = " --data node/mydata.py" if study else ""
-    words = {"@CLIENTS@": str(n), "@CODE@": code, "@DATA@": data, "@VERSION@": own_version()}
+    each = (scripts / "compose_node.txt").read_text(encoding="utf-8")
+    nodes = "".join(each.replace("@K@", str(k)) for k in range(n))
+    words = {"@NODES@\n": nodes, "@CLIENTS@": str(n), "@CODE@": code, "@DATA@": data, "@VERSION@": own_version()}
 
     def text(name: str) -> str:
         return reduce(lambda t, word: t.replace(*word), words.items(), (scripts / name).read_text(encoding="utf-8"))
@@ -89,7 +92,8 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     kind, mine = ("study", "study") if study else ("app", "node")
     files = {name: text(source.format(kind=kind)) for name, source in APP.items()}
     files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
-    files |= {name: text(name) for name in SCRIPTS} | {OWN: text(f"{mine}/mydata.txt")}
+    files |= {name: text(name) for name in SCRIPTS} | {name: text(source) for name, source in CONTAINERS.items()}
+    files |= {OWN: text(f"{mine}/mydata.txt")}
     for source in modules(r.tables, r.folder):
         files |= {f"{side}/{source.name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, content in files.items():
