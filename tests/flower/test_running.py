@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -290,3 +291,18 @@ def test_a_node_deletes_its_memories_when_told_to(tmp_path: Path) -> None:
     assert bare.returncode != 0
     assert "give --superlink" in bare.stderr
     assert "Traceback" not in bare.stderr
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen")
+def test_keys_again_are_another_certificate_of_the_same_ca(tmp_path: Path) -> None:
+    """Nodes keep their ca.crt, their keys and the keyring."""
+    deploy.init(project := tmp_path / "project")
+    read = lambda: {p.name: p.read_bytes() for p in (project / "keys").iterdir()}
+    subprocess.run(["./keys.sh", "localhost", "2"], cwd=project, check=True)
+    before = read()
+    subprocess.run(["./keys.sh", "localhost", "0"], cwd=project, check=True)
+    after = read()
+    assert {k for k in before if before[k] != after[k]} == {"server.pem", "server.key", "server.csr", "ca.srl"}
+    assert len(after["keyring"].splitlines()) == 2
+    verify = ["openssl", "verify", "-CAfile", "keys/ca.crt", "keys/server.pem"]
+    subprocess.run(verify, cwd=project, check=True)
