@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,20 @@ def test_a_pdf_holds_the_curves_with_embedded_fonts(tmp_path: Path, metric: str 
     assert raw.startswith(b"%PDF-")
     assert b"/FontFile2" in raw
     assert raw == Board(board(3, gap=True)).save(tmp_path / "d.pdf", metric=metric, over=over).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex here")
+@pytest.mark.parametrize("kwargs", [{}, {"gap": True}], ids=str)
+def test_latex_compiles_the_table(tmp_path: Path, kwargs: dict[str, bool]) -> None:
+    odd = [replace(r, method=f"{r.method} & 5_% ε ± −") for r in board(3, **kwargs)]
+    Board(odd).save(tmp_path / "t.tex")
+    page = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{t.tex}\end{document}"
+    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+    call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
