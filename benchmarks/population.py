@@ -32,7 +32,7 @@ import medley as md
 
 COHORT, ROUNDS = 100, 11
 FIGURES = {"first": "first round, CPU s", "round": "a round, CPU ms", "memory": "peak memory, MiB"}
-COLOURS = ("#1f5fa8", "#c05a1c", "#3c8a4e")
+COLOURS = ("var(--c0,#1f5fa8)", "var(--c1,#c05a1c)", "var(--c2,#3c8a4e)")
 
 
 class Watched:
@@ -77,19 +77,24 @@ def picture(found: dict[str, dict[int, dict[str, float]]]) -> str:
         parts.append(f'<text x="{60 + 290 * k}" y="34" font-size="13">{title}</text>')
         for e in range(bottom, top + 1):
             parts.append(
-                f'<path d="M{x(1e2):.0f} {y(10**e):.0f}H{x(1e7):.0f}" stroke="#ddd"/>'
+                f'<path d="M{x(1e2):.0f} {y(10**e):.0f}H{x(1e7):.0f}" stroke="currentColor" stroke-opacity=".15"/>'
                 f'<text x="{x(1e2) - 6:.0f}" y="{y(10**e) + 4:.0f}" text-anchor="end">{10**e:g}</text>'
             )
         for e in (2, 3, 4, 5, 6, 7):
             parts.append(f'<text x="{x(10**e):.0f}" y="248" text-anchor="middle">10{"²³⁴⁵⁶⁷"[e - 2]}</text>')
-        for colour, cases in zip(COLOURS, found.values(), strict=False):
+        for radius, colour, cases in zip((6, 4, 2), COLOURS, found.values(), strict=False):
             points = " ".join(f"{x(n):.1f},{y(case[key]):.1f}" for n, case in sorted(cases.items()))
             parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts += [
+                f'<circle cx="{x(n):.1f}" cy="{y(case[key]):.1f}" r="{radius}" fill="{colour}"/>'
+                for n, case in cases.items()
+            ]
     for k, (colour, method) in enumerate(zip(COLOURS, found, strict=False)):
         parts.append(f'<text x="{60 + 120 * k}" y="276" fill="{colour}">{method}</text>')
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 290" font-family="sans-serif" font-size="12">'
-        f'<rect width="900" height="290" fill="#fff"/>{"".join(parts)}</svg>\n'
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 290" width="900" height="290" '
+        'role="img" font-family="system-ui,sans-serif" font-size="12" fill="currentColor">'
+        f"<title>CPU time and memory over the number of clients</title>{''.join(parts)}</svg>\n"
     )
 
 
