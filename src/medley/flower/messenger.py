@@ -6,8 +6,10 @@ import json
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +28,9 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-SOON, NAMED, LONG = 5.0, 5.0, 8.0
+SOON, NAMED, LONG = 5.0, 3.0, 6.0
 """Seconds after which missing clients are named at the start of a run; between two looks at whom an exchange waits for,
-which the run's folder then has; and after which it warns of them: twice what the one before took, if that is more."""
+which the run's folder then has; and after which it warns of them: twice what such exchanges took, if that is more."""
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
@@ -77,8 +79,8 @@ class Messenger:
         self._aside: set[int] = set()
         """Nodes that left, or that cannot be used, while they are there."""
         self._letter: Letter = {}
-        self._usual = 0.0
-        """Seconds that the last exchange took."""
+        self._took: dict[str, deque[float]] = {}
+        """Seconds that the last exchanges of each kind took."""
 
     def gather(
         self,
@@ -225,10 +227,10 @@ class Messenger:
                 self._leaves(ids[node])
         return out
 
-    def _name(self, nodes: Callable[[], Collection[int]], done: Event) -> None:
+    def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
         """Say among the run's events whom an exchange waits for, and warn once it takes long; until it is ``done``."""
         begun, since, told = time.monotonic(), round(time.time(), 3), list[int]()
-        patience, waited = max(LONG, 2 * self._usual), 0.0
+        patience, waited = max(LONG, 2 * usual), 0.0
         while not done.wait(min(NAMED, patience - waited)):
             there, waited, more = nodes(), time.monotonic() - begun, dict[str, int]()
             ids = sorted(i for i, node in self.nodes.items() if node in there)
@@ -282,7 +284,9 @@ class Messenger:
         away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
         # In a thread, since a look waits for the content of answers that were announced.
         done = Event()
-        named = Thread(target=self._name, args=(lambda: {*waiting.values(), *away}, done), daemon=True)
+        took = self._took.setdefault(kind, deque(maxlen=3))
+        usual = median(took) if took else 0.0  # one that a node held up says little of the next
+        named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
         if not hello:
             named.start()
         try:
@@ -313,7 +317,7 @@ class Messenger:
             done.set()
             if not hello:
                 named.join()
-        self._usual = time.monotonic() - begun
+        took.append(time.monotonic() - begun)
         if not hello:
             self.silent |= away | set(waiting.values())
 
