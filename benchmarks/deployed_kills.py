@@ -97,10 +97,6 @@ def seen(folder: Path, log: Path, port: int, client: int) -> dict[str, float]:
     began, found, at = time.time(), dict[str, float](), len(log.read_text())
     since = r"since \d\d:\d\d:\d\d"
 
-    def folders() -> bool:
-        told = [e for e in events.read(folder) if e.get("event") == "awaited"]
-        return bool(told) and client in told[-1]["clients"]
-
     def status() -> bool:
         said = CliRunner().invoke(cli, ["status", str(folder)]).output
         return re.search(rf"(?m)^\W*{client}\W+awaited\W.*{since}", said) is not None
@@ -111,13 +107,19 @@ def seen(folder: Path, log: Path, port: int, client: int) -> dict[str, float]:
         return there["standing"] == "awaited" and re.match(since, there["why"]) is not None
 
     warned = re.compile(rf"waits for clients \[(.*\D)?{client}(\D.*)?\], for \d+ s so far")
-    looks = folders, status, watch, lambda: warned.search(log.read_text(), at) is not None
+    looks = lambda: client in waited(folder), status, watch, lambda: warned.search(log.read_text(), at) is not None
     while len(found) < len(looks) and time.time() < began + AWAY:
         for name, look in zip(VIEWS, looks, strict=True):
             if name not in found and look():
                 found[name] = round(time.time() - began, 2)
         time.sleep(0.1)
     return found
+
+
+def waited(folder: Path) -> list[int]:
+    """Whom a run waits for, as its folder has it."""
+    told = [e["clients"] for e in events.read(folder) if e.get("event") == "awaited"]
+    return list(told[-1]) if told else []
 
 
 def node_kills(there: Deployment, name: str, rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -141,6 +143,7 @@ def node_kills(there: Deployment, name: str, rng: random.Random) -> Iterator[dic
             found, at = seen(folder, log, port, k), len((out := there.folder / f"node{k}.log").read_text())
             os.kill(shell, signal.SIGCONT)
             until(lambda at=at, out=out: len(answered(out.read_text()[at:])) == 2, p, log)  # type: ignore[misc]
+            until(lambda: not waited(folder), p, log)
             back, asked = answered(out.read_text()[at:])
             yield {"client": k, **found, "asked": round(asked - back, 2), "load": os.getloadavg()[0]}
         assert p.wait(600) == 0, f"{log.read_text()}\n{there.logs()}"
