@@ -160,7 +160,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Raises RecipeError (a ValueError) for settings that cannot be used, BadData or another ValueError for such data.
         """
         if not self.C > 0:
-            raise RecipeError(f"FederatedLogisticRegression(C={self.C}): must be above 0; inf is no ridge", "C")
+            raise RecipeError(
+                f"FederatedLogisticRegression(C={self.C}): must be above 0; for no ridge penalty give inf", "C"
+            )
         if self.multi_class not in ("multinomial", "ovr"):
             raise RecipeError.unknown(self.multi_class, ("multinomial", "ovr"), "FederatedLogisticRegression")
         X, y, w, sites = self._read(X, y, sample_weight, sites)

@@ -483,7 +483,7 @@ def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
     bare.write_text('[problem]\nkind = "Logistic"\n[[methods]]\nkind = "SHED"\n')
     got = medley("deploy", "init", tmp_path / "a", "--recipe", bare)
     assert got.exit_code == 2
-    assert "--clients says, or partition.clients" in got.output
+    assert "the number of nodes, from --clients or partition.clients" in got.output
     for folder, words in (tmp_path / "b", bare), (tmp_path / "c", file):
         assert medley("deploy", "init", folder, "--recipe", words, "--clients", 2).exit_code == 0
         assert "clients = 2 " in (folder / "app" / "pyproject.toml").read_text()

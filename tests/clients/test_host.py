@@ -24,7 +24,7 @@ def test_a_memory_that_another_run_left_is_refused_with_what_is_held():
     c = cohort(toy)
     c.ask(toy.train, Say(x)).mean()
     c.bookkeeping.acked = dict.fromkeys(range(5), (7, 1))
-    with pytest.raises(WireError, match=r"\(7, 1\), but it holds \[\(1, 0\)\]"):
+    with pytest.raises(WireError, match=r"\(7, 1\), but the client holds \[\(1, 0\)\]"):
         c.ask(toy.train, Say(x)).mean()
 
 

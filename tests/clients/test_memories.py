@@ -31,7 +31,7 @@ def test_a_first_reply_that_is_lost_leaves_nothing():
     m = Memories()
     m.put(0, (1, 0), "lost")
     assert m.get(0, None, 1) is None
-    with pytest.raises(WireError, match=r"client 0: the server builds on .* \(1, 0\), but it holds nothing"):
+    with pytest.raises(WireError, match=r"client 0: the server expects .* \(1, 0\), but the client holds nothing"):
         m.get(0, (1, 0), 2)
 
 
@@ -44,7 +44,7 @@ def test_the_server_can_go_back_to_the_start_of_its_round_after_several_exchange
         m.put(0, acked := (2, k), f"2.{k}")
     assert m.get(0, (2, 3), 2) == "2.3"
     assert m.get(0, (1, 2), 2) == "start of round 2"
-    with pytest.raises(WireError, match="it holds"):
+    with pytest.raises(WireError, match="the client holds"):
         m.get(0, (2, 3), 2)
 
 

@@ -64,10 +64,10 @@ def slipped(how: str) -> Algorithm[Any, Any]:
     ("how", "said"),
     [
         ("start", r"Slip\.start\(\) returns nothing: end it with return Server\(x\)"),
-        ("shape", r"Slip's model after round 1 is \[3, 1\], and has to be a tensor \[3\]"),
+        ("shape", r"Slip's model after round 1 is \[3, 1\], but must be a tensor \[3\]"),
         ("round", r"Slip\.round\(\) returns a Server"),
         ("in place", r"Slip\.start\(\) changed x in place"),
-        ("state", r"Server\.v is no field, and would be lost: declare it in class Server"),
+        ("state", r"Server\.v is not a field, so it would be lost: declare it in class Server"),
         ("reply", r"Slip\.train\(\) returns NoneType, where a client method returns a message"),
     ],
 )

@@ -197,7 +197,7 @@ def test_arrays_lists_and_texts_become_tensors_and_whole_numbers_are_counted() -
     ):
         with pytest.raises(BadData, match=said):
             Dataset(X, y)  # type: ignore[arg-type]
-    with pytest.raises(BadData, match="test y holds other labels than texts"):
+    with pytest.raises(BadData, match="test y has labels that are not texts"):
         Dataset(X, list("aabbcc"), X, np.arange(6))  # type: ignore[arg-type]
 
 
@@ -302,7 +302,7 @@ def test_the_last_rows_of_each_are_taken_in_their_order() -> None:
 def test_splits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(RecipeError, match="rows that stay together differ in by="):
         walks().split(together="clinic", by="walk")
-    with pytest.raises(RecipeError, match="last= goes without by= and together="):
+    with pytest.raises(RecipeError, match="you cannot combine last= with by= or together="):
         walks().split(together="walk", last="walk")
     with pytest.raises(RecipeError, match="'patient'"):
         walks().split(together="patient")

@@ -65,7 +65,7 @@ def test_rows_stay_in_the_file(tmp_path: Path) -> None:
 
 
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"it holds no data set.*disk\.save"):
+    with pytest.raises(BadData, match=r"there is no data set in this folder.*disk\.save"):
         datasets.saved(tmp_path)
     disk.save(datasets.digits(), tmp_path / "set")
     with pytest.raises(RecipeError, match=r"is not empty; give a new folder"):

@@ -146,7 +146,7 @@ def test_later_test_rows_are_taken_by_name_and_must_have_the_scale_of_training()
     plain = md.datasets.frame(wards(), target="died", client="hospital")
     swapped = md.Federation(P, clients=plain, test=rows)
     assert torch.equal(swapped.data.X_test[:, 2], rows.X[:, 0])
-    with pytest.raises(md.RecipeError, match="it is not standardised itself"):
+    with pytest.raises(md.RecipeError, match="that data set is not standardised itself"):
         rows.standardise(like=plain)
 
 

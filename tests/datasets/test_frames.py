@@ -244,7 +244,7 @@ def test_two_columns_that_may_be_the_target_are_named() -> None:
     table = patients().rename(columns={"died": "label", "hospital": "client"})
     both = table.assign(y=0)
     for give in (lambda: md.Federation(P, clients=both), lambda: md.Federation(P, clients=[both])):
-        with pytest.raises(md.BadData, match=r"has 'label' and 'y', and each may be the target; .*target='label'"):
+        with pytest.raises(md.BadData, match=r"has 'label' and 'y', and either could be the target; .*target='label'"):
             give()
     places = table.rename(columns={"age": "x"}).assign(y=0.0)
     assert md.Federation(P, clients=places).data.features == ("x", "smoker", "y")
@@ -322,7 +322,7 @@ def test_a_frame_says_what_to_do_with_a_column_that_is_no_number(column: Any, sa
 
 def test_columns_without_a_name_after_the_others_are_no_index() -> None:
     table = pd.DataFrame({"a": [1.0, 2], "y": [0, 1], "Unnamed: 2": [None, None]})
-    with pytest.raises(md.BadData, match="'Unnamed: 2' after the others has no name, as where each line ends in a"):
+    with pytest.raises(md.BadData, match="'Unnamed: 2' after the others has no name, as if each line ended in a"):
         md.datasets.frame(table, "y")
 
 

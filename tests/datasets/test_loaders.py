@@ -118,7 +118,7 @@ def test_rows_are_those_that_collate_fn_makes() -> None:
     assert torch.equal(data.X + 0, 2 * X)
     assert torch.equal(data.y, Y)
     with pytest.raises(
-        md.BadData, match=r"client 0: its collate_fn makes \[4\] of 100 items; want a tensor with a row"
+        md.BadData, match=r"client 0: its collate_fn makes \[4\] of 100 items; it must make a tensor with one row"
     ):
         sizes([DataLoader(D, collate_fn=lambda items: items)])
 

@@ -651,7 +651,9 @@ def test_labels_are_apart_where_the_file_has_them_apart(cells: list[str], labels
 @pytest.mark.parametrize("cells", [["1.0", "1", "2"], ["1e2", "100", "5"], ["0.50", ".5", "2"]])
 def test_two_spellings_of_one_label_are_asked_about(cells: list[str], tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("x,y\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)))
-    with pytest.raises(BadData, match=f"the labels {cells[0]!r} and {cells[1]!r} .row 1. are one number") as caught:
+    with pytest.raises(
+        BadData, match=f"the labels {cells[0]!r} and {cells[1]!r} .row 1. are the same number"
+    ) as caught:
         datasets.csv(tmp_path / "l.csv", "y")
     assert caught.value.row == 1
 
@@ -712,7 +714,7 @@ def test_a_first_line_of_numbers_is_asked_about(
             r"holds '2020-01-01 10:00', a time; give numbers, such as .*pandas.to_datetime",
         ),
         ("a;when;y\n1;10:30;0\n", "holds '10:30', a time; give numbers"),
-        ("a;b;y;\n1;2;0;\n", "the column '' after the others has no name, as where each line ends in a delimiter"),
+        ("a;b;y;\n1;2;0;\n", "the column '' after the others has no name, as if each line ended in a delimiter"),
         ("a;b;y;;\n1;2;0;;\n", "the column '' after the others has no name"),
         ("a;b;y\n1;12%;0\n", "holds '12%', a number with a sign or a unit; take that off"),
         ("a;b;y\n1;$ 3.50;0\n", "a number with a sign or a unit"),

@@ -264,7 +264,7 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
         ({"seeds": [1, 1]}, "different integers"),
         ({"jobs": 0}, "jobs=0"),
         ({"base": "FedAvgg"}, "Did you mean 'FedAvg'"),
-        ({"seed": 3}, "set for every run by compare itself; say which by seeds=, a list or their number"),
+        ({"seed": 3}, "compare sets this for every run itself; say which by seeds=, a list or their number"),
         ({"save": "x.doc"}, "saved as .html"),
     ],
 )

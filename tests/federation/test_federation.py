@@ -152,7 +152,7 @@ def test_weights_that_cannot_be_used():
     with pytest.raises(md.BadData, match="client 1: all its rows have weight 0"):
         md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y, np.zeros(4))]).draw(0)
     network = md.problems.Network(md.models.mlp(4, 2), loss=lambda z, y: torch.nn.functional.cross_entropy(z, y))
-    with pytest.raises(md.Unsupported, match="Network takes no weights of rows with a loss that is a mean"):
+    with pytest.raises(md.Unsupported, match="Network cannot weight rows with a loss that returns a mean"):
         md.Federation(network, clients=[(X, y, np.ones(4))]).draw(0)
     with pytest.raises(md.BadData, match=r"weights\[1\] = -1"):
         md.datasets.Dataset(torch.eye(2), torch.tensor([0, 1]), classes=2, weights=torch.tensor([1.0, -1.0]))
@@ -474,7 +474,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
-        "Federation(test=...): give a pair (X, y), or a data set beside a data set",
+        "Federation(test=...): give a pair (X, y); if data= is a data set, test= may be one too",
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",

@@ -58,7 +58,9 @@ def test_fedbn_keeps_rmsnorm_and_asks_of_a_norm_that_it_does_not_know() -> None:
     r = run(nn.RMSNorm(8))
     first, second = (r.client_model(i).state_dict() for i in (0, 1))
     assert [name for name in first if not torch.equal(first[name], second[name])] == ["1.weight"]
-    with pytest.raises(md.RecipeError, match=r"1, a MyNorm, is no layer of torch's .*shared='!1.\*'"):
+    with pytest.raises(
+        md.RecipeError, match=r"1, a MyNorm, is not one of torch's normalisation layers.*shared='!1.\*'"
+    ):
         run(MyNorm())
     with pytest.raises(md.RecipeError, match="2, a MyNorm"):
         run(nn.LayerNorm(8), MyNorm())

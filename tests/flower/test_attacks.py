@@ -268,7 +268,7 @@ def test_a_node_with_a_foreign_key_or_a_wrong_ca_says_so(victim: Any, tmp_path: 
         assert p.wait(60) == 0
     command = ["medley", "node", f"--superlink=127.0.0.1:{there.port}", f"--key={key}", f"--ca={ca}", where]
     with started([*command, "--recipe=app/recipe.toml"], there.folder, there.env, "wrong_ca") as (p, log):
-        until(lambda: "is not vouched for by the file given as --ca" in log.read_text(), p, log)
+        until(lambda: "the file given as --ca does not vouch for" in log.read_text(), p, log)
         assert p.poll() is None
 
 

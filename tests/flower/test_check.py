@@ -69,8 +69,8 @@ def test_a_node_checks_its_recipe_and_data_without_a_server(tmp_path: Path) -> N
     for change, said in (
         (("torch.randn(n, 5)", "1 / 0"), "data(context) fails: ZeroDivisionError: division by zero"),
         (("torch.randn(n, 5)", "torch.full((n, 5), torch.nan)"), "row 0"),
-        (("return Dataset", "return 5 #"), "client 1's data function returns a int; it is to return one Dataset"),
-        (("return Dataset", "return [] #"), "returns a list; it is to return one Dataset"),
+        (("return Dataset", "return 5 #"), "client 1's data function returns a int; it must return one Dataset"),
+        (("return Dataset", "return [] #"), "returns a list; it must return one Dataset"),
     ):
         data.write_text(DATA.replace(*change))
         got = CliRunner().invoke(app, words)
@@ -173,11 +173,11 @@ def test_the_servers_settings_run_no_code_at_a_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("superlink", [":::", "foo", "127.0.0.1", "http://foo:9092", "foo:0", "foo:70000", "a b:9092"])
 def test_a_server_that_is_no_address_is_refused_at_once(superlink: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=rf"--superlink '{superlink}' is no address: give HOST:PORT"):
+    with pytest.raises(RecipeError, match=rf"--superlink '{superlink}' is not an address: give HOST:PORT"):
         FleetNode(superlink, tmp_path / "key", tmp_path / "ca")
 
 
 @pytest.mark.parametrize("superlink", ["fl.example.org:9092", "127.0.0.1:1", "[::1]:443"])
 def test_an_address_leads_to_the_key(superlink: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="key is no private key"):
+    with pytest.raises(RecipeError, match="key is not a private key"):
         FleetNode(superlink, tmp_path / "key", tmp_path / "ca")

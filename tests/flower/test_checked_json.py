@@ -160,9 +160,9 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
         ('{"tests": [[0.3, 1]], "loss": 1}', "tests is"),
         ('{"tests": [null], "loss": 1}', "tests is"),
         ('{"tests": [], "loss": 1}', "a list of 1 entries"),
-        ("[]", "no table of fields"),
-        ("garbage", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("[]", "not a table of fields"),
+        ("garbage", "not JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_a_wrong_evaluation_names_client_and_field(said: str, text: str) -> None:
@@ -179,7 +179,7 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
             opened(raw, "client 2")
     for attributes in ({"__class__": 1}, {"args": 2}, {"result": []}):
         head = {"error": "WireError", "text": "client 2", "attributes": attributes}
-        with pytest.raises(WireError, match="client 2 sent an error that is none of ours"):
+        with pytest.raises(WireError, match="client 2 sent an error that is not one of Medley's"):
             opened(b"!" + json.dumps(head).encode(), "client 2")
 
 
@@ -237,7 +237,7 @@ def test_an_error_that_came_without_its_attributes_has_them(e: md.MedleyError) -
         outcome = "stalled" if isinstance(e, md.Stalled) else "diverged"
         assert judged_by(caught.value, True) == Status(outcome, "client 2: no")
     for k in vars(e):
-        with pytest.raises(WireError, match="client 2 sent an error that is none of ours"):
+        with pytest.raises(WireError, match="client 2 sent an error that is not one of Medley's"):
             opened(b"!" + json.dumps({**head, "attributes": {k: 1.5}}).encode(), "client 2")
 
 

@@ -275,7 +275,7 @@ def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_is_no_key_and_no_certificate_is_named(tmp_path: Path) -> None:
     (key := tmp_path / "key").write_text("nothing")
-    with pytest.raises(md.RecipeError, match="key is no private key"):
+    with pytest.raises(md.RecipeError, match="key is not a private key"):
         FleetNode("localhost:1", key, key)
 
 

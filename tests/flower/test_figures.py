@@ -228,7 +228,7 @@ def test_counts_that_test_rows_cannot_have_are_refused(
     monkeypatch.setattr(OwnRows, "evaluate", lies)
     text = LOGISTIC.format(run='metrics = { auroc = ["figure_code:auroc", "max"] }')
     with pytest.raises(
-        md.WireError, match="client 1's answer to an evaluation: sums of auroc are none of 38 test rows"
+        md.WireError, match="client 1's answer to an evaluation: the sums of auroc are impossible for 38 test rows"
     ):
         both(app, text)
     shutil.rmtree(app.parent / "run")

@@ -103,7 +103,7 @@ def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path:
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 0x40]))
     with pytest.raises(md.WireError, match=r"client 3's memory 2-1.safetensors is damaged .* resume with readmit 3"):
         shelf.get(3, (2, 1), 2)
-    with pytest.raises(md.WireError, match=r"builds on .* \(3, 0\), but it holds \[\(1, 0\), \(2, 1\)\]"):
+    with pytest.raises(md.WireError, match=r"expects .* \(3, 0\), but the client holds \[\(1, 0\), \(2, 1\)\]"):
         shelf.get(3, (3, 0), 3)
     assert shelf.get(3, None, 1) is None  # a run that begins anew
     assert list(tmp_path.iterdir()) == []
@@ -189,7 +189,9 @@ def test_a_run_that_is_resumed_has_its_nodes(app: Path, tmp_path: Path, caplog: 
 def test_a_number_out_of_range_is_a_faulty_answer_of_its_node(
     number: int, app: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = f"node 102 says that it is client {number}, and the app's clients= says 3, ids from 0: start it with"
+    said = (
+        f"node 102 says that it is client {number}, but the app has clients = 3, with ids from 0: start the node with"
+    )
     config = {"clients": 3, "save": str(tmp_path / "a"), "timeout": 5}
 
     def start() -> None:
@@ -246,8 +248,8 @@ def test_what_is_no_request_is_refused(letter: dict[str, bytes]) -> None:
         ({"p": {0: "1"}}, "p is str '1', and has to be a number from 0"),
         ({"p": {0: math.nan}}, "p is nan"),
         ({"method": 7}, "method is 7"),
-        ({"weights": {0: 1.0}}, "this client something of it"),
-        ({"buffers": (torch.ones(2), torch.ones(2))}, "this client something of it"),
+        ({"weights": {0: 1.0}}, "the part of this client repeats some of it"),
+        ({"buffers": (torch.ones(2), torch.ones(2))}, "the part of this client repeats some of it"),
     ],
 )
 def test_a_requests_fields_are_checked_before_anything_is_done(
@@ -427,7 +429,7 @@ def test_own_data_of_a_stream_is_a_data_set_for_each_task(app: Path, tmp_path: P
 
     deploy(app, data, save=str(tmp_path / "out"))
     assert float((here.x - md.Result.load(tmp_path / "out").x).abs().max()) < 1e-10
-    with pytest.raises(md.BadData, match=r"client \d's data function returns a Dataset; it is to return a list"):
+    with pytest.raises(md.BadData, match=r"client \d's data function returns a Dataset; it must return a list"):
         deploy(app, lambda context: data(context)[0])
 
 
@@ -556,7 +558,7 @@ def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatc
         deploy(app, other)
     assert e.value.client == 1
     monkeypatch.setattr(messenger, "SOON", 0.5)
-    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\], and \[2\] are not"):
+    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\]; \[2\] are missing"):
         deploy(app, clients=2, timeout=3, save=str(tmp_path / "missing"))
     said = [e["message"] for e in events.read(tmp_path / "missing") if e["event"] == "log"]
     assert said == ["waits for clients [2], for 3 s at most"]

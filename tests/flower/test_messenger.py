@@ -97,5 +97,5 @@ def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
     p.nodes = {0: 100, 1: 101}
     answers = p.send("query.train", {i: {"n": b"1"} for i in range(2)})
     assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}
-    with pytest.raises(md.WireError, match="client 0 sent neither an answer nor an error"):
+    with pytest.raises(md.WireError, match="client 0 sent neither an answer nor one of Medley's errors"):
         opened(answers[0][0], "client 0")

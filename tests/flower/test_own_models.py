@@ -219,7 +219,7 @@ def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> Non
     with pytest.raises(md.WireError, match="it has told the loss of its rows for 5 models"):
         ask(5)
     own = json.dumps({"sample": [0, 200, 2]}).encode()
-    with pytest.raises(md.WireError, match=r"its recipe has \[secure\], and the server asks for the loss of some"):
+    with pytest.raises(md.WireError, match=r"its recipe has \[secure\], but the server asks for the loss of some"):
         side.evaluate({"common": pytree.to_bytes({"x": 0, **asked, "loss": True, "run": ""}), "own": own}, context)
 
 

@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(record: Record) -> None:
         changed[at] ^= 1 << g.randrange(8)
         record.path.write_bytes(changed)
         line = 1 + whole[:at].count(b"\n")
-        with pytest.raises(md.WireError, match=rf"line {line}: it is not as it was written"):
+        with pytest.raises(md.WireError, match=rf"line {line}: this line was changed"):
             [*record.lines()]
 
 
@@ -75,7 +75,7 @@ def test_a_line_that_is_gone_or_moved_is_found(record: Record) -> None:
     lines = record.path.read_bytes().splitlines(keepends=True)
     for order in ([0, 2, 3, 4], [1, 2, 3, 4], [0, 2, 1, 3, 4], [0, 0, 1, 2, 3, 4]):
         record.path.write_bytes(b"".join(lines[k] for k in order))
-        with pytest.raises(md.WireError, match="it is not as it was written, or the line before it is gone"):
+        with pytest.raises(md.WireError, match="this line was changed, or the line before it is missing"):
             [*record.lines()]
 
 
@@ -179,7 +179,7 @@ def test_a_run_is_in_the_record_and_a_closed_study_gets_no_answer(tmp_path: Path
     (memory / "client1" / LEFT).write_text(json.dumps({**changed, "bytes": 1}) + "\n")
     code, said = ask("--log", "verify", *where)
     assert code != 0
-    assert "line 1: it is not as it was written" in said
+    assert "line 1: this line was changed" in said
 
 
 def test_every_answer_has_a_line_and_is_of_the_recipe_that_the_line_names(tmp_path: Path, key: Path) -> None:

@@ -226,7 +226,7 @@ def test_newcomers_that_do_not_fit_are_refused_and_the_run_goes_on(
     assert {e.client for e in there.ledger if e.round == 7} == {0, 1, 2}
     for said in (
         "node 104 says that it is client 0, which is node 100 in this run: it is refused",
-        "node 105 says that it is client 9, and the app's clients= says 4, ids from 0",
+        "node 105 says that it is client 9, but the app has clients = 4, with ids from 0",
         "client 3 cannot join: client 3 has rows of shape and type [[5], 'float32'], client",
     ):
         assert caplog.text.count(said) == 1, caplog.text
@@ -236,7 +236,7 @@ def test_the_command_tells_the_client_that_is_named(tmp_path: Path) -> None:
     own, run = tmp_path / "client1", CliRunner().invoke
     got = run(app, ["node", "--leave", "--key", "keys/node1", "--memory", str(tmp_path)])
     assert got.exit_code == 2
-    assert "is no memory folder of a node of client 1" in " ".join(got.output.split())
+    assert "is not the memory folder of client 1's node" in " ".join(got.output.split())
     own.mkdir()
     for words in (["--client", "1"], ["--key", "keys/node1"]):
         got = run(app, ["node", "--leave", *words, "--memory", str(tmp_path)])

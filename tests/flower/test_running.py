@@ -123,7 +123,7 @@ def test_the_command_ends_with_a_code_and_one_sentence(tmp_path: Path, monkeypat
     got = CliRunner().invoke(app, ["deploy", "run", str(tmp_path)])
     assert got.exit_code == 2
     got = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "project"), "--readmit", "1"])
-    assert "--readmit belongs to --resume" in got.output
+    assert "--readmit needs --resume" in got.output
 
 
 def test_a_resumed_run_has_the_settings_that_it_was_started_with(
@@ -267,7 +267,7 @@ def test_old_memories_are_deleted_and_nothing_else(tmp_path: Path) -> None:
     assert clean(tmp_path / "nowhere") == []
     assert [seconds(age) for age in ("90s", "1.5m", "2h", "30d", "2w")] == [90, 90, 7200, 2_592_000, 1_209_600]
     for age in ("30", "d", "-1d", "1y"):
-        with pytest.raises(RecipeError, match="an age is a number"):
+        with pytest.raises(RecipeError, match="write an age as a number"):
             seconds(age)
 
 

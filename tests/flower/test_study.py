@@ -173,7 +173,7 @@ def test_a_server_does_not_change_the_analyses(tmp_path: Path) -> None:
     """Not by its run config: formulas and conditions are those of the site's own copy."""
     change = {"set": """'study.1.formula="died ~ age"'"""}
     with pytest.raises(
-        md.MedleyError, match=r"client 1 answers the \[\[study\]\] of its own recipe, and set= changes it"
+        md.MedleyError, match=r"client 1 answers only the \[\[study\]\] of its own recipe, but set= changes it"
     ):
         deployed(tmp_path, **change)
 
@@ -227,4 +227,4 @@ def test_a_studys_folder_says_how_it_went(tmp_path: Path) -> None:
         deployed(tmp_path, set="study.0.by=ward")
     last = events.read(tmp_path / "study")[-1]
     assert (last["event"], last["outcome"], last["final"]) == ("end", "failed", True)
-    assert "answers the [[study]] of its own recipe" in last["message"]
+    assert "answers only the [[study]] of its own recipe" in last["message"]

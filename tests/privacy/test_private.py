@@ -386,7 +386,7 @@ def test_banded_noise_cancels() -> None:
 
 def test_banded_needs_turns_that_lie_apart() -> None:
     method = md.Private(Says(), noise=1.0, clip=1.0, mechanism=Banded(4))
-    with pytest.raises(md.RecipeError, match=r"a client's turns lie 1 rounds apart; give .*Cyclic\(4\)"):
+    with pytest.raises(md.RecipeError, match=r"a client's turns are 1 rounds apart; give .*Cyclic\(4\)"):
         moved(method, [0.0] * 8)
     moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(4), rounds=5)
 
@@ -426,10 +426,10 @@ def test_what_a_run_must_offer() -> None:
         ({"noise": 1.0, "clip": 0.0}, r"Private\(clip=0.0\)"),
         ({"noise": 1.0, "clip": {"delta": 0.0}}, "finite numbers above 0"),
         ({"noise": -1.0}, r"Private\(noise=-1.0\)"),
-        ({}, "give noise=, or epsilon= and rounds="),
-        ({"epsilon": 3.0}, "give noise=, or epsilon= and rounds="),
+        ({}, "give noise=; or give epsilon= and rounds="),
+        ({"epsilon": 3.0}, "give noise=; or give epsilon= and rounds="),
         ({"noise": 1.0, "delta": 1.0}, r"Private\(delta=1.0\)"),
-        ({"noise": 1.0, "clip": Quantile(), "mechanism": Banded(2)}, "cancels under one bound only"),
+        ({"noise": 1.0, "clip": Quantile(), "mechanism": Banded(2)}, "cancels only if all fields have the same bound"),
     ],
 )
 def test_bad_settings(given: Numbers, message: str) -> None:

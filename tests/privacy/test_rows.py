@@ -359,7 +359,7 @@ def test_ways_around_the_noise_are_refused(way: str) -> None:
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), "model has buffers, as BatchNorm's"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), "model has buffers, such as BatchNorm's"),
         (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)), "draws random numbers"),
     ],
     ids=["BatchNorm", "dropout"],

@@ -143,7 +143,7 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         aggregate([run(), run()])
     with pytest.raises(RecipeError, match="Did you mean 'FedAvg'"):
         paired([run()], "FedAvgg")
-    with pytest.raises(RecipeError, match="of one method"):
+    with pytest.raises(RecipeError, match="for one method"):
         band([run("A"), run("B")])
 
 

@@ -106,7 +106,7 @@ def test_every_field_is_folded_by_itself_and_sums_keep_their_weights() -> None:
 def test_an_optional_field_that_nobody_sends_stays_away() -> None:
     got, _ = reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="all")
     assert got.o is None
-    with pytest.raises(MedleyError, match="'o' of say came from some clients and not from others"):
+    with pytest.raises(MedleyError, match="'o' of say came from only some of the clients"):
         reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="some")
 
 
@@ -182,7 +182,7 @@ def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
     robust, private = md.Robust(md.FedAvg(), fold=R.Median()), md.Private(md.FedAvg(), noise=1.0)
     with pytest.raises(Unsupported, match="DP-FedAvg cannot be robust: it adds noise to sums of replies"):
         md.Robust(private, fold=R.Median())
-    with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: it folds replies.*unit='row' adds it at"):
+    with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: .*unit='row', which adds it at"):
         md.Private(robust, noise=1.0)
     with pytest.raises(Unsupported, match="Median-FedAvg cannot be robust"):
         md.Robust(robust, fold=R.Median())
@@ -207,12 +207,16 @@ def test_weights_by_rows_and_models_with_buffers_are_refused() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 10))
     data = md.datasets.digits().standardise().flatten()
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5), weights="uniform")
-    with pytest.raises(Unsupported, match="a model with buffers, as BatchNorm's, which are averaged: one liar could"):
+    with pytest.raises(
+        Unsupported, match="a model with buffers, such as BatchNorm's, which are averaged: one liar could"
+    ):
         run(md.Robust(md.FedAvg(), fold=R.Median()), fed)
 
 
 def test_more_liars_than_krum_bears_are_refused_before_anybody_is_asked() -> None:
-    with pytest.raises(RecipeError, match=r"Krum\(liars=0.45\) wants 11 replies to bear 4 liars among 10") as caught:
+    with pytest.raises(
+        RecipeError, match=r"Krum\(liars=0.45\) wants 11 replies to tolerate 4 liars among 10"
+    ) as caught:
         run(md.Robust(md.FedAvg(), fold=R.Krum(0.45)))
     assert len(caught.value.result.ledger) == 0
 

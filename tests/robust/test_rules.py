@@ -189,14 +189,16 @@ def test_mixing_twice_is_refused() -> None:
 def test_krum_wants_two_f_and_three_replies(fold: R.Fold) -> None:
     assert fold.least(10) == 9
     fold(rows_of(10, 3))
-    with pytest.raises(TooFewReplies, match=r"Krum.* wants 3 replies to bear 0 liars, and 2 came"):
+    with pytest.raises(TooFewReplies, match=r"Krum.* wants 3 replies to tolerate 0 liars, but 2 came"):
         fold(rows_of(2, 3))
-    with pytest.raises(TooFewReplies, match=r"Krum\(liars=0.45.* wants 7 replies to bear 2 liars, and 6 came"):
+    with pytest.raises(TooFewReplies, match=r"Krum\(liars=0.45.* wants 7 replies to tolerate 2 liars, but 6 came"):
         R.Krum(0.45)(rows_of(6, 3))
 
 
 def test_multi_krum_keeps_no_more_than_may_be_honest() -> None:
-    with pytest.raises(TooFewReplies, match="averages 9 of 10 replies, and 2 of them may lie: give keep= at most 8"):
+    with pytest.raises(
+        TooFewReplies, match="averages 9 of 10 replies, but 2 of them may be false: give keep= at most 8"
+    ):
         R.MultiKrum(0.2, keep=9)(rows_of(10, 3))
     x = rows_of(10, 3)
     assert torch.equal(R.MultiKrum(0.2, keep=1)(x), R.Krum(0.2)(x))

@@ -50,7 +50,7 @@ def test_readers_keep_numbers_apart_that_float32_would_merge(kind: str, tmp_path
     assert np.array_equal(rows[:, 0], TIMES)
     assert np.array_equal(d.y.numpy(), FAR)  # float32 has one value in place of 400
     if kind == "svm, sparse":
-        with pytest.raises(md.BadData, match=r"standardise.* subtracts means, so that sparse rows would be dense"):
+        with pytest.raises(md.BadData, match=r"standardise.* subtracts means, which would make sparse rows dense"):
             d.standardise()
         return
     assert np.array_equal(rows[:, 1], NEAR.astype(np.float32))

@@ -39,7 +39,7 @@ def test_a_copy_that_is_not_installed_runs_saves_and_resumes(monkeypatch: pytest
 
     monkeypatch.setattr(importlib.metadata, "version", without_own)
     assert version() == "(not installed)"
-    with pytest.raises(RecipeError, match=r"Medley is not installed here.*pip install it"):
+    with pytest.raises(RecipeError, match=r"Medley is not installed here.*install it with pip"):
         own_version()
     said = CliRunner().invoke(app, ["doctor"])
     assert said.exit_code == 2

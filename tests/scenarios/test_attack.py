@@ -246,7 +246,7 @@ def test_folds_hold_where_the_mean_breaks() -> None:
         ({"share": 1.0}, r"share=1.0\): must be a number in \[0, 1\)"),
         ({"share": -0.1}, "share=-0.1"),
         ({"kind": "label flip", "strength": 2.0}, "its replies are honest; leave it out"),
-        ({"strength": "z_max"}, "it is of 'alie'; give a number"),
+        ({"strength": "z_max"}, "this is only for 'alie'; give a number"),
         ({"poisoned": 0.0}, "poisoned=0.0"),
         ({"patch": 0}, "patch=0"),
     ],
@@ -265,7 +265,7 @@ def test_attacks_that_this_federation_cannot_have() -> None:
         federation(Attack("backdoor", 0.2, target=10)).draw(0)
     with pytest.raises(RecipeError, match=r"rows are \[64\]; want at most 8"):
         federation(Attack("backdoor", 0.2, patch=9)).draw(0)
-    with pytest.raises(RecipeError, match="'label flip' changes rows of one data set, and a stream has several"):
+    with pytest.raises(RecipeError, match="'label flip' changes rows of one data set, but a stream has several"):
         federation(Attack("label flip", 0.2), stream=md.scenarios.Split(tasks=2))
     numbers = [(torch.randn(4, 2), torch.randn(4)) for _ in range(4)]
     fed = md.Federation(md.problems.LeastSquares(), clients=numbers, attack=Attack("label flip", 0.5))

@@ -131,7 +131,7 @@ def test_the_graph_is_symmetric_of_one_degree_and_in_one_piece() -> None:
 def test_a_neighbourhood_that_is_gone_is_refused_with_its_client() -> None:
     gone = [1, 2, 3, 57, 58]  # five of the eight neighbours of client 0 in a circle
     clients = Clients(values(60), ((), gone, ()))
-    with pytest.raises(md.TooFewReplies, match=r"neighbourhood of client \d+ are left, and 5 must be"):
+    with pytest.raises(md.TooFewReplies, match=r"neighbourhood of client \d+ are left, but 5 must be"):
         Session(SecureSum(neighbours=8), b"test", list(range(60))).run(clients)
     assert not clients.opened
 
@@ -190,7 +190,8 @@ def test_a_client_refuses_to_give_shares_of_both_kinds() -> None:
 
 def test_a_client_refuses_a_sum_of_too_few_and_what_it_does_not_hold() -> None:
     with pytest.raises(
-        md.TooFewReplies, match="client 1 refuses to open a sum in which 2 of its neighbourhood are, and 3"
+        md.TooFewReplies,
+        match="client 1 refuses to open a sum that has 2 clients of its neighbourhood, because it must have 3",
     ):
         ready().parties[1].opening([0, 1], [2, 3])
     with pytest.raises(md.WireError, match="client 1 holds no shares of client 9"):

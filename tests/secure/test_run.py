@@ -96,7 +96,7 @@ def test_below_the_threshold_the_round_is_refused() -> None:
     lossy = md.transports.Lossy(loss=0.9)
     for policy in (None, md.ReplyPolicy(faulty="drop")):
         with pytest.raises(
-            md.TooFewReplies, match=r"of 6 clients sent a reply, and SecureSum\(threshold=0.6\) wants 4"
+            md.TooFewReplies, match=r"of 6 clients sent a reply, but SecureSum\(threshold=0.6\) needs 4"
         ) as e:
             md.run(
                 md.FedAvg(),
@@ -171,7 +171,7 @@ def test_a_model_with_buffers_is_refused() -> None:
 
 def test_attacks_are_refused() -> None:
     fed = federation(attack=md.scenarios.Attack("sign flip", 0.3))
-    with pytest.raises(md.RecipeError, match="attacks of this federation are simulated on replies"):
+    with pytest.raises(md.RecipeError, match="attacks change single replies, which a secure sum hides"):
         md.run(md.FedAvg(), fed, 1, secure=md.SecureSum(), progress=False)
 
 

@@ -92,7 +92,7 @@ def test_what_each_gets_is_its_own():
 
 def test_nobody_answers():
     connection = lossy(c0="request", c1="reply", c2="request", c3="reply", c4="reply")
-    with pytest.raises(TooFewReplies, match="nobody of the 5 clients asked in round 1 answered"):
+    with pytest.raises(TooFewReplies, match="none of the 5 clients asked in round 1 answered"):
         cohort(toy, connection=connection).ask(toy.echo, Say(x)).mean()
     with pytest.raises(TooFewReplies):
         cohort(toy, connection=connection).ask(toy.echo, Say(x)).sum()

@@ -191,7 +191,7 @@ def test_methods_whose_server_sums_over_memories_refuse_before_round_1() -> None
     for method in (md.ECADO(), md.AFedPD(), md.FedADMM(), md.Private(md.FedAvg(), noise=1.0, clip=1.0)):
         with pytest.raises(md.Unsupported, match="the same clients from the first round to the last"):
             federation(weights="uniform")[0].run(method, 3)
-    with pytest.raises(md.RecipeError, match="membership= with secure="):
+    with pytest.raises(md.RecipeError, match="membership= and secure= cannot be combined"):
         fed.run(md.FedAvg(), 3, secure=md.SecureSum())
 
 

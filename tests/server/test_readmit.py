@@ -89,7 +89,7 @@ def test_clients_without_a_memory_begin_anew_without_a_word(tmp_path: Path) -> N
     assert fed.run(md.FedAvg(), 6, resume=tmp_path, readmit=[2]).digest == fed.run(md.FedAvg(), 6).digest
     with pytest.raises(md.RecipeError, match=r"there is no client 9; there are 0 to 4"):
         fed.run(md.FedAvg(), 7, resume=tmp_path, readmit=[9])
-    with pytest.raises(md.RecipeError, match=r"run\(readmit=...\): belongs to resume="):
+    with pytest.raises(md.RecipeError, match=r"run\(readmit=...\): needs resume="):
         fed.run(md.FedAvg(), 7, readmit=[1])
 
 

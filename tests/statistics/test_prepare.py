@@ -164,7 +164,7 @@ def test_a_median_is_a_curve_and_nothing_else_is() -> None:
     study.prepare(["stay: mean, standardise"])
     assert not [key for key in study.sites[0].register.sets if "curve" in key]
     study.prepare(["stay: median"])
-    with pytest.raises(md.BadData, match="the median of stay is withheld by a site, as another curve"):
+    with pytest.raises(md.BadData, match="the median of stay is withheld by a site, because another curve"):
         study.prepare(["stay: median"], where="age < 60")
 
 
@@ -245,14 +245,14 @@ def test_a_file_that_is_none_is_refused(text: str, said: str, tmp_path: Path) ->
 def test_a_target_is_no_input_of_its_own(tmp_path: Path) -> None:
     frame, found = rows(90), fitted()
     frame.dropna().to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(md.RecipeError, match="prepared= makes inputs of 'sex', the target"):
+    with pytest.raises(md.RecipeError, match="prepared= would make an input of 'sex', the target"):
         md.datasets.frame(frame, "sex", prepared=found)
-    with pytest.raises(md.RecipeError, match="prepared= makes inputs of 'sex', the target"):
+    with pytest.raises(md.RecipeError, match="prepared= would make an input of 'sex', the target"):
         md.datasets.csv(tmp_path / "rows.csv", "sex", prepared=found)
 
 
 def test_what_is_no_preparation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(md.RecipeError, match=r"is no preparation; give that of study\.prepare"):
+    with pytest.raises(md.RecipeError, match=r"is not a preparation; give the result of study\.prepare"):
         md.datasets.frame(rows(), "died", prepared=3)
     found = fitted()
     with pytest.raises(md.RecipeError, match="says which columns are inputs; leave features= out"):

@@ -198,7 +198,7 @@ def test_recoverable_is_what_a_search_over_all_combinations_finds() -> None:
 
 def test_a_register_of_other_rows_is_refused(tmp_path: Path) -> None:
     Study({"Bern": frame()}, registers=tmp_path).describe(["pay"])
-    with pytest.raises(md.BadData, match="a register of other rows than these 20"):
+    with pytest.raises(md.BadData, match="a register of other rows, not of these 20"):
         Study({"Bern": frame().iloc[:20]}, registers=tmp_path).describe(["pay"])
 
 
@@ -254,7 +254,7 @@ def test_coefficients_that_leave_the_say_to_few_rows_are_refused() -> None:
     me = Sites(s.sites)(0, 1)
     point = {"terms": packed({}), "bread": tensor([]), "mean": 0.5, "alpha": 1.0, "rows": 80}
     assert fit.score(me, Point(b=tensor([0.0, 0.01]), **point)).g.shape == (2,)
-    with pytest.raises(Withheld, match="fewer than 5 rows have a say"):
+    with pytest.raises(Withheld, match="fewer than 5 rows decide the sums"):
         fit.score(me, Point(b=tensor([-93.0 * 4, 4.0]), **point))
 
 

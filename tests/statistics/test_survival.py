@@ -222,8 +222,10 @@ def test_secure_sums_of_one_baseline() -> None:
 def test_what_has_no_cuts_has_no_common_baseline() -> None:
     fit = Study(sites(patients())).cox("months ~ age", "event")
     for ask in (lambda: fit.baseline_hazard, fit.zph):
-        with pytest.raises(md.RecipeError, match=r"a baseline for each site; give times for one, cox\(cuts="):
+        with pytest.raises(
+            md.RecipeError, match=r"a separate baseline for each site; for one baseline give times, cox\(cuts="
+        ):
             ask()
     for cuts in ([3, 2], [0, 1], [2, 2]):
-        with pytest.raises(md.RecipeError, match="want times above 0, each after the one before"):
+        with pytest.raises(md.RecipeError, match="give times above 0, in ascending order"):
             Study(sites(patients())).cox("months ~ age", "event", cuts=cuts)

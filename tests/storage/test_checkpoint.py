@@ -117,7 +117,10 @@ def test_no_checkpoint_and_other_files(tmp_path: Path):
 )
 def test_the_first_setting_that_differs_is_named(tmp_path: Path, settings: dict[str, Any], words: str):
     checkpoint.save(tmp_path, state(), {"lr": 0.1, "f": "a"})
-    with pytest.raises(WireError, match=f"is of another run: {words}; resume with what it was started with"):
+    with pytest.raises(
+        WireError,
+        match=f"is of another run: {words}; resume with the data, model and settings that it was started with",
+    ):
         checkpoint.load(tmp_path, {}, settings)
 
 

@@ -156,7 +156,7 @@ def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tm
 def test_a_result_is_saved_into_its_own_runs_folder_and_into_no_other(tmp_path: Path):
     first = go(tmp_path)
     short = md.run(Toy(), federation(3), 1)
-    with pytest.raises(RecipeError, match=r"the folder holds another run, or more of this one"):
+    with pytest.raises(RecipeError, match=r"the folder holds another run, or a later state of this one"):
         short.save(tmp_path)
     assert first.save(tmp_path) == Result.load(tmp_path).save(tmp_path) == tmp_path
     assert md.run(Toy(), federation(3), 10, resume=tmp_path).save(tmp_path)

@@ -304,7 +304,7 @@ def _sum(clients: Cohort, own: Mapping[int, Any], zero: Tensor) -> Tensor:
 
 def _learned(x: Vec, clients: Cohort, ups: Mapping[int, Lesson]) -> Learned:
     if not ups:
-        raise TooFewReplies(f"nobody answered in round {clients.round}; check that the clients are reachable")
+        raise TooFewReplies(f"no client answered in round {clients.round}; check that the clients are reachable")
     share = sum(clients.p[i] for i in ups)
     l, mu = (sum(clients.p[i] * (getattr(up, key) or 0.0) for i, up in ups.items()) / share for key in ("l", "mu"))
     g = _sum(clients, {i: up.g for i, up in ups.items()}, torch.zeros_like(x)) / share

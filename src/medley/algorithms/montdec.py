@@ -113,7 +113,7 @@ class MontDec(Algorithm[Server, Memory]):
             line = Line(p, round(math.log(etas[1], self.beta)))
             told = {i: up.f for i, up in clients.ask(self.losses, line, ids=tuple(reports)).each().items()}
             if not told:
-                raise TooFewReplies(f"round {clients.round}: no client told its loss; are they reachable?")
+                raise TooFewReplies(f"round {clients.round}: no client sent its loss; are they reachable?")
             return s.held.along(p, etas, p_i, s.rho, s.g, told)
 
         eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, self.tries)

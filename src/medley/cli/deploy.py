@@ -74,7 +74,7 @@ def deploy_run(
     from ..storage.run_folder import holds_run
 
     if readmit and resume is None:
-        raise RecipeError("--readmit belongs to --resume, the folder of the run that goes on", "readmit")
+        raise RecipeError("--readmit needs --resume: name the folder of the run that should go on", "readmit")
     folder = resume or save or project / "runs" / time.strftime("%Y-%m-%d-%H%M%S")
     config: dict[str, Any] = {"set": shlex.join(settings)} if settings else {}
     if open_ is not None:

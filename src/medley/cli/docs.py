@@ -25,7 +25,7 @@ def docs(
 
     folder = next((p for p in PLACES if (p / "howto.md").is_file()), None)
     if folder is None:
-        raise RecipeError("medley docs: this installation has no pages; help(medley) and medley list are there")
+        raise RecipeError("medley docs: this installation has no pages; use help(medley) or medley list instead")
     pages = {str(p.relative_to(folder).with_suffix("")).replace("\\", "/"): p for p in sorted(folder.rglob("*.md"))}
     if page is None:
         heads = {name: p.read_text("utf-8").partition("\n")[0] for name, p in pages.items()}

@@ -65,8 +65,8 @@ def _loaded(folders: Iterable[Path]) -> list[Result]:
     for here, r in found:
         if (other := places.setdefault((r.method, r.seed), here)) is not here:
             raise RecipeError(
-                f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them apart, or from "
-                "Python with other names (Result.method)",
+                f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them separately, or give "
+                "them different names in Python (Result.method)",
                 "runs",
             )
     return results

@@ -47,8 +47,8 @@ def new(
     name = folder.resolve().name
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in ("medley", "torch", "test"):
         raise RecipeError(
-            f"medley new {folder}: {name!r} becomes the name of a Python module: small letters, digits and _, a letter "
-            "first, and no name that is taken",
+            f"medley new {folder}: {name!r} becomes the name of a Python module: use lower-case letters, digits "
+            "and _, begin with a letter, and take no name that another module has",
             "NAME",
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -229,7 +229,9 @@ def _leave(memory: Path, client: int) -> None:
 
     folder = own_folder({"memory": str(memory), "partition-id": client})
     if not folder.is_dir():
-        raise RecipeError(f"{memory} is no memory folder of a node of client {client}; name it by --memory", "memory")
+        raise RecipeError(
+            f"{memory} is not the memory folder of client {client}'s node; pass the right one as --memory", "memory"
+        )
     (folder / LEAVE).touch(mode=0o600)
     typer.echo(f"client {client} leaves: its node answers the next request, and ends")
 
@@ -249,7 +251,9 @@ def _approve(
         day = None if not approve else datetime.date.fromisoformat(until or "").isoformat()
     except ValueError:
         given = "" if until is None else f", not {until}"
-        raise RecipeError(f"--approve: give the last day by --until, as 2027-01-31{given}", "until") from None
+        raise RecipeError(
+            f"--approve: give the last day with --until, for example 2027-01-31{given}", "until"
+        ) from None
     config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
     digest = record.digest(recipe_file)
     record_of(config, record.APPROVALS).add(recipe=digest, until=day, allow=allow)
@@ -276,7 +280,9 @@ def _log(memory: Path, client: int, key: Path | None, what: str) -> None:
         if kept.path.exists():
             typer.echo(f"{kept.path}: {n} lines, whole, {signed}; the last digest is {kept.head()}")
         elif name == record.LEFT:
-            raise RecipeError(f"{kept.path}: there is no such record; name the node's folder by --memory", "memory")
+            raise RecipeError(
+                f"{kept.path}: there is no such record; pass the node's memory folder as --memory", "memory"
+            )
 
 
 def _clean(memory: Path, age: float) -> None:

@@ -39,9 +39,9 @@ class Memories:
         kept = [v for v in held if v[0] <= acked]
         if not kept or kept[-1][0] != acked:
             raise WireError(
-                f"client {client}: the server builds on what this client remembered at (round, exchange) = {acked}, "
-                f"but it holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its memory, or is the "
-                f"checkpoint another run's? Resume with readmit {client} to let it begin anew"
+                f"client {client}: the server expects this client's memory of (round, exchange) = {acked}, but "
+                f"the client holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its "
+                f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it begin anew"
             )
         before = [v for v in kept[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
         self.versions[client] = [*before, kept[-1]]

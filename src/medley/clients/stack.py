@@ -65,7 +65,9 @@ class StackedPace:
         if all(isinstance(v, int | float) for v in values):
             return self.like.new_tensor(values)[:, None]
         if any(v != values[0] for v in values):
-            raise MedleyError(f"pace.{name} differs within a stack and is no number; leave vectorized=True out")
+            raise MedleyError(
+                f"pace.{name} differs between the clients of a stack and is not a number; leave vectorized=True out"
+            )
         return values[0]
 
 

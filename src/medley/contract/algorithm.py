@@ -76,8 +76,8 @@ def _refuse_bare(cls: type) -> None:
     for name, value in vars(cls).items():
         if not name.startswith("_") and name not in declared and type(value) in (int, float):
             raise TypeError(
-                f"class {cls.__name__}: {name} = {value!r} has no type, and so is no setting: write "
-                f"{name}: {type(value).__name__} = {value!r}"
+                f"class {cls.__name__}: {name} = {value!r} has no type, so it is not a setting: write {name}: "
+                f"{type(value).__name__} = {value!r}"
             )
 
 
@@ -227,8 +227,8 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         """
         if self.remembers:
             raise Unsupported(
-                f"{self.name} cannot let a client in again without its memory: it does not say how its server's state "
-                "follows. Put the client's memory back from a copy, or start anew",
+                f"{self.name} cannot let a client in again without its memory, because the method does not say "
+                "how the server's state changes then. Restore the client's memory from a copy, or start anew",
                 method=self.name,
                 need="memory",
             )

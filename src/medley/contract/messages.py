@@ -166,8 +166,8 @@ def recall_all(method: str, clients: Cohort, recall: Callable[[Any, Any], Recall
         if total is not None and not left:
             return total
     raise TooFewReplies(
-        f"{method} lets clients join, leave or come back once all others have said what they remember; silent were "
-        f"{[*left]}"
+        f"{method} needs an answer from all other clients before clients join, leave or come back; no answer "
+        f"from {[*left]}"
     )
 
 

@@ -32,7 +32,7 @@ def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         if len(vars(tree)) > len(tree.__dataclass_fields__):
             more, kind = min(vars(tree).keys() - tree.__dataclass_fields__.keys()), type(tree).__name__
-            raise MedleyError(f"{kind}.{more} is no field, and would be lost: declare it in class {kind}")
+            raise MedleyError(f"{kind}.{more} is not a field, so it would be lost: declare it in class {kind}")
         return dataclasses.replace(
             tree, **{k.name: map_tensors(getattr(tree, k.name), f) for k in dataclasses.fields(tree)}
         )
@@ -135,7 +135,7 @@ def from_bytes(raw: bytes, classes: Mapping[str, type]) -> Any:
         store = {name: t.clone() for name, t in safetensors.torch.load(raw).items()}
         return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise WireError(f"these bytes are no state of ours: {type(e).__name__}: {e}") from None
+        raise WireError(f"these bytes are not a state that Medley saved: {type(e).__name__}: {e}") from None
 
 
 def dataclasses_in(*roots: Any) -> dict[str, type]:

@@ -137,7 +137,9 @@ def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
 def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
     """Texts as their places in ``names``. Raises BadData, naming ``what``, for no texts, and for texts not in them."""
     if not is_text(values):
-        raise BadData(f"{what} holds other labels than texts, as the other targets do; give texts, y.astype(str)")
+        raise BadData(
+            f"{what} has labels that are not texts, but the other targets are texts; give texts, y.astype(str)"
+        )
     texts, at = np.unique(np.asarray(values).astype(str), return_inverse=True)
     if unknown := [k for k, text in enumerate(texts.tolist()) if text not in names]:
         row = int(np.isin(at, unknown).reshape(-1).argmax())

@@ -228,7 +228,7 @@ class Dataset(Settings):
         """
         out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
-            raise RecipeError(f"{self.name}.split(): last= goes without by= and together=", "last")
+            raise RecipeError(f"{self.name}.split(): you cannot combine last= with by= or together=", "last")
         columns: Any = lambda d: [*map(d._strata, keys_of, ("by", "together", "last"))]
         columns(out)
         if self.X_test is None and test:
@@ -357,11 +357,11 @@ class Dataset(Settings):
         """
         out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
         if isinstance(self.X, Sparse | Fields):
-            raise BadData(f"{call} subtracts means, so that sparse rows would be dense; {DENSE}")
+            raise BadData(f"{call} subtracts means, which would make sparse rows dense; {DENSE}")
         if like is None:
             now = Scaling.of(self.X)
         elif like.scaling is None:
-            raise RecipeError(f"{call}: it is not standardised itself", "like")
+            raise RecipeError(f"{call}: that data set is not standardised itself", "like")
         elif layout(like.X) != layout(self.X):
             raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
         else:

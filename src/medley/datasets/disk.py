@@ -81,7 +81,8 @@ def saved(folder: Place) -> Dataset:
         if isinstance(error, BadData):
             raise
         raise BadData(
-            f"{call}: it holds no data set, or a damaged one ({error}). Write it by datasets.disk.save(data, folder)."
+            f"{call}: there is no data set in this folder, or a damaged one ({error}). Write it by "
+            "datasets.disk.save(data, folder)."
         ) from None
 
 

@@ -31,8 +31,8 @@ class Collated(TorchDataset[Any]):
         if not isinstance(first, Tensor) or not first.ndim or len(first) != len(items):
             found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
             raise BadData(
-                f"{where}: its collate_fn makes {found} of {len(items)} items; want a tensor with a row an item. Give "
-                "the data set itself, whose items are pairs (input, target)"
+                f"{where}: its collate_fn makes {found} of {len(items)} items; it must make a tensor with one "
+                "row per item. Give the data set itself, whose items are pairs (input, target)"
             )
         self.rows = len(items)
 
@@ -77,8 +77,9 @@ def loaded(loader: DataLoader[Any], where: str) -> Any:
     items: Any = loader.dataset
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise BadData(
-            f"{where}: its class {type(loader).__name__} has an __iter__ of its own, whose batches no row numbers are "
-            "known of; give a data set whose items are those pairs, or a loader with collate_fn= and sampler="
+            f"{where}: its class {type(loader).__name__} has an __iter__ of its own, so Medley cannot tell "
+            "which rows are in a batch; give a data set whose items are those pairs, or a loader with "
+            "collate_fn= and sampler="
         )
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__") or not len(items):
         return items
@@ -99,8 +100,9 @@ def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
         passes = [] if random else [[*islice(_numbers(source), 100 * n + 1000)] for _ in range(2)]
     if random or sorted(passes[0]) != sorted(passes[1]) or len(passes[0]) >= 100 * n + 1000:
         raise BadData(
-            f"{where}: its {type(source).__name__} draws other rows in every pass, and a client's rows are fixed; give "
-            "the data set, or its rows by torch.utils.data.Subset(data, rows), and weights of rows as (X, y, weights)"
+            f"{where}: its {type(source).__name__} draws other rows in every pass, but a client's rows must "
+            "stay the same; give the data set, or its rows by torch.utils.data.Subset(data, rows), and weights "
+            "of rows as (X, y, weights)"
         )
     rows = passes[0]
     if batches is not None and not own and batches.drop_last:

@@ -34,7 +34,8 @@ def preparation(given: Any, call: str) -> Scaling:
             raise BadData(f"{call}: {given} holds no preparation ({type(e).__name__}: {e})") from None
     if not isinstance(found, Scaling) or found.coding is None:
         raise RecipeError(
-            f"{call}: prepared={given!r} is no preparation; give that of study.prepare(), or its file", "prepared"
+            f"{call}: prepared={given!r} is not a preparation; give the result of study.prepare(), or its file",
+            "prepared",
         )
     return found
 
@@ -44,7 +45,8 @@ def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
     assert scaling.coding is not None
     if both := [name for name in special if name in scaling.coding.names]:
         raise RecipeError(
-            f"{call}: prepared= makes inputs of {both[0]!r}, the target or the client; prepare the other columns",
+            f"{call}: prepared= would make an input of {both[0]!r}, the target or the client; prepare only the "
+            "other columns",
             "prepared",
         )
 

@@ -53,8 +53,9 @@ def target_of(names: Collection[str], where: str) -> str | None:
     found = [name for name in TARGETS if name in names]
     if found[1:] and (found[1:] != ["y"] or "x" not in names):
         raise BadData(
-            f"{where} has {' and '.join(map(repr, found))}, and each may be the target; leave out or rename all but "
-            f"one, or of a frame give datasets.frame(table, target={found[0]!r})"
+            f"{where} has {' and '.join(map(repr, found))}, and either could be the target; keep one of these "
+            "names and rename or drop the others, or for a frame give datasets.frame(table, "
+            f"target={found[0]!r})"
         )
     return found[0] if found else None
 
@@ -358,7 +359,7 @@ def _inputs(
         if name not in columns:
             raise RecipeError.unknown(name, columns, f"{CALL}: the table")
     if not wanted:
-        raise BadData(f"{CALL}: the table has no columns but {', '.join(special)}; give some of inputs")
+        raise BadData(f"{CALL}: the table has only the columns {', '.join(special)}; add columns for the inputs")
     given = {name: cells(table, columns[name]) for name in wanted}
     if not all(map(len, given.values())):
         raise BadData(f"{CALL}: the table has no rows")

@@ -59,8 +59,8 @@ def targets_in(values: Sequence[Any], regression: bool, call: str) -> np.ndarray
     for row, (value, text) in enumerate(zip(found.tolist(), texts, strict=True)):
         if spelt.setdefault(value, text) != text and not regression:
             raise BadData(
-                f"{call}: the labels {spelt[value]!r} and {text!r} (row {row}) are one number; write them alike where "
-                "they are one class",
+                f"{call}: the labels {spelt[value]!r} and {text!r} (row {row}) are the same number; if they are "
+                "one class, write them alike",
                 row=row,
             )
     return found
@@ -77,8 +77,8 @@ def refuse_index(columns: Iterable[str], call: str, remedy: str) -> None:
             continue
         if k and not name.startswith("__"):
             raise BadData(
-                f"{call}: the column {name!r} after the others has no name, as where each line ends in a delimiter; "
-                "take that off, or the column, frame.drop(columns=...)"
+                f"{call}: the column {name!r} after the others has no name, as if each line ended in a "
+                "delimiter; remove that delimiter, or drop the column, frame.drop(columns=...)"
             )
         raise BadData(
             f"{call}: the column {name!r} is a frame's index as pandas writes it, which follows the order of rows; "

@@ -379,8 +379,9 @@ def _table(
     kinds = np.unique(np.concatenate(parts))
     if len(kinds) < 2:
         raise BadData(
-            f"{call}: all rows have the same label, {kinds[0].item()!r}; name another target, or pass regression=True "
-            "for values. Rows of one client, whose labels are some of all, go in by Dataset(X, y, classes=...)."
+            f"{call}: all rows have the same label, {kinds[0].item()!r}; name another target, or pass "
+            "regression=True for values. If these are the rows of one client, which has only some of the "
+            "labels, use Dataset(X, y, classes=...)."
         )
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
     labels = given_labels(kinds, tuple(map(str, kinds.tolist())))

@@ -58,7 +58,7 @@ class TorchOptimizer:
                 if not isinstance(value, Tensor | float | int | str | None):
                     raise RecipeError(
                         f"Pace(optimizer_state='kept'): {type(optimizer).__name__} has {name!r}, a "
-                        f"{type(value).__name__}; only tensors and numbers are kept, so say 'fresh'",
+                        f"{type(value).__name__}; Medley can keep only tensors and numbers, so give 'fresh'",
                         "optimizer_state",
                     )
                 out[f"{self.phase}{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value

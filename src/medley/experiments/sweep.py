@@ -74,9 +74,7 @@ class Sweep:
         for key in OWN_OPTIONS:
             if key in self.options:
                 remedy = "; say which by seeds=, a list or their number" if key == "seed" else ""
-                raise RecipeError(
-                    f"{self.call}({key}=...): that is set for every run by {self.call} itself{remedy}", key
-                )
+                raise RecipeError(f"{self.call}({key}=...): {self.call} sets this for every run itself{remedy}", key)
         take(self, integer, "jobs")
         if self.jobs is not None and ((jobs := integer(self.jobs)) is None or jobs < 1):
             raise RecipeError(f"{self.call}(jobs={self.jobs!r}): must be a whole number, at least 1", "jobs")

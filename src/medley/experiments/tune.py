@@ -152,8 +152,8 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
             raise RecipeError.unknown(metric, there, UNKNOWN)
         if any(map(usable, results)):
             raise RecipeError(
-                f"tune(metric={metric!r}): it is nan at the end of every run that ended well, and tells no point "
-                "from another; give a metric that has a value on these rows",
+                f"tune(metric={metric!r}): it is nan at the end of every run that ended well, so it cannot "
+                "choose between points; give a metric that has a value on these rows",
                 "metric",
             )
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
@@ -174,8 +174,8 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         higher_is_better(metric, own)
     if options.get("evaluate_on", "validation") != "validation":
         raise RecipeError(
-            f"tune(evaluate_on={options['evaluate_on']!r}): a choice by test rows would flatter the method; leave "
-            "evaluate_on= out, and tune chooses by validation rows",
+            f"tune(evaluate_on={options['evaluate_on']!r}): if you choose by test rows, the method looks better "
+            "than it is; leave evaluate_on= out, and tune chooses by validation rows",
             "evaluate_on",
         )
 

@@ -100,7 +100,8 @@ class Pool:
                     what, *said = end.recv()
                 except (EOFError, OSError):  # OSError where it died before it had read its run's number
                     raise MedleyError(
-                        f"{bar.call}: the process of {self.runs[k]} died, perhaps for want of memory; try fewer jobs"
+                        f"{bar.call}: the process of {self.runs[k]} died, perhaps because memory ran out; try "
+                        "fewer jobs"
                     ) from None
                 if what == "row":
                     bar.row(k, said[0])

@@ -156,20 +156,20 @@ def check_secure(
         )
     if policy is not None and (policy.deadline is not None or policy.replies is not None or policy.retries):
         raise RecipeError(
-            f"run(secure=..., reply_policy={policy!r}): a secure sum is of all that reply, once; leave deadline=, "
-            "replies= and retries= out. quorum= and faulty= are fine",
+            f"run(secure=..., reply_policy={policy!r}): a secure sum includes each client that replies, exactly "
+            "once; leave deadline=, replies= and retries= out. quorum= and faulty= are fine",
             "reply_policy",
         )
     if attacked:
         raise RecipeError(
-            "run(secure=...): the attacks of this federation are simulated on replies that are read one by one; leave "
+            "run(secure=...): this federation's attacks change single replies, which a secure sum hides; leave "
             "attack= or secure= out",
             "secure",
         )
     if problem.buffers() is not None:
         raise Unsupported(
-            f"{algorithm.name}: this network has buffers, as BatchNorm's, which travel beside the replies and would "
-            "tell of single clients; give one with GroupNorm, or leave secure= out",
+            f"{algorithm.name}: this network has buffers, such as BatchNorm's, which clients send without a "
+            "mask, so that they would reveal single clients; give one with GroupNorm, or leave secure= out",
             method=algorithm.name,
             need="sums",
         )

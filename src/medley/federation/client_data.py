@@ -313,7 +313,7 @@ def _test(
     if test is None:
         return None, None
     if not isinstance(test, tuple | list) or len(test) != 2:
-        raise BadData("Federation(test=...): give a pair (X, y), or a data set beside a data set")
+        raise BadData("Federation(test=...): give a pair (X, y); if data= is a data set, test= may be one too")
     X, y = (as_tensor(t, f"the test {k}", labels=k == "y") for t, k in zip(test, "Xy", strict=True))
     if not len(X) or not len(y):
         raise BadData("Federation(test=...): there are no rows; leave test= out")

@@ -257,14 +257,14 @@ def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:
     name = type(family).__name__
     if family.intercept and bool((labels == labels[0]).all()):
         raise Stalled(
-            "all training rows have one class: a larger intercept has a smaller loss and there is no "
-            f"minimiser; {name}(intercept=False), or rows of another class"
+            "all training rows have one class, so the loss has no minimum: a larger intercept always has a "
+            f"smaller loss; give {name}(intercept=False), or rows of another class"
         )
     # A loss below log 2 is a row on its right side: 2x is better than x then, and so on for ever.
     if family.mu == 0 and float(losses.max()) < math.log(2):
         raise Stalled(
-            "the training rows are separable: x puts every one on its right side, so that a longer x has a "
-            f"smaller loss and there is no minimiser; give {name}(mu=...) above 0"
+            "the training rows are separable, so the loss has no minimum: x puts every row on its right side, "
+            f"and a longer x always has a smaller loss; give {name}(mu=...) above 0"
         )
 
 

@@ -234,8 +234,8 @@ class Federation(Settings):
             out.append(DealtTask(data, classes, parts, tests))
         if len({len(task.parts) for task in out}) > 1:
             raise RecipeError(
-                f"{self.partition!r} makes {[len(task.parts) for task in out]} clients in the tasks; want as many "
-                "in all",
+                f"{self.partition!r} makes {[len(task.parts) for task in out]} clients in the tasks; every task "
+                "must have the same number",
                 "partition",
             )
         return out

@@ -124,8 +124,8 @@ class RowSample:
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
         if any(part is None for part in losses):
             raise RecipeError(
-                f"run(eval_rows={self.count}): the problem's loss is a mean over rows, which some of them do not "
-                "estimate; return the loss of each row, or leave eval_rows= out",
+                f"run(eval_rows={self.count}): the problem's loss is a mean over rows, and a sample of them "
+                "cannot estimate it; return the loss of each row, or leave eval_rows= out",
                 "eval_rows",
             )
         by_row = torch.cat([part for part in losses if part is not None]).double()

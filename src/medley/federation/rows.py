@@ -345,7 +345,7 @@ def refuse_weights(family: Family, problem: Problem) -> None:
         return
     name = type(family).__name__
     raise Unsupported(
-        f"{name} takes no weights of rows with a loss that is a mean; return the loss of each row, or leave them out",
+        f"{name} cannot weight rows with a loss that returns a mean; return the loss of each row, or leave them out",
         method=name,
         need="weights",
     )

@@ -110,8 +110,8 @@ class PreparedRun:
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(
-                    "run(secure=...): membership= with secure= is not there; a secure run has the same clients "
-                    "throughout. Leave one of them out",
+                    "run(secure=...): membership= and secure= cannot be combined, because a secure run has the "
+                    "same clients throughout; leave one of them out",
                     "secure",
                 )
             cohort, attacked = len(draw.cohort(1)), scenario.attack is not None

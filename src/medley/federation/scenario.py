@@ -99,8 +99,8 @@ class Scenario:
         expect(attack, Attack, "Federation(attack=...)", "scenarios.Attack('sign flip', share=0.2)", "attack")
         if attack is not None and attack.of_rows and self.stream is not None:
             raise RecipeError(
-                f"Federation(attack=...): {attack.kind!r} changes rows of one data set, and a stream has several; take "
-                "an attack on replies",
+                f"Federation(attack=...): {attack.kind!r} changes rows of one data set, but a stream has "
+                "several; choose an attack on replies",
                 "attack",
             )
         return replace(self, attack=attack)

@@ -58,10 +58,11 @@ class Account:
         for releases, (what, most) in ((spent[self.study], ("its recipe", limit)), (after, shared)):
             if (epsilon := accountant.epsilon(releases, delta)) > most * (1 + 1e-9):
                 raise WireError(
-                    f"client {self.client} refuses: its rows have spent ε = {accountant.epsilon(before, delta):.4g} in "
-                    f"all (δ = {delta:g}), {what} allows {most:.4g}, and this training would make it {epsilon:.4g}. "
-                    f"Its owner can allow more by medley node --epsilon; an account that is begun anew, by deleting "
-                    f"{FILE} in the node's folder of memories, adds to the old one's ε"
+                    f"client {self.client} refuses: its rows have spent ε = "
+                    f"{accountant.epsilon(before, delta):.4g} in all (δ = {delta:g}), {what} allows {most:.4g}, "
+                    f"and this training would make it {epsilon:.4g}. Its owner can allow more by medley node "
+                    f"--epsilon; if the owner begins a new account by deleting {FILE} in the node's folder of "
+                    "memories, its ε comes on top of the old one's"
                 )
         plain = {study: [asdict(r) for r in found] for study, found in spent.items()}
         self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}))
@@ -78,9 +79,10 @@ class Account:
             return
         if count >= most:
             raise WireError(
-                f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as its "
-                "recipe's rounds ask for. Losses of many models give a client's gradient, which the secure sum hides; "
-                "another run takes a recipe of its own, which the owner agrees to"
+                f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as "
+                "its recipe's rounds need. From the losses of many models the server could compute a client's "
+                "gradient, which the secure sum hides. For another run, give a new recipe that the owner "
+                "agrees to"
             )
         self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}))
 

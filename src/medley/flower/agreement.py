@@ -149,7 +149,7 @@ def own_version() -> str:
     """Medley's version, which all sides of a deployment must have. Raises RecipeError for a copy without one."""
     if not is_installed():
         raise RecipeError(
-            "Medley is not installed here, it only lies on PYTHONPATH, and the sides of a deployment compare its "
-            "version: pip install it"
+            "Medley is not installed here, only on PYTHONPATH, so it has no version to compare with the other "
+            "side's: install it with pip"
         )
     return version()

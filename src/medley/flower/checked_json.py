@@ -52,7 +52,7 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
     if answer[:1] in (b"=", b"+"):
         return answer[1:]
     if answer[:1] != b"!":
-        raise WireError(f"{who} sent neither an answer nor an error of ours: {answer[:40]!r}")
+        raise WireError(f"{who} sent neither an answer nor one of Medley's errors: {answer[:40]!r}")
     if len(answer) > LONGEST_ERROR:
         raise WireError(f"{who} sent an error of {len(answer)} bytes; {LONGEST_ERROR} is the limit")
     try:
@@ -66,7 +66,7 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         if not isinstance(e := revive(head), MedleyError):
             raise TypeError("no error")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise WireError(f"{who} sent an error that is none of ours: {answer[1:200]!r}") from None
+        raise WireError(f"{who} sent an error that is not one of Medley's: {answer[1:200]!r}") from None
     raise MedleyError(head["text"]) if isinstance(e, BudgetSpent) else e  # the server's own word: a run ends well by it
 
 
@@ -98,7 +98,7 @@ class Words:
     def __init__(self, who: str, said: Any) -> None:
         self.who = who
         if not isinstance(said, dict):
-            raise WireError(f"{who}: it is {_shown(said)}, and no table of fields: does it run the same app?")
+            raise WireError(f"{who}: it is {_shown(said)}, not a table of fields: does it run the same app?")
         self.said: dict[str, Any] = said
 
     @classmethod
@@ -109,7 +109,7 @@ class Words:
         try:
             said = json.loads(raw, parse_constant=_no_number)
         except (ValueError, RecursionError) as e:
-            raise WireError(f"{who}: it is no JSON ({e}): does it run the same app?") from None
+            raise WireError(f"{who}: it is not JSON ({e}): does it run the same app?") from None
         return cls(who, said)
 
     def refuse(self, key: str, wanted: str) -> NoReturn:

@@ -29,7 +29,7 @@ def seconds(age: str) -> float:
     """The seconds in "30d", "12h", "45m", "2w" or "90s". Raises RecipeError for other text."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
     if found is None:
-        raise RecipeError(f"an age is a number with s, m, h, d or w behind it, as 30d, not {age!r}", "older")
+        raise RecipeError(f"write an age as a number and s, m, h, d or w, for example 30d, not {age!r}", "older")
     return float(found[1]) * UNITS[found[2]]
 
 

@@ -227,13 +227,13 @@ class ClientSide:
         run, (sample, acked), private = words.text("run", 64), _aside(i, own), is_row_private(method)
         secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
         for wants, hides, what in (
-            (asked["grad"], private, "its rows are private, and the server asks for the gradient of its loss"),
-            (asked["grad"], secure, "its recipe has [secure], and the server asks for the gradient of its loss"),
-            (exact, private, "its rows are private, and the server asks for their loss, which has no noise"),
-            (sample, secure, "its recipe has [secure], and the server asks for the loss of some of its rows"),
+            (asked["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
+            (asked["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
+            (exact, private, "its rows are private, but the server asks for their loss without noise"),
+            (sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
         ):
             if wants and hides:
-                raise WireError(f"client {i} refuses: {what}: leave it out")
+                raise WireError(f"client {i} refuses: {what}; leave that figure out")
         if run:
             node.check_run(run)
         if secure:
@@ -285,7 +285,10 @@ class ClientSide:
         if request.exchange.blocks != ((i,),):
             raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
-            raise WireError(f"client {i} refuses: its recipe has [secure], and the server asks for its reply by itself")
+            raise WireError(
+                f"client {i} refuses: its recipe has [secure], but the server asks for its reply without the mask "
+                "of a secure sum"
+            )
 
         def answer() -> bytes:
             return node.answer(self._host(r, method, request, context), request, self._memories(context))
@@ -325,7 +328,7 @@ class ClientSide:
             r, method = self.served(context)
             i, settings = _id(context), r.options().get("secure")
             if settings is None:
-                raise WireError(f"client {i}: the server asks for {step}, and the client's recipe has no [secure]")
+                raise WireError(f"client {i}: the server asks for {step}, but the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
             key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
             terms = Terms.of(r, method).digest if step == STEPS[2] else ""

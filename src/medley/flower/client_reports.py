@@ -274,7 +274,8 @@ class Known:
             fit = False
         if not fit:
             raise WireError(
-                f"the server says of the tasks {said!r:.200}, which is none of ours: does it run the same app?"
+                f"the server describes the tasks as {said!r:.200}, which this client does not understand: does "
+                "it run the same app?"
             )
         return known
 

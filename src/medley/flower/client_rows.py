@@ -95,7 +95,7 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
-        raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it is to return {want}", client=i)
+        raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it must return {want}", client=i)
     if len({d.weights is None for d in tasks}) == 2:
         raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
     for k, d in enumerate(tasks):
@@ -270,8 +270,8 @@ class OwnRows:
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
         if any(part is None for part in losses):
             raise RecipeError(
-                "run.eval_rows: the problem's loss is a mean over rows, which some of them do not estimate; return the "
-                "loss of each row, or leave eval_rows out",
+                "run.eval_rows: the problem's loss is a mean over rows, and a sample of them cannot estimate "
+                "it; return the loss of each row, or leave eval_rows out",
                 "eval_rows",
             )
         by_row = torch.cat([part for part in losses if part is not None]).double()

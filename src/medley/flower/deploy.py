@@ -73,7 +73,9 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     n = r.tables.get("partition", {}).get("clients") if clients is None else clients
     if not isinstance(n, int) or n < 1:
         raise RecipeError(
-            f"{r.source}: how many nodes there will be, --clients says, or partition.clients; it is {n!r}", "clients"
+            f"{r.source}: the number of nodes, from --clients or partition.clients, is {n!r}; give a whole "
+            "number, at least 1",
+            "clients",
         )
     if not study:
         r.check_clients(n)

@@ -93,7 +93,8 @@ class FleetNode:
         address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", superlink)
         if address is None or not 0 < int(address[1]) < 1 << 16:
             raise RecipeError(
-                f"--superlink {superlink!r} is no address: give HOST:PORT, as fl.example.org:9092, without https://",
+                f"--superlink {superlink!r} is not an address: give HOST:PORT, for example fl.example.org:9092, "
+                "without https://",
                 "superlink",
             )
         connect, signed = flwr.FleetHttpClient.from_server_address, flwr.NodeAuthHttpInterceptor
@@ -147,7 +148,7 @@ class FleetNode:
         try:
             return self._opened(flwr.PullMessagesResponse.FromString(raw))
         except Exception as e:  # protobuf raises errors of many classes
-            raise WireError(f"this is no message of Flower's: {e}") from None
+            raise WireError(f"this is not one of Flower's messages: {e}") from None
 
     def _opened(self, answer: Any) -> Parcel:
         message = flwr.message_from_proto(answer.messages_list[0])
@@ -219,15 +220,15 @@ class FleetNode:
                 raise RunOver("the run is over") from None
             if code == 401 or (name == "ActivateNode" and code in (404, 412)):
                 raise NotAdmitted(
-                    f"the SuperLink at {self.superlink} does not accept this node's key: have it registered there "
-                    f"(flwr supernode register), look at this machine's clock, {_clock(e.response)}, or wait a minute "
-                    "where a process with this key was killed and its memory folder is gone"
+                    f"the SuperLink at {self.superlink} does not accept this node's key: have it registered "
+                    f"there (flwr supernode register), check this machine's clock, {_clock(e.response)}, or "
+                    "wait a minute if a process with this key was killed and its memory folder is gone"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
             if "certificate verify failed" in str(e).lower():
                 raise Unreachable(  # the next one may be good: who ends it would end the node for good
-                    f"the certificate of {self.superlink} is not vouched for by the file given as --ca: {e}"
+                    f"the file given as --ca does not vouch for the certificate of {self.superlink}: {e}"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None
         except (ValueError, RuntimeError) as e:  # no protobuf; or the client was closed by another thread

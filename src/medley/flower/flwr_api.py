@@ -77,7 +77,9 @@ def checked_version() -> str:
         raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"')
     version = versions.version("flwr")
     if ".".join(version.split(".")[:2]) not in TESTED:
-        raise MedleyError(f"flwr {version} is installed, and parts of it that are not public differ. {REMEDY}")
+        raise MedleyError(
+            f"flwr {version} is installed, but parts of it that are not public, and that Medley needs, differ. {REMEDY}"
+        )
     return version
 
 

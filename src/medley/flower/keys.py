@@ -18,7 +18,7 @@ def private_key(path: Path) -> Any:
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP384R1):
             raise ValueError("it is not ECDSA on P-384")
     except Exception as e:  # cryptography raises errors of many classes
-        raise RecipeError(f"{path} is no private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+        raise RecipeError(f"{path} is not a private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
     return key
 
 

@@ -129,9 +129,9 @@ class Messenger:
             waited = time.monotonic() - begun
             if waited > self.timeout:
                 raise MedleyError(
-                    f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, {sorted(accounts)}, and "
-                    f"{missing} are not: start their nodes, or say how many there are with clients= in the app's "
-                    "pyproject.toml"
+                    f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, "
+                    f"{sorted(accounts)}; {missing} are missing: start their nodes, or set clients= in the "
+                    "app's pyproject.toml to the right number"
                 )
             if not told and (told := waited > SOON and len(missing) > len(refused)):
                 tell(f"waits for {named(missing, self.names)}, for {self.timeout:g} s at most")
@@ -160,8 +160,8 @@ class Messenger:
         words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
         if (i := words.whole("client", 0, 1 << 30)) >= clients:
             raise MedleyError(
-                f"node {node} says that it is client {i}, and the app's clients= says {clients}, ids from 0: start it "
-                f"with --client 0 to {clients - 1}"
+                f"node {node} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
+                f"start the node with --client 0 to {clients - 1}"
             )
         if (before := known.get(i, node)) != node:
             remedy = "" if self.file is None else f", take it out of {self.file} and resume"

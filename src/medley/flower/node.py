@@ -114,11 +114,13 @@ class CallRequest:
             alone: Exchange = own["exchange"]
             twice = [key for key in SHARED | every.keys() if getattr(alone, key)]
             if not every.keys() <= {*SHARED, "p"} or twice:
-                raise ValueError(f"what all clients are sent is {sorted(every)}, and this client something of it")
+                raise ValueError(
+                    f"its common part has {sorted(every)}, and the part of this client repeats some of it or lacks some"
+                )
             request = cls(replace(alone, **every), own["run"], own["known"])
             _check(request.exchange)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
-            raise WireError(f"this is no request of ours: {type(e).__name__}: {e}") from None
+            raise WireError(f"this is not one of Medley's requests: {type(e).__name__}: {e}") from None
         check_run(request.run)
         return request
 
@@ -160,7 +162,9 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
     except (WireError, KeyError, TypeError, AttributeError) as e:
         raise WireError(f"client {client}'s answer to an evaluation is none of ours: {type(e).__name__}") from None
     if not fit or not is_finite(gradient):
-        raise WireError(f"client {client}'s answer to an evaluation: its gradient is none of {len(x)} finite numbers")
+        raise WireError(
+            f"client {client}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
+        )
     return said, gradient
 
 

@@ -80,8 +80,8 @@ class Record:
                         raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
                 raise WireError(
-                    f"{self.path}, line {n + 1}: it is not as it was written, or the line before it is gone; the "
-                    f"{n} lines before are whole"
+                    f"{self.path}, line {n + 1}: this line was changed, or the line before it is missing; the "
+                    f"{n} lines before are intact"
                 ) from None
             before = sha256(text).hexdigest()
             yield said

@@ -87,8 +87,9 @@ class RemoteFederation:
         """The clients of this seed; see `Population.draw`. Raises RecipeError for figures of other rows than tests."""
         if on != "test":
             raise RecipeError(
-                f"run.evaluate_on = {on!r}: nodes measure models on their test rows, and have no validation rows; let "
-                "data() give the rows to choose by as test rows, and leave evaluate_on, best and patience out",
+                f"run.evaluate_on = {on!r}: nodes measure models on their test rows, and have no validation "
+                "rows; let data() return the rows that you want to choose by as test rows, and leave "
+                "evaluate_on, best and patience out",
                 "evaluate_on",
             )
         return RemoteSimulation(self, seed, dtype, device, rounds)

@@ -161,7 +161,7 @@ class RemoteEvaluator:
         losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
         share = sum(p[i] for i in (answers if draw.fed.lossless else losses))
         if not share:
-            raise MedleyError(f"nobody who has training rows evaluated the model after round {round}")
+            raise MedleyError(f"no client with training rows evaluated the model after round {round}")
         row: Row = {} if scenario.stream is None else {"task": s}
         if losses:
             row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
@@ -299,7 +299,9 @@ class RemoteEvaluator:
             f = self.metrics[name]
             assert isinstance(f, Summed)
             if not f.fits(torch.tensor(values, dtype=torch.float64), n):
-                raise WireError(f"client {i}'s answer to an evaluation: sums of {name} are none of {n} test rows")
+                raise WireError(
+                    f"client {i}'s answer to an evaluation: the sums of {name} are impossible for {n} test rows"
+                )
 
     def _sample(self, i: int, round: int, p: Mapping[int, float]) -> list[int]:
         """Client i's rows in the sample of ``eval_rows``: its first row among all, all rows, and its sampled ones."""

@@ -183,7 +183,7 @@ class RemoteParties:
         self.host.check(e, i, packed)
         layout = self.ring.layout(packed)
         if (fit := sum(f.size for f in layout)) != len(masked):
-            raise WireError(f"{who}: {len(masked)} entries came, its fields have {fit}")
+            raise WireError(f"{who}: {len(masked)} entries came, but its fields have {fit}")
         values, fields = masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"])
         return Vector(values, fields, layout, rows, engines, size)
 

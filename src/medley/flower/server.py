@@ -207,7 +207,7 @@ def _folder(context: Context) -> tuple[Path, str]:
         try:
             return folder, str(json.loads((folder / RUN_ID).read_text(encoding="utf-8"))["run"])
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise WireError(f"{folder} is no run's folder, it has no {RUN_ID}: {e}") from None
+            raise WireError(f"{folder} is not a run's folder, because it has no {RUN_ID}: {e}") from None
     folder = Path(str(config.get("save") or f"medley-runs/{context.run_id}")).resolve()
     if (folder / RUN_ID).exists() and holds_run(folder):
         raise RecipeError(f"{folder} holds a run already; choose another folder, or go on with resume=", "save")

@@ -41,7 +41,10 @@ class StudySide(ClientSide):
         r = settled(self.recipe, context.run_config)
         refuse_weaker(context.node_config, self.recipe, r, i)
         if r.tables.get("study") != self.recipe.tables.get("study"):
-            raise RecipeError(f"client {i} answers the [[study]] of its own recipe, and set= changes it", "set")
+            raise RecipeError(
+                f"client {i} answers only the [[study]] of its own recipe, but set= changes it: leave that setting out",
+                "set",
+            )
         for analysis in (analyses := r.analyses()):
             refuse_unserved(context.node_config, analysis, i)
         return r, analyses[0]
@@ -56,7 +59,9 @@ class StudySide(ClientSide):
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         i, analyses, k = _id(context), r.analyses(), request.exchange.round - 1
         if k >= len(analyses):
-            raise WireError(f"client {i}: analysis {k + 1} is asked for, and its recipe has {len(analyses)}")
+            raise WireError(
+                f"client {i}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
+            )
         if i not in self._given:
             self._read(i, context)
             file = node.own_folder(context.node_config) / "left.jsonl"

@@ -99,8 +99,8 @@ def read_keyring(keyring: Path) -> dict[int, Any]:
                 raise ValueError(f"client {number} comes twice")
     except Exception as e:  # cryptography raises errors of many classes
         raise RecipeError(
-            f"{keyring} is no keyring: a line for each client, its number and its public key, as in "
-            f"'0 ecdsa-sha2-nistp384 AAAA...': {e}",
+            f"{keyring} is not a keyring: write a line for each client, with its number and its public key, for "
+            f"example '0 ecdsa-sha2-nistp384 AAAA...': {e}",
             "keyring",
         ) from None
     return out
@@ -169,8 +169,9 @@ class Sums:
         if step in kept.asked:
             if kept.asked[step] != digest:
                 raise WireError(
-                    f"client {i} refuses: the server asks twice for {step} of one secure sum, and not for the same. "
-                    "Two masked replies, or shares of both kinds of one client, would tell of a single reply"
+                    f"client {i} refuses: the server asks twice for {step} of one secure sum, with different "
+                    "requests. Two masked replies, or both kinds of shares of one client, would reveal a "
+                    "single reply"
                 )
             return (place / step).read_bytes()
         if list(kept.asked) != list(STEPS[: STEPS.index(step)]) or kept.party is None:
@@ -213,12 +214,12 @@ class Sums:
         name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
-                f"client {i} refuses: it was sent another request than the secure sum is named after, or has other "
-                "settings, and clients that train on different models could be told apart"
+                f"client {i} refuses: its request, or its settings, are not those that the secure sum is named "
+                "after; if clients trained on different models, the server could tell them apart"
             )
         weights = e.weights
         if weights is None or len(weights) != cohort or i not in weights or e.p.keys() != weights.keys():
-            raise WireError(f"client {i} was sent no weights and p of the {cohort} clients in the secure sum")
+            raise WireError(f"client {i} did not get the weights and p of the {cohort} clients in the secure sum")
         self.settings.check_weights(i, "weights", weights, party.least)
         self.settings.check_weights(i, "p", e.p, party.least)
         here = host(request)

@@ -65,6 +65,7 @@ def backtrack(
                 return eta, f_eta
         first += tries
     raise Stalled(
-        f"no step along p makes f smaller, down to η = {SMALLEST:g} (pᵀg = {slope:.3g}): gradient and loss do not "
-        "belong together, or the numbers are too coarse; run in float64, without a narrow codec, or with a larger mu"
+        f"no step along p makes f smaller, down to η = {SMALLEST:g} (pᵀg = {slope:.3g}): gradient and loss do "
+        "not belong together, or rounding is too coarse; run in float64, without a narrow codec, or with a "
+        "larger mu"
     )

@@ -109,14 +109,18 @@ class Private(Wrapper[PrivateServer]):
         if isinstance(self.method, Private):
             raise RecipeError("Private(method=...): it is private already; give the method itself", "method")
         if self.noise is None and (self.epsilon is None or self.rounds is None):
-            raise RecipeError("Private(): give noise=, or epsilon= and rounds= and the noise is found", "noise")
+            raise RecipeError(
+                "Private(): give noise=; or give epsilon= and rounds=, and Medley finds the noise", "noise"
+            )
         if isinstance(self.clip, Mapping) and not all(
             isinstance(v, int | float) and 0 < v < float("inf") for v in self.clip.values()
         ):
             raise RecipeError(f"Private(clip={self.clip!r}): bounds must be finite numbers above 0", "clip")
         if self.mechanism is not None and isinstance(self.clip, Quantile):
             raise RecipeError(
-                "Private(mechanism=Banded()): its noise cancels under one bound only: give clip= a number", "clip"
+                "Private(mechanism=Banded()): its noise cancels only if all fields have the same bound: give "
+                "one number as clip=",
+                "clip",
             )
         if self.noise_at == "clients":
             self._check_shares()
@@ -128,8 +132,8 @@ class Private(Wrapper[PrivateServer]):
         object.__setattr__(self, "every_round", True)
         if isinstance(self.method, Wrapper) and self.method.reads:
             raise Unsupported(
-                f"{self.method.name} cannot be private: it {self.method.reads}, and noise belongs to sums of replies; "
-                "unit='row' adds it at the clients, and goes with it",
+                f"{self.method.name} cannot be private: it {self.method.reads}, but noise is added to sums of "
+                "replies; use unit='row', which adds it at the clients",
                 method=self.method.name,
                 need="sums",
             )
@@ -266,8 +270,9 @@ class Round:
         self._drawn: set[str] = set()
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
-                f"Private(mechanism={private.mechanism!r}): a client's turns lie {sampling.period} rounds apart; give "
-                f"Federation(participation=scenarios.Cyclic({private.mechanism.bands})), or fewer bands",
+                f"Private(mechanism={private.mechanism!r}): a client's turns are {sampling.period} rounds "
+                f"apart; give Federation(participation=scenarios.Cyclic({private.mechanism.bands})), or fewer "
+                "bands",
                 "mechanism",
             )
 
@@ -325,7 +330,7 @@ class Round:
         name = next((name for name, value in packed.items() if value is None), None)
         if name is not None:
             raise Unsupported(
-                f"{self.private.name}: {name!r} is optional, which would tell who sent it",
+                f"{self.private.name}: {name!r} is optional, which would reveal who sent it",
                 method=self.private.name,
                 need="sums",
             )
@@ -364,7 +369,7 @@ class Round:
         then = accountant.epsilon(self.account(further), p.delta)
         if then > p.epsilon * (1 + 1e-9):
             raise BudgetSpent(
-                f"{p.name} has spent ε = {p.spent(self.s):.4g} of {p.epsilon:g} (δ = {p.delta:g}); the next sum, in "
-                f"round {self.clients.round}, would make it {then:.4g}. Its model is that of the rounds before; for "
-                "more rounds give more noise"
+                f"{p.name} has spent ε = {p.spent(self.s):.4g} of {p.epsilon:g} (δ = {p.delta:g}); the next "
+                f"sum, in round {self.clients.round}, would make it {then:.4g}. The result has the model of the "
+                "rounds before; for more rounds give more noise"
             )

@@ -115,7 +115,7 @@ class PrivateCohort:
                 "participation",
             )
         if clients.buffers is not None:
-            self.refuse("has a model with buffers, as BatchNorm's, which would be averaged without noise")
+            self.refuse("has a model with buffers, such as BatchNorm's, which would be averaged without noise")
         if max(clients.p.values()) * self.members > 1 + 1e-9:
             self.refuse("weighs clients by their rows, which are not public: give Federation(weights='uniform')")
 

@@ -200,7 +200,7 @@ class RowCohort:
         self._clients, self._by, self.spent, self._limit = clients, by, dict(spent), limit
         self._asked: set[str] = set()
         if clients.buffers is not None:
-            by.refuse("its model has buffers, as BatchNorm's, which hold statistics of rows without noise")
+            by.refuse("its model has buffers, such as BatchNorm's, which hold statistics of rows without noise")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._clients, name)
@@ -229,9 +229,9 @@ class RowCohort:
                 spent, after = (accountant.epsilon(r, delta) for r in (self.spent.get(i, []), then))
                 if after > epsilon * (1 + 1e-9):
                     raise BudgetSpent(
-                        f"DP-{self._by.method.name}: client {i} has spent ε = {spent:.4g} of {epsilon:g} for its rows "
-                        f"(δ = {delta:g}); round {self._clients.round} would make it {after:.4g}. The model is that of "
-                        "the rounds before; for more rounds give more noise"
+                        f"DP-{self._by.method.name}: client {i} has spent ε = {spent:.4g} of {epsilon:g} for "
+                        f"its rows (δ = {delta:g}); round {self._clients.round} would make it {after:.4g}. The "
+                        "result has the model of the rounds before; for more rounds give more noise"
                     )
         return then
 

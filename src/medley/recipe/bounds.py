@@ -26,7 +26,8 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.numbers, self.tensors = self.numbers + math.prod(shape), self.tensors + 1
             if self.numbers > NUMBERS or self.tensors > TENSORS:
                 raise RecipeError(
-                    f"the network would have a part of {'×'.join(map(str, shape))} numbers: with it more than "
-                    f"{NUMBERS} numbers, or {TENSORS} tensors, which no message carries; choose smaller sizes"
+                    f"the network would have a part of {'×'.join(map(str, shape))} numbers: this makes more "
+                    f"than {NUMBERS} numbers, or {TENSORS} tensors, which no message can carry; choose smaller "
+                    "sizes"
                 )
         return func(*args, **(kwargs or {}))

@@ -70,7 +70,8 @@ def band(results: Sequence[Result], x: str = "round", y: str = "loss", log: bool
     groups = by_method(results)
     if len(groups) > 1:
         raise RecipeError(
-            f"band() is of one method, got {', '.join(groups)}: take them apart with by_method()", "results"
+            f"band() is for one method, but these results are of {', '.join(groups)}: separate them with by_method()",
+            "results",
         )
     curves = [c for c in (curve(r, x, y) for r in results if usable(r)) if len(c[0])]
     if not curves:

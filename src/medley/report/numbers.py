@@ -128,8 +128,8 @@ def by_method(results: Iterable[Result]) -> dict[str, list[Result]]:
     for r in results:
         if (r.method, r.seed) in seen:
             raise RecipeError(
-                f"two results are both {r.method!r} with seed {r.seed}: give them different names (Result.method), or "
-                "report them apart",
+                f"two results are both {r.method!r} with seed {r.seed}: give them different names "
+                "(Result.method), or report them separately",
                 "method",
             )
         seen.add((r.method, r.seed))

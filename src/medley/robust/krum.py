@@ -77,6 +77,6 @@ class MultiKrum(Fold):
         m = a - f if self.keep is None else self.keep
         if m > a - f:
             raise TooFewReplies(
-                f"{self!r} averages {m} of {a} replies, and {f} of them may lie: give keep= at most {a - f}"
+                f"{self!r} averages {m} of {a} replies, but {f} of them may be false: give keep= at most {a - f}"
             )
         return rows[ranked(rows, f)[:m].sort().values].mean(0)

@@ -50,7 +50,7 @@ class RobustReplies(Generic[U]):
         got = self._replies.each()
         rule, where = self._clients.fold, f"round {self._clients.round}, {self._exchange}"
         if not got:
-            raise TooFewReplies(f"{where}: nobody answered, and {rule!r} has nothing to fold")
+            raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
         if rule.root_client is not None and rule.root_client not in got:
             raise TooFewReplies(
                 f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, has not answered"
@@ -75,14 +75,16 @@ class RobustReplies(Generic[U]):
         if any(v is None for v in values.values()):
             if all(v is None for v in values.values()):
                 return None
-            raise WireError(f"{where} came from some clients and not from others, and has no fold")
+            raise WireError(f"{where} came from only some of the clients, so it cannot be aggregated")
         first = next(iter(values.values()))
         if isinstance(first, bool):
             self._clients.refuse(f"sends {where}, a bool, which has no fold")
         like = first if isinstance(first, Tensor) else torch.zeros((), dtype=torch.float64)
         tensors = [torch.as_tensor(v, device=like.device) for v in values.values()]
         if len({t.shape for t in tensors}) > 1:
-            raise WireError(f"{where} has several shapes, {sorted({tuple(t.shape) for t in tensors})}, and no fold")
+            raise WireError(
+                f"{where} has several shapes, {sorted({tuple(t.shape) for t in tensors})}, so it cannot be aggregated"
+            )
         dtype = like.dtype if like.is_floating_point() else torch.float64
         rows = torch.stack([t.to(dtype).flatten() for t in tensors])
         folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values]) * weight
@@ -102,7 +104,7 @@ class RobustCohort:
         self._clients, self.fold, self.before, self._method = clients, fold, dict(before), method
         self.p, self.round = clients.p, clients.round
         if clients.buffers is not None:
-            self.refuse("has a model with buffers, as BatchNorm's, which are averaged: one liar could set them")
+            self.refuse("has a model with buffers, such as BatchNorm's, which are averaged: one liar could set them")
         root = fold.root_client
         if root is not None and root not in clients.p:
             raise RecipeError(f"{fold!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
@@ -110,8 +112,8 @@ class RobustCohort:
         there = len(self.ids) - (root is not None)
         if clients.ids and there < fold.least(there):
             raise RecipeError(
-                f"{fold!r} wants {fold.least(there)} replies to bear {liars_among(fold, there)} liars among {there} "
-                f"clients, those of round {self.round}: take more clients, or give a smaller liars=",
+                f"{fold!r} wants {fold.least(there)} replies to tolerate {liars_among(fold, there)} liars among "
+                f"{there} clients, those of round {self.round}: ask more clients, or give a smaller liars=",
                 "fold",
             )
 

@@ -69,8 +69,8 @@ class Fold(Checked, ABC):
         """Raise TooFewReplies unless the rule bears its liars among ``a`` replies."""
         if a < (least := self.least(a)):
             raise TooFewReplies(
-                f"{self!r} wants {least} replies to bear {liars_among(self, a)} liars, and {a} came: ask more clients, "
-                "or give a smaller liars="
+                f"{self!r} wants {least} replies to tolerate {liars_among(self, a)} liars, but {a} came: ask "
+                "more clients, or give a smaller liars="
             )
 
     @abstractmethod

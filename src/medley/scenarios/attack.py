@@ -70,7 +70,9 @@ class Attack(Checked):
         if self.kind == "label flip" and self.strength is not None:
             raise RecipeError("Attack('label flip', strength=...): its replies are honest; leave it out", "strength")
         if self.strength == "z_max" and self.kind != "alie":
-            raise RecipeError(f"Attack({self.kind!r}, strength='z_max'): it is of 'alie'; give a number", "strength")
+            raise RecipeError(
+                f"Attack({self.kind!r}, strength='z_max'): this is only for 'alie'; give a number", "strength"
+            )
 
     def liars(self, seed: int, clients: int) -> tuple[int, ...]:
         """Ids of the clients that lie, ascending. Raises RecipeError where a share above 0 makes none."""

@@ -51,7 +51,9 @@ class Bandwidth(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.bytes, Law) and (not is_number(self.bytes) or self.bytes < 0):
-            raise RecipeError(f"Bandwidth(bytes={self.bytes!r}): must be a law or a number, at least 0", "bytes")
+            raise RecipeError(
+                f"Bandwidth(bytes={self.bytes!r}): must be a distribution or a number, at least 0", "bytes"
+            )
 
     def draw(self, rng: np.random.Generator) -> int:
         """A whole number, from 0."""

@@ -71,8 +71,8 @@ def check_lengths(setting: Any, clients: int) -> None:
         if isinstance(value, tuple) and len(value) != clients:
             short = "short" if len(value) < clients else "long"
             raise RecipeError(
-                f"{type(setting).__name__}({key}=...) lists {len(value)} values for {clients} clients, which is too "
-                f"{short}: give one a client, one number for all, or a law to draw from.",
+                f"{type(setting).__name__}({key}=...) lists {len(value)} values for {clients} clients, which is "
+                f"too {short}: give one a client, one number for all, or a distribution to draw from.",
                 key,
             )
 

@@ -110,8 +110,8 @@ class Pace(Settings):
             object.__setattr__(self, key, value)
             if isinstance(value, Mapping):
                 raise RecipeError(
-                    f"Pace({key}={value!r}): give a list with an entry for each client, in the order of their numbers, "
-                    "or a law that each draws from.",
+                    f"Pace({key}={value!r}): give a list with an entry for each client, in the order of their "
+                    "numbers, or a distribution that each draws from.",
                     key,
                 )
             if isinstance(value, tuple):

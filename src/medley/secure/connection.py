@@ -85,8 +85,9 @@ class SecureConnection:
             )
         if exchange.buffers is not None:
             raise Unsupported(
-                f"{method.name}: this model has buffers, as BatchNorm's, which travel beside the replies and would "
-                "tell of single clients: give a network with GroupNorm, or leave secure= out",
+                f"{method.name}: this model has buffers, such as BatchNorm's, which clients send without a "
+                "mask, so that they would reveal single clients: give a network with GroupNorm, or leave "
+                "secure= out",
                 method=method.name,
                 need="sums",
             )

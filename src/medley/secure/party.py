@@ -109,8 +109,8 @@ class Party:
         """
         if len(sealed_shares) + 1 < self._threshold:
             raise TooFewReplies(
-                f"client {self.i}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the secure "
-                f"sum, and with itself {self._threshold} must"
+                f"client {self.i}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the "
+                f"secure sum, but with itself {self._threshold} must"
             )
         for j, raw in sealed_shares.items():
             if j not in self._roster:
@@ -141,8 +141,8 @@ class Party:
                     )
         if len(set(alive)) < self._threshold:
             raise TooFewReplies(
-                f"client {self.i} refuses to open a sum in which {len(set(alive))} of its neighbourhood are, and "
-                f"{self._threshold} must be"
+                f"client {self.i} refuses to open a sum that has {len(set(alive))} clients of its "
+                f"neighbourhood, because it must have {self._threshold}"
             )
         return Opening(
             {j: self._held[j][:SECRET] for j in sorted(alive)}, {j: self._held[j][SECRET:] for j in sorted(dropped)}

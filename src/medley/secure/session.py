@@ -120,16 +120,17 @@ class Session:
         if len(there) < needed:
             gone = sorted(set(cohort) - set(there))
             raise TooFewReplies(
-                f"{len(there)} of {len(cohort)} clients {did}, and SecureSum(threshold={self.settings.threshold!r}) "
-                f"wants {needed}: the sum stays closed, and nothing is known of any reply; silent were {gone}"
+                f"{len(there)} of {len(cohort)} clients {did}, but "
+                f"SecureSum(threshold={self.settings.threshold!r}) needs {needed}: the sum stays closed, and "
+                f"the server learns nothing of any reply; no answer from {gone}"
             )
 
     def _neighbours(self, there: Mapping[int, int], least: Mapping[int, int]) -> None:
         for i, count in there.items():
             if count < least[i]:
                 raise TooFewReplies(
-                    f"{count} of the neighbourhood of client {i} are left, and {least[i]} must be: the sum stays "
-                    "closed; give SecureSum(neighbours=...) a larger number, or a lower threshold"
+                    f"{count} of the neighbourhood of client {i} are left, but {least[i]} must be: the sum "
+                    "stays closed; give SecureSum(neighbours=...) a larger number, or a lower threshold"
                 )
 
     def _book(

@@ -90,14 +90,17 @@ class SecureSum(Checked):
         """
         if not all(0 < w < math.inf for w in weights.values()):
             j, w = next((j, w) for j, w in weights.items() if not 0 < w < math.inf)
-            raise WireError(f"client {i} refuses: in the server's {name} client {j} has {w:g}, and each is above 0")
+            raise WireError(
+                f"client {i} refuses: in the server's {name} client {j} has {w:g}, but each must be above 0"
+            )
         top = max(weights, key=lambda j: weights[j])
         others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])
         if (share := weights[top] / (weights[top] + others)) > self.share:
             raise WireError(
-                f"client {i} refuses: by the server's {name} client {top} may have a share of {share:.4g} in a sum of "
-                f"{least}, which is its reply, nearly; [secure] has share = {self.share:g}: give all sides a larger "
-                "one, or weights = 'uniform' under [federation], or leave that client out"
+                f"client {i} refuses: by the server's {name} client {top} may have a share of {share:.4g} in a "
+                f"sum of {least} clients, so the sum is nearly its reply; [secure] has share = {self.share:g}: "
+                "give all sides a larger one, or weights = 'uniform' under [federation], or leave that client "
+                "out"
             )
 
     def within(self, members: int, cohort: int) -> int:

@@ -116,8 +116,8 @@ class Loop:
         kept, history, ledger = there
         if kept["round"] > self.rounds:
             raise RecipeError(
-                f"the run in {folder} has done {kept['round']} rounds, and rounds={self.rounds} are fewer: give those "
-                "that it was started with, or more",
+                f"the run in {folder} has done {kept['round']} rounds, more than rounds={self.rounds}: give the "
+                "number that it was started with, or more",
                 "rounds",
             )
         kept = pytree.map_tensors(kept, to := lambda t: t.to(self.x0.device))

@@ -150,7 +150,7 @@ class RunOptions(Checked):
             if not callable(f) or isinstance(f, type):
                 raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
         if self.readmit and self.resume is None:
-            raise RecipeError("run(readmit=...): belongs to resume=, the folder of the run that goes on", "readmit")
+            raise RecipeError("run(readmit=...): needs resume=, the folder of the run that should go on", "readmit")
         self._check_figures()
         self._check_torch()
 
@@ -168,8 +168,8 @@ class RunOptions(Checked):
         self._check_best()
         if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
             raise RecipeError(
-                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): an estimate from some rows is no "
-                "end of a search for the optimum; leave one of them out",
+                f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): this target needs an exact "
+                "figure, and eval_rows= only estimates it; leave one of them out",
                 "eval_rows",
             )
         if taken := COLUMNS & (self.metrics or {}).keys():
@@ -183,7 +183,8 @@ class RunOptions(Checked):
         known = ("accuracy", "test_loss", *(self.metrics or {}))
         if self.best == "loss":
             raise RecipeError(
-                "run(best='loss'): that is the training rows'; best='test_loss' is of held-out ones", "best"
+                "run(best='loss'): this is the loss of the training rows; best='test_loss' is that of held-out rows",
+                "best",
             )
         if self.best not in known:
             raise RecipeError.unknown(self.best, known, "run(best=...)")
@@ -260,7 +261,9 @@ class RunOptions(Checked):
         """Raise RecipeError for targets, metrics and choices that the federation or the method does not have."""
         target = self.target or {}
         if stream and target:
-            raise RecipeError("run(target=...): the tasks of a stream have one end each; leave target= out", "target")
+            raise RecipeError(
+                "run(target=...): each task of a stream has an end of its own; leave target= out", "target"
+            )
         if stream and self.best is not None:
             raise RecipeError(
                 "run(best=...): each task of a stream has a best round of its own; leave best= out", "best"

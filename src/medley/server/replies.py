@@ -61,8 +61,8 @@ class LiveReplies(Generic[U]):
     def _total(self, got: Fold) -> Packed:
         if got.total is None:
             raise TooFewReplies(
-                f"nobody of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check that "
-                "they are reachable, or raise the participation"
+                f"none of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check "
+                "that they are reachable, or raise the participation"
             )
         return got.total
 

@@ -18,8 +18,8 @@ def check_model(name: str, x: Vec, d: int, round: int) -> None:
     if not isinstance(x, torch.Tensor) or x.shape != (d,):
         found = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
         raise MedleyError(
-            f"{name}'s model after round {round} is {found}, and has to be a tensor [{d}]: look at what start() and "
-            "round() put into s.x, and what model(s) returns"
+            f"{name}'s model after round {round} is {found}, but must be a tensor [{d}]: look at what start() "
+            "and round() put into s.x, and what model(s) returns"
         )
 
     def fail(_: int) -> NoReturn:
@@ -49,6 +49,6 @@ def refuse_return(name: str, made: object) -> None:
     """Raise MedleyError where a method's ``round`` returned something: nothing would become of it."""
     if made is not None:
         raise MedleyError(
-            f"{name}.round() returns a {type(made).__name__}, which nobody takes: assign to the state "
-            "that it is given, s.x = s.x + ..."
+            f"{name}.round() returns a {type(made).__name__}, which Medley ignores: assign to the state that it "
+            "is given, s.x = s.x + ..."
         )

@@ -120,8 +120,8 @@ def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, asked: int) -> Exchang
         books.notes[name] = books.notes.get(name, 0) + lost
     if policy.lacks(asked - lost, asked):
         raise TooFewReplies(
-            f"{asked - lost} of {asked} clients asked in round {delivery.exchange.round} are in the secure sum, and "
-            f"ReplyPolicy(quorum={policy.quorum:g}) wants more"
+            f"{asked - lost} of {asked} clients asked in round {delivery.exchange.round} are in the secure sum, "
+            f"but ReplyPolicy(quorum={policy.quorum:g}) needs more"
         )
     return end
 
@@ -164,8 +164,8 @@ def wait_by_policy(
         books.notes[name] = books.notes.get(name, 0) + count
     if policy.lacks(len(there), len(ids)):
         raise TooFewReplies(
-            f"{len(there)} of {len(ids)} clients asked in round {exchange.round} answered, and ReplyPolicy(quorum="
-            f"{policy.quorum:g}) wants more; silent were {sorted(set(ids) - there.keys())}"
+            f"{len(there)} of {len(ids)} clients asked in round {exchange.round} answered, but "
+            f"ReplyPolicy(quorum={policy.quorum:g}) needs more; no answer from {sorted(set(ids) - there.keys())}"
         )
 
     entries = [delivery.entry(i, None) for i in asking.unanswered]

@@ -90,7 +90,9 @@ def parsed(formula: str) -> Parsed:
             names, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula)
             (categorical if category else numeric).update(dict.fromkeys(names))
     if both := numeric.keys() & categorical.keys():
-        raise RecipeError(f"formula {formula!r}: {min(both)} is there as a number and under C(); write one of both")
+        raise RecipeError(
+            f"formula {formula!r}: {min(both)} occurs both as a number and in C(); write only one of them"
+        )
     if reserved := RESERVED & {response, *numeric, *categorical}:
         raise RecipeError(
             f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column"
@@ -135,7 +137,7 @@ def numbers(frame: Any, name: str, site: str) -> np.ndarray:
     """A column as floats, missing as NaN. Raises BadData for text and infinities."""
     column = frame[name]
     if not is_numeric(column) or column.dtype.kind == "c":
-        raise BadData(f"{site}: {name} is text, or another thing that is no number; write C({name}) for categories")
+        raise BadData(f"{site}: {name} is not a number; write C({name}) for categories")
     values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
     if np.isinf(values).any():
         raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")

@@ -165,8 +165,9 @@ class Preparation:
             fill, error = (cell.quantiles or {}).get(0.5, (None, math.inf))
             if not math.isfinite(error):
                 raise BadData(
-                    f"prepare: the median of {name} is withheld by a site, as another curve of these rows has left or "
-                    "its rules keep quantiles, or lies among the outermost rows; take the mean, or fill(value)"
+                    f"prepare: the median of {name} is withheld by a site, because another curve of these rows "
+                    "has left, its rules keep quantiles, or the median lies among the outermost rows; take the "
+                    "mean, or fill(value)"
                 )
             self.errors[name] = error
         if levels is None and fill is None and {"mean", "median"} & plan.keys():

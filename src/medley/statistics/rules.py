@@ -108,7 +108,10 @@ class Register:
                 column, raw = json.loads(line)
                 packed = bytes.fromhex(raw)
                 if len(packed) != -(-self.rows // 8) if column != "rows of" else raw != self.of:
-                    raise BadData(f"{self.file} is a register of other rows than these {self.rows}; give each its own")
+                    raise BadData(
+                        f"{self.file} is a register of other rows, not of these {self.rows}; give each data set a "
+                        "register of its own"
+                    )
                 if column != "rows of":
                     bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows)
                     self.sets.setdefault(column, {})[packed] = bits.astype(bool)

@@ -84,7 +84,9 @@ class Descent:
         bread = tensor([] if bread is None else upper(bread))
         up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, **self.point))
         if abs(float(up.sums[0]) - self.point["rows"]) > 0.5:
-            raise TooFewReplies(f"a site is silent: {up.sums[0]:.0f} of {self.point['rows']} rows are in the sums")
+            raise TooFewReplies(
+                f"a site did not answer: only {up.sums[0]:.0f} of {self.point['rows']} rows are in the sums"
+            )
         return up
 
     def fit(self, b: np.ndarray) -> Fitted:
@@ -158,7 +160,7 @@ class Descent:
             names = [self.names[j] for j in np.flatnonzero(moved > 0.3 * moved.max()) if self.names[j] != "Intercept"]
             raise Stalled(separation("outcomes are told apart without error", names or self.names))
         if not np.isfinite(step).all() or np.abs(x).max() > 1e8:
-            raise Diverged("glm: coefficients run away; scale the columns")
+            raise Diverged("glm: coefficients grow without limit; scale the columns")
 
     def _done(self, x: np.ndarray, b: np.ndarray, up: Curve, alpha: float, joint: bool) -> Fitted:
         """The fit at b, from the curve at x, a negligible step before it."""

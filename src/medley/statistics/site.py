@@ -79,8 +79,8 @@ class Site:
         least: int = getattr(self.rules, kind)
         if count < least:
             raise Withheld(
-                f"{self.name} withholds: {what} are fewer than {least} {kind}, its least number for a figure; leave "
-                f"the site out, study.without({self.name!r}), or widen the condition"
+                f"{self.name} withholds: {what} are fewer than {least} {kind}, the least number that it allows "
+                f"for a figure; leave the site out, study.without({self.name!r}), or widen the condition"
             )
 
     def admit(self, key: str, sets: Sequence[np.ndarray], what: str, kind: str = "rows") -> None:
@@ -88,9 +88,9 @@ class Site:
         least: int = getattr(self.rules, kind)
         if not self.register.admits(key, sets, least):
             raise Withheld(
-                f"{self.name} withholds: {what}, with what has left before, would tell of fewer than {least} {kind}; "
-                "merge categories, ask for the same rows as before (a study's complete=[...] drops rows with missing "
-                f"values from the start), or study.without({self.name!r})"
+                f"{self.name} withholds: {what}, together with what has left before, would reveal something "
+                f"about fewer than {least} {kind}; merge categories, ask for the same rows as before (a study's "
+                f"complete=[...] drops rows with missing values from the start), or study.without({self.name!r})"
             )
         self.register.add(key, sets)
 
@@ -209,8 +209,9 @@ class Site:
         uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
         if uneven or alone.any():
             raise Withheld(
-                f"{self.name} withholds: at these coefficients and weights fewer than {least} rows have a "
-                "say; a column separates the outcomes nearly, or the server asks for coefficients of its own"
+                f"{self.name} withholds: at these coefficients and weights fewer than {least} rows decide the "
+                "sums; either a column nearly separates the outcomes, or the server asks for coefficients of "
+                "its own"
             )
 
 

@@ -64,7 +64,7 @@ class Cox(Analysis):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cuts and not (min(self.cuts) > 0 and (np.diff(self.cuts) > 0).all()):
-            raise RecipeError("cox(cuts=...): want times above 0, each after the one before", "cuts")
+            raise RecipeError("cox(cuts=...): give times above 0, in ascending order", "cuts")
 
     @property
     def kind(self) -> Family:
@@ -203,7 +203,9 @@ class CoxFit(Coefficients):
     def steps(self) -> Steps:
         """Sums at each of the cuts. Raises RecipeError for a fit without cuts."""
         if not self._last:
-            raise RecipeError("this fit has a baseline for each site; give times for one, cox(cuts=[...])", "cuts")
+            raise RecipeError(
+                "this fit has a separate baseline for each site; for one baseline give times, cox(cuts=[...])", "cuts"
+            )
         found: Steps = self._last[0]
         return found
 

@@ -117,8 +117,8 @@ def refuse_links(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_symlink() and not path.is_dir():
             raise RecipeError(
-                f"{path} is a link to {path.readlink()}, which would be written to: put the file itself in its place, "
-                "or delete the link where the folder came from somebody else",
+                f"{path} is a link to {path.readlink()}, and Medley would write there: put the file itself in "
+                "place of the link; if the folder came from somebody else, delete the link",
                 "checkpoint",
             )
 

@@ -146,4 +146,7 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
     was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
     if why := difference(was, now):
-        raise WireError(f"the checkpoint in {folder} is of another run: {why}; resume with what it was started with")
+        raise WireError(
+            f"the checkpoint in {folder} is of another run: {why}; resume with the data, model and settings that it "
+            "was started with"
+        )

@@ -98,8 +98,9 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
         told = "higher" if metric in HIGHER else "lower" if lower else by_name(metric)
     if told == "unknown":
         raise RecipeError(
-            f"is more or less of {metric!r} better? Its name does not tell: say metrics={{{metric!r}: (f, 'max')}} or "
-            f"(f, 'min'); of a run that is made, result.settings['metrics'][{metric!r}] = 'higher' or 'lower'",
+            f"is a larger or a smaller {metric!r} better? The name does not tell: give metrics={{{metric!r}: "
+            f"(f, 'max')}} or (f, 'min'); for a finished run, set result.settings['metrics'][{metric!r}] = "
+            "'higher' or 'lower'",
             "metrics",
         )
     return told == "higher"

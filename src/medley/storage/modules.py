@@ -345,7 +345,7 @@ def _name(thing: Any, where: str, home: str) -> str:
     except WireError:
         same = False
     if not same:
-        raise Unwritten(f"{where} is {name.replace(':', '.')}, which a folder cannot name")
+        raise Unwritten(f"{where} is {name.replace(':', '.')}, which a folder cannot keep")
     return name
 
 

@@ -172,8 +172,8 @@ class Result:
         folder = Path(folder)
         if any((folder / name).exists() for name in (RUN, CHECKPOINT)) and not self._begins_as(folder):
             raise RecipeError(
-                f"save({str(folder)!r}): the folder holds another run, or more of this one, which could not be resumed "
-                "any more; choose another folder",
+                f"save({str(folder)!r}): the folder holds another run, or a later state of this one, which you "
+                "could not resume any more; choose another folder",
                 "folder",
             )
         return self.write(folder)
@@ -286,8 +286,8 @@ class Result:
         model = self._model()
         if client is None and is_untrained(model, len(self.x), self.history, self.personal, self.clients):
             raise RecipeError(
-                f"predict(X): with {self.method} clients train models of their own, and the server's, result.model, is "
-                "as it was drawn, or its last layers are; give the id or the name of a client, predict(X, client=0)",
+                f"predict(X): with {self.method} clients train models of their own, and the server's model, or "
+                "its last layers, are untrained; give the id or the name of a client, predict(X, client=0)",
                 "client",
             )
         module = model if client is None else self.client_model(client)

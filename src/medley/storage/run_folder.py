@@ -227,7 +227,7 @@ def load(
         state.setdefault("clients", [] if rows is None else history_of(_prefix(folder / CLIENTS, *rows)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
         raise WireError(
-            f"history, ledger or clients' rows in {folder} are not what its checkpoint says ({e}); take an earlier "
+            f"history, ledger or clients' rows in {folder} do not fit its checkpoint ({e}); take an earlier "
             "copy of the folder, or start anew"
         ) from None
     return state, history, ledger

@@ -50,8 +50,9 @@ def _tensors(init: Any) -> Weights:
         return dict(init)
     if isinstance(init, Mapping) and (key := next((k for k, v in init.items() if _is_state(v)), None)) is not None:
         raise RecipeError(
-            f"run(init=...): a {type(init).__name__} with the keys {', '.join(map(repr, init))} is no state_dict; give "
-            f"the one in it, torch.load(path)[{key!r}], and take a prefix that a wrapper added off its names",
+            f"run(init=...): a {type(init).__name__} with the keys {', '.join(map(repr, init))} is no "
+            f"state_dict; give the one in it, torch.load(path)[{key!r}], and remove the prefix that a wrapper "
+            "added to its names",
             "init",
         )
     try:

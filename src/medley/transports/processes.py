@@ -225,9 +225,10 @@ class ProcessesConnection(MemoriesHere):
         code = w.replace()
         if job.attempts >= ATTEMPTS:
             raise MedleyError(
-                f"{ATTEMPTS} workers died one after the other while they served clients {list(job.ids)} in round "
-                f"{exchange.round} ({exchange.method}), the last with exit code {code}; -9 is often a machine out of "
-                "memory: take fewer workers, or run without transport= to see what happens"
+                f"{ATTEMPTS} workers died one after the other while they served clients {list(job.ids)} in "
+                f"round {exchange.round} ({exchange.method}), the last with exit code {code}; -9 often means "
+                "that the machine ran out of memory: take fewer workers, or run without transport= to see what "
+                "happens"
             )
         w.give(job)
 

@@ -43,8 +43,9 @@ class Clip:
             return float(self.scales[field])
         except KeyError:
             raise MedleyError(
-                f"a reply has a field {field!r}, and clip= bounds {sorted(self.scales)} only: what is not bounded "
-                "cannot be made private; give clip= every field of the reply, or one number for all"
+                f"a reply has a field {field!r}, but clip= bounds only {sorted(self.scales)}. A field without a "
+                "bound cannot be made private: give clip= a bound for every field of the reply, or one number "
+                "for all"
             ) from None
 
     def norm(self, packed: Packed) -> float:

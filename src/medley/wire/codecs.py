@@ -189,7 +189,7 @@ class Delta(Settings):
             raise RecipeError(f"Delta(inner={self.inner!r}): give Cast(), Quantise() or TopK()", "inner")
         if not isinstance(self.inner, Cast) and self.inner.feedback:
             raise RecipeError(
-                f"Delta({self.inner}): Delta carries on what was left out itself; say feedback=False", "inner"
+                f"Delta({self.inner}): Delta itself carries over what was left out; give feedback=False", "inner"
             )
 
     @property

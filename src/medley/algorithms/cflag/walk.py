@@ -28,7 +28,7 @@ def together(found: Iterable[Snapshot], t: int) -> int:
     """E, everybody's number of steps: the mean of those that have rows of the task. TooFewReplies if nobody has."""
     present = [up.steps for up in found if up.n]
     if not present:
-        raise TooFewReplies(f"nobody with rows of the task answered in round {t}")
+        raise TooFewReplies(f"no client with rows of the task answered in round {t}")
     return max(1, round(sum(present) / len(present)))
 
 

@@ -268,8 +268,8 @@ class FedNorton(Algorithm[Server, Memory]):
         if me.pace.optimizer != "sgd":
             name = getattr(me.pace.optimizer, "__name__", me.pace.optimizer)
             raise Unsupported(
-                f"FedNorton measures gradients as displacement over time, which Pace(optimizer={name!r}) does not give:"
-                " the fixed point would be lost. Leave optimizer out; momentum is fine",
+                f"FedNorton computes gradients as displacement over time, which Pace(optimizer={name!r}) does "
+                "not give: the fixed point would be lost. Leave optimizer out; momentum is fine",
                 method="FedNorton",
                 need="sgd",
             )

@@ -172,7 +172,7 @@ class CandidateLosses:
         """f(θ − ηp) for every η."""
         s, replies = self.s, self.replies(round(math.log(etas[1], self.beta)))
         if not replies:
-            raise TooFewReplies(f"round {self.clients.round}: no client told its loss; are they reachable?")
+            raise TooFewReplies(f"round {self.clients.round}: no client sent its loss; are they reachable?")
         return s.held.along(self.step, etas, self.p, s.rho, s.g, {i: up.f for i, up in replies.items()})
 
     def replies(self, first: int) -> Mapping[int, Losses | Attempt]:

@@ -264,9 +264,9 @@ class NetworkModel:
                 same = here is not None and torch.equal(here.nan_to_num(), was.nan_to_num())
             if not same:
                 raise RecipeError(
-                    f"Network(module): the buffer {name} stood still in a pass of two rows, so that it does not travel "
-                    "from client to server, and it has changed since; write to it in every pass in training mode, as "
-                    f"self.{name.rpartition('.')[2]}.add_(0) does, and it travels",
+                    f"Network(module): the buffer {name} did not change in a pass of two rows, so clients do "
+                    "not send it to the server, but it has changed since; write to it in every pass in "
+                    f"training mode, for example self.{name.rpartition('.')[2]}.add_(0), and clients send it",
                     "module",
                 )
 

@@ -60,8 +60,9 @@ def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], fai
             else "no layer runs after all others"
         )
         raise RecipeError(
-            f"Network(shared={BODY!r}): it is all layers but the one that runs last, and which one that is cannot be "
-            f"told: {why}. Give the shared parameters by name, such as shared={[next(iter(names))]!r}",
+            f"Network(shared={BODY!r}): this means all layers except the one that runs last, but Medley cannot "
+            f"tell which one that is: {why}. Give the shared parameters by name, such as "
+            f"shared={[next(iter(names))]!r}",
             "shared",
         )
     own = {id(p) for p in module.get_submodule(last[0]).parameters()}
@@ -97,7 +98,8 @@ def _ask_of_norms(module: nn.Module) -> None:
         own = next((n for n, p in m.named_parameters(recurse=False) if p.requires_grad), None)
         if own and "norm" in type(m).__name__.lower() and not isinstance(m, NORMS):
             raise RecipeError(
-                f"Network(shared={BUT_NORMS!r}): {name}, a {type(m).__name__}, is no layer of torch's that normalises: "
-                f"if it normalises, name what clients keep, Network(shared='!{name}.*'), else name its class otherwise",
+                f"Network(shared={BUT_NORMS!r}): {name}, a {type(m).__name__}, is not one of torch's "
+                f"normalisation layers. If it normalises, name what clients keep, Network(shared='!{name}.*'); "
+                "if it does not, rename its class",
                 "shared",
             )
