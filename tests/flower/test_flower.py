@@ -645,7 +645,7 @@ def test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has
     assert ask(sent["query.train"][0]) == first  # a reply that was lost is sent again, and is no training
     common = pytree.from_bytes(sent["evaluate"][0].content["common"]["bytes"], {})
     sent["evaluate"][0].content["common"]["bytes"] = pytree.to_bytes({**common, "loss": True})
-    assert b"client 0 refuses: its rows are private, and the server asks for their loss" in ask(sent["evaluate"][0])
+    assert b"client 0 refuses: its rows are private, but the server asks for their loss" in ask(sent["evaluate"][0])
 
     honest = FlowerConnection.exchange
 

@@ -158,7 +158,7 @@ def test_secure_sums_on_nodes(tmp_path: Path) -> None:
 def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:
     deployed(tmp_path)
     few = RECIPE.replace('family = "binomial"', 'family = "binomial"\nwhere = "age != 47"')
-    with pytest.raises(md.MedleyError, match="Bern withholds: where='age != 47', with what has left before"):
+    with pytest.raises(md.MedleyError, match="Bern withholds: where='age != 47', together with what has left before"):
         deployed(tmp_path, few)
 
 

@@ -44,14 +44,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-deployment = typer.Typer(no_args_is_help=True, help="Run recipes on machines of your own, by Flower.")
+deployment = typer.Typer(no_args_is_help=True, help="Run recipes on other machines, with Flower.")
 
 
 @app.callback()
 def medley(
     debug: Debug = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Federated learning when the clients differ: in their data, their compute, their bandwidth and in time."""

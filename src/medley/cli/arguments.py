@@ -36,7 +36,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. --set pace.lr=0.05. May be repeated."),
 ]
 
-Rounds = Annotated[int | None, typer.Option(min=0, help="Rounds, in place of run.rounds.")]
+Rounds = Annotated[int | None, typer.Option(min=0, help="The number of rounds, instead of run.rounds.")]
 
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (0, 1, ...), or a list such as 3,5,8.")]
 
@@ -47,13 +47,13 @@ Methods = Annotated[
         "--method",
         autocompletion=complete,
         metavar="NAMES",
-        help="Methods, e.g. fedavg,fednorton: as the recipe has them, else with their defaults.",
+        help="Methods, e.g. fedavg,fednorton: with the settings of the recipe, or else their defaults.",
     ),
 ]
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default one a core.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="How many runs at a time; by default one per core.")]
 
-Base = Annotated[str | None, typer.Option(help="The method that differences are to; by default the first.")]
+Base = Annotated[str | None, typer.Option(help="The method to compare the others with; by default the first.")]
 
 Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.")]
 

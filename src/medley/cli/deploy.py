@@ -23,7 +23,9 @@ def deploy_init(
         Path | None,
         typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe; by default FedNorton on digits, 3 clients."),
     ] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="SuperNodes; by default the recipe's clients.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="The number of nodes; by default the recipe's clients.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
@@ -51,24 +53,24 @@ def deploy_run(
     save: Annotated[
         Path | None, typer.Option(metavar="RUN", help="The run's folder; by default DIR/runs/<time>.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder.")] = None,
     readmit: Annotated[
         list[int] | None,
         typer.Option(
             metavar="CLIENT", help="With --resume: this client lost its memory and begins anew. May be repeated."
         ),
     ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="Go on so many times by itself after a failure.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="After a failure, resume by itself, up to this many times.")] = 0,
     settings: Set = None,
     open_: Annotated[
         int | None,
         typer.Option("--open", min=1, metavar="N", help="Begin with N clients; others join later, and each may leave."),
     ] = None,
-    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds that a client may take.")] = None,
+    timeout: Annotated[int | None, typer.Option(min=1, help="The seconds to wait for a client.")] = None,
     superlink: Annotated[str, typer.Option(help="The SuperLink's name in Flower's configuration.")] = "",
     debug: Debug = False,
 ) -> None:
-    """Run the app on its SuperLink, print its progress, and end with the run: 0 where it finished, else not."""
+    """Run the app on its SuperLink, print its progress, and end with the run: exit code 0 if it finished."""
     from ..contract.errors import RecipeError
     from ..flower.deploy import Deployment
     from ..storage.run_folder import holds_run
@@ -100,7 +102,7 @@ def deploy_evaluate(
         Path | None, typer.Option(metavar="RUN", help="The folder of the figures; by default DIR/runs/<time>.")
     ] = None,
     settings: Set = None,
-    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds that a client may take.")] = None,
+    timeout: Annotated[int | None, typer.Option(min=1, help="The seconds to wait for a client.")] = None,
     superlink: Annotated[str, typer.Option(help="The SuperLink's name in Flower's configuration.")] = "",
     debug: Debug = False,
 ) -> None:

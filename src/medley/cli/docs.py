@@ -16,7 +16,8 @@ PLACES = (Path(__file__).parents[1] / "pages", Path(__file__).parents[3] / "docs
 
 def docs(
     page: Annotated[
-        str | None, typer.Argument(help="A page such as howto or tutorials/data; default the list.", metavar="[PAGE]")
+        str | None,
+        typer.Argument(help="A page such as howto or tutorials/data; by default the list of pages.", metavar="[PAGE]"),
     ] = None,
     debug: Debug = False,
 ) -> None:

@@ -13,7 +13,7 @@ from .console import REFUSED, pairs, say, show
 
 
 def doctor(debug: Debug = False) -> None:
-    """Print versions, cores, devices, extras and data sets that are here, and what does not fit, with its remedy."""
+    """Print your versions, cores, devices, extras and data sets, what does not fit together, and what to do."""
     from ..datasets import files
     from ..runtime.versions import OWN, is_installed
 

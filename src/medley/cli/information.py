@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def make_report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders; every run below them is taken.", metavar="RUNS...")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders; the report has every run below them.", metavar="RUNS...")
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -34,9 +36,11 @@ def make_report(
         ),
     ] = Path("report.html"),
     base: Base = None,
-    title: Annotated[str | None, typer.Option(help="The page's title. Default the methods and the data.")] = None,
-    metric: Annotated[str | None, typer.Option(help="The figure of curves; default what runs are compared by.")] = None,
-    over: Annotated[str, typer.Option(help="What curves are over: round, bytes, seconds or epsilon.")] = "round",
+    title: Annotated[str | None, typer.Option(help="The page's title; by default the methods and the data.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What curves show; by default the figure that runs are compared by.")
+    ] = None,
+    over: Annotated[str, typer.Option(help="The x-axis of curves: round, bytes, seconds or epsilon.")] = "round",
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of finished runs, or a table or curves for a paper, and print their table."""

@@ -37,7 +37,7 @@ CLIENTS = 12
 def new(
     folder: Annotated[Path, typer.Argument(help="The project; a new or empty folder.", metavar="NAME")],
     method: Annotated[
-        bool, typer.Option("--method", help="A method of your own in the place of data and model.")
+        bool, typer.Option("--method", help="Write a method of your own instead of data and model.")
     ] = False,
     debug: Debug = False,
 ) -> None:

@@ -24,27 +24,32 @@ ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 
 Key = typer.Option(help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0.")
 Data = typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data.")
-Number = typer.Option(min=0, help="This client's number; by default the one that ends the key's name.")
-Memory = typer.Option(metavar="DIR", help="The client's memories, and the message in hand.")
+Number = typer.Option(min=0, help="This client's number; by default the number at the end of the key's name.")
+Memory = typer.Option(metavar="DIR", help="The folder for the client's memories and the message that it answers.")
 Serve = typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
 Allow = typer.Option(
     metavar="KEYS",
-    help="The keys of the recipe that the server may change, as patterns; of an approved one --approve says it.",
+    help="The settings of the recipe that the server may change, as patterns; of an approved one --approve says it.",
 )
-Approve = typer.Option("--approve", help="Approve the recipe, until --until, and end. From then on others are refused.")
+Approve = typer.Option(
+    "--approve",
+    help="Approve the recipe until the day of --until, and exit. From then on the node rejects other recipes.",
+)
 Until = typer.Option(metavar="YYYY-MM-DD", help="The last day of an approval.")
-Log = typer.Option("--log", metavar="show|verify", help="Show or verify the record of what left, and end.")
+Log = typer.Option("--log", metavar="show|verify", help="Show or verify the record of what left the node, and exit.")
 RecipeFile = typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe, the server's or your own copy.")
-Keyring = typer.Option(metavar="FILE", help="All clients' public keys, which sign those of secure sums.")
+Keyring = typer.Option(metavar="FILE", help="A file of all clients' public keys, which sign the keys of secure sums.")
 AllowCode = typer.Option(
     metavar="NAMES",
     help="Code of your own that the recipe and the server may name, mynet:Net,mynet:loss; default none.",
 )
 Epsilon = typer.Option(
-    min=0, metavar="E", help="The ε of private rows that all studies together may spend; default that of the recipe."
+    min=0, metavar="E", help="The ε that all studies together may spend on private rows; by default the recipe's."
 )
-Name = typer.Option(help="This client's name for people, as Bern; the server's pages and messages show it.")
-Keep = typer.Option(metavar="AGE", help="Delete memories of runs that asked nothing for so long, as 30d or 12h.")
+Name = typer.Option(help="A name for this client, for example Bern; the server shows it on pages and in messages.")
+Keep = typer.Option(
+    metavar="AGE", help="Delete memories of runs that have asked nothing for this long, for example 30d or 12h."
+)
 
 
 def node(
@@ -62,19 +67,19 @@ def node(
     keyring: Annotated[Path | None, Keyring] = None,
     epsilon: Annotated[float | None, Epsilon] = None,
     keep: Annotated[str | None, Keep] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and end.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Read recipe and data, say what is there, and end.")] = False,
-    leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and end.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete memories, all or by --keep, and exit.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Read recipe and data, report them, and exit.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Leave the run: answer once more, and exit.")] = False,
     approve: Annotated[bool, Approve] = False,
     until: Annotated[str | None, Until] = None,
-    close: Annotated[bool, typer.Option("--close", help="Answer no more requests of the recipe, and end.")] = False,
+    close: Annotated[bool, typer.Option("--close", help="Answer no more requests of the recipe, and exit.")] = False,
     show: Annotated[str | None, Log] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="A line for every message.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print a line for every message.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Serve one client's data to runs of a SuperLink, until it is told to end.
+    """Serve one client's data to runs of a SuperLink, until you stop it.
 
-    The node answers by code that is installed here, and executes nothing that it is sent. Its data stays here.
+    The node answers with the code that is installed here, and executes nothing that it is sent. Its data stays here.
     """
     from ..flower import cleaning
     from ..flower.daemon import Resident

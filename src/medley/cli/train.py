@@ -37,19 +37,20 @@ def run(
         typer.Argument(help="The recipe, a TOML file; with --resume by default the one in DIR.", metavar="RECIPE.toml"),
     ] = None,
     only: Annotated[str | None, Method] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of all that is drawn, in place of run.seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed for all random draws, instead of run.seed.")] = None,
     rounds: Rounds = None,
     settings: Set = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the result, the recipe and a checkpoint in this folder.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on from the checkpoint in this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Resume from the checkpoint in this folder.")
     ] = None,
     on: Annotated[str, typer.Option(help=f"Where clients run: {PLACES}.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="How many processes, or actors of Ray.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="The number of processes, or of Ray actors.")] = None,
     log: Annotated[
-        str | None, typer.Option(help="A line a round on stderr in place of the bar: text, or json.", metavar="FORM")
+        str | None,
+        typer.Option(help="Print a line per round on stderr instead of the bar: text or json.", metavar="FORM"),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print where the time went.")] = False,
     debug: Debug = False,
@@ -158,7 +159,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="report.html, table.csv or figures.json; or a folder that keeps every run, and goes on after Ctrl-C.",
+            help="report.html, table.csv or figures.json; or a folder that keeps every run, to resume after Ctrl-C.",
         ),
     ] = None,
     jobs: Jobs = None,
@@ -205,10 +206,11 @@ def tune(
     only: Methods = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
-    metric: Annotated[str | None, typer.Option(help="What to choose by, in place of tune.metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="The figure to choose by, instead of tune.metric.")] = None,
     settings: Set = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="RECIPE.toml", help="Write the recipe here, with what was found.")
+        Path | None,
+        typer.Option(metavar="RECIPE.toml", help="Write the recipe with the settings that were found here."),
     ] = None,
     jobs: Jobs = None,
     debug: Debug = False,

@@ -12,12 +12,12 @@ import typer
 from .arguments import Debug
 from .console import say, show, table
 
-RunDir = Annotated[Path, typer.Argument(help="The folder of a run, going or ended.", metavar="RUN")]
+RunDir = Annotated[Path, typer.Argument(help="The folder of a run, in progress or finished.", metavar="RUN")]
 
 
 def watch(
     run: RunDir,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0: any that is free.")] = 8550,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free port.")] = 8550,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -1,12 +1,12 @@
-r"""C-FLAG: local descent along all clients' gradient on the new task, and one step of the memory a round.
+r"""C-FLAG: clients descend along the gradient of all clients on the new task, with one step on the memory per round.
 
 **Reference**: Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning Using Incrementally Aggregated
 Gradients", AISTATS 2025, Algorithms 1–3.
 
 **Status**: published with corrections
 
-**Needs**: a stream of tasks with a replay memory; every client in every round. Between a round's two exchanges clients
-keep x and its gradients, up to 3d floats.
+**Needs**: a stream of tasks with a replay memory, and every client in every round. Between the two exchanges of a round
+a client keeps x and its gradients, up to 3d floats.
 
 **Equations**, with g the loss of the task's rows and f that of the memory's; client i begins at z₀ = x:
 
@@ -25,26 +25,31 @@ x &\leftarrow x - \textstyle\sum_i p_i \Delta_i && \text{Algorithm 1, line 12}
 - learn (if it is the first task, or correct is off): d + 2 down, d + 2 up
 - learn (if it is the first task and correct is off): 2 down, d + 2 up
 
-**Departures**: signs are those of (25), x⁺ = x − α∇f − β Σp_i Σ_k g′_i. Algorithm 3's line 2 and (7) have z_E in the
-place of x − z_E.
+**Departures**:
 
-Adaptive rates are written in u_i = β Σ_k g′_i and s_i = β_i/β, because lines 4–13 mix quantities with and without β.
-Under interference α_i = α − ⟨∇f, u_i⟩/‖∇f‖². Table 1 has α in the place of the β in u_i, the same for α = β, which is
-the only case that the paper derives. Under Adam and momentum u_i is the whole displacement. ``bounded``, the default,
-keeps α_i ≤ 1/L and β_i ≤ β: Table 1 breaks the paper's own bound on α in (14), and then hardly learns.
+- Signs are those of (25): x⁺ = x − α∇f − β Σp_i Σ_k g′_i. Line 2 of Algorithm 3 and (7) print z_E instead of x − z_E.
+- Adaptive rates use u_i = β Σ_k g′_i and s_i = β_i/β, because lines 4–13 mix quantities with and without β. Under
+  interference α_i = α − ⟨∇f, u_i⟩/‖∇f‖². Table 1 has α instead of the β in u_i. This is the same for α = β, the only
+  case that the paper derives. With Adam or momentum, u_i is the whole displacement.
+- ``bounded``, the default, keeps α_i ≤ 1/L and β_i ≤ β. Table 1 breaks the paper's own bound on α in (14), and then
+  hardly learns.
+- All clients take E steps, the mean of their paces' steps, because (22) fails otherwise.
+- For networks g′_i is ∇g_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table. ``form="iag"`` is the paper's
+  table; it does not allow the pace's momentum, weight_decay and clip.
+- ``correct=False`` leaves out ∇g − ∇g_i. It is a control.
 
-All clients take E steps, the mean of what their paces have, because (22) fails otherwise. For networks g′_i is
-∇g_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; ``form="iag"`` is the paper's table, which refuses
-the pace's momentum, weight_decay and clip. ``correct=False`` is a control without ∇g − ∇g_i.
+**Kept as printed**:
 
-Kept as printed: with α = β the method is stationary for f + E·g and not for (3). ∇f = Σ p_i∇f_i has the p_i of ∇g, so
-clients without rows of the task have p_i = 0, are not asked, and their memories count for nothing. The paper's
-experiments have L = 5, and do not say which of them ran with adaptive rates; the listing has the worst case.
+- With α = β the method is stationary for f + E·g, not for (3).
+- ∇f = Σ p_i∇f_i uses the p_i of ∇g. So clients without rows of the task have p_i = 0: the server does not ask them, and
+  their memories do not count.
+- The paper's experiments have L = 5. It does not say which of them ran with adaptive rates; the listing has the worst
+  case.
 
-`CFLAG.joint` is this library's form, with a card of its own.
+`CFLAG.joint` is this library's form. It has a card of its own.
 
-**Missing replies**: a client whose gradients are lost takes no part in the round, and shares are those of the others;
-a lost step is left out of the mean.
+**Missing replies**: if a client's gradients are lost, it takes no part in the round, and the shares are those of the
+others. If its step is lost, the server leaves it out of the mean.
 
 **Example**
 

@@ -1,4 +1,4 @@
-r"""FedNorton: this library's own rule, in which a client that is away is represented by its Norton equivalent.
+r"""FedNorton: this library's own method. It keeps an absent client in the sum by its Norton equivalent.
 
 **Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
 Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
@@ -14,9 +14,9 @@ JMLR 2016) with O'Donoghue & Candès' restart (2015).
 - simulate (if flows="server"): 2d down, d + 1 up
 - change_flow (if flows="client"): 2d + 2 down, 2d + 4 up
 
-**The circuit.** The server is a node x that feeds a branch per client. The flow J_i in a branch is the mean gradient
-that its client met: at rest J_i = ∇f_i(x*), and Kirchhoff's sum S = Σ p_i J_i = 0 over ALL clients says ∇f(x*) = 0. In
-a round a set A of clients replies, the share f of all. Sums and means are over A, by p_i; ⁻ is the round before.
+**The circuit.** The server is a node x that feeds one branch per client. The flow J_i in a branch is the mean gradient
+that its client met. At rest J_i = ∇f_i(x*), and Kirchhoff's sum over ALL clients, S = Σ p_i J_i = 0, says ∇f(x*) = 0.
+In each round a set A of clients replies, a share f of all. Sums and means are over A, by p_i; ⁻ is the round before.
 
 | | |
 |---|---|
@@ -35,30 +35,32 @@ a round a set A of clients replies, the share f of all. Sums and means are over 
 | $v^+ = \beta v - u - 2 T S^+/(1 + 2 T h)$ | the move |
 | $x^+ = x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x)$ | x̂ is evaluated |
 
-Descents saturate: a branch answers to x by 1/T_i at most, and the star by 1/T, hence the window. −u is the mean of the
-displacements D_i, shortened or extended to √(T T_i), and of what does not last to one time for all, which leaves the
-point of rest where it is. The last term of the move is two more windows along Kirchhoff's sum, by backward Euler. A
-descent that would make an error of its flow grow is made again with shorter steps, see `descent`. The page
-``docs/decisions/fednorton.md`` has the reason for each constant, and what it is worth.
+Why this form: a descent saturates, so a branch answers to x by at most 1/T_i and the star by at most 1/T; hence the
+window. −u is the mean of the displacements D_i, scaled to the time √(T T_i). The part that does not last is scaled to
+one time for all, which does not move the point of rest. The last term of the move is two more windows along Kirchhoff's
+sum, by backward Euler. If a descent would make an error of its flow grow, the client repeats it with shorter steps (see
+`descent`). ``docs/decisions/fednorton.md`` has the reason for each constant, and how much it helps.
 
-**Late replies** count with the x and n_i of their own request. A client that is away is J_i in parallel with a
-conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) stands for J_i and S(x) = Σ p_i Ĵ_i(x) for S, in
-proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), with g_i the rounds since the
-client's last reply, so that those that reply often do not draw the node to their minima. See `late`.
+**Late replies** count with the x and n_i of their own request. An absent client is its flow J_i in parallel with a
+conductance h_i, which secants measure: Ĵ_i(x) = J_i + m h_i (x − x̄_i) replaces J_i, and S(x) = Σ p_i Ĵ_i(x) replaces
+S, in proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), where g_i is the number
+of rounds since the client's last reply. So clients that reply often do not pull the node to their own minima. See
+`late`.
 
 **Point of rest.** With exact gradients ρ → 1, and v = 0 gives S = 0, D_i = 0 and J_i = ∇f_i(x*), whatever the clients'
-rates and steps. Where batches are drawn ρ stays below 1, and clients drift in part to their own minima: with ρ held the
-shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, by the number of steps.
+learning rates and steps. With mini-batches ρ stays below 1, and clients drift in part to their own minima. With ρ held
+fixed, the shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, depending on the number of steps.
 
-**SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As
-there, clients run SGD, with or without momentum, so that D_i/T_i is a mean of gradients. Other optimizers are refused.
+**SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As in
+SCAFFOLD, clients must run SGD, with or without momentum, so that D_i/T_i is a mean of gradients.
 
-**Departures**: none; no paper has it. FedECADO's circuit has inductors, and sensitivities that clients are asked for.
+**Departures**: none, because no paper has this method. FedECADO's circuit also has inductors, and asks clients for
+sensitivities.
 
-**Missing replies**: a lost one leaves its flow as it was, and the sum with it. With flows at the clients a late reply
-is lost. A client that lost its memory comes back with flows at the server as if nothing had been, else with J_i = 0.
-When clients join or leave, S is summed anew over the members, with flows at the clients by one exchange with all, as
-after a loss; the motion of another circuit ends.
+**Missing replies**: if a reply is lost, the client's flow and the sum stay as they were. With flows at the clients, a
+late reply is lost. If a client lost its memory, nothing changes with flows at the server; otherwise it begins with J_i
+= 0. When clients join or leave, the server sums S anew over the members (with flows at the clients, by one exchange
+with all of them), and the node starts again from rest.
 
 **Example**
 

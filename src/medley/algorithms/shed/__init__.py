@@ -1,14 +1,24 @@
-"""SHED: Newton's method by instalments. Every round each client sends as many eigenpairs of its Hessian as its
-connection carries; the server's picture of the curvature grows until Hessians are renewed.
+r"""SHED: Newton's method in instalments. In every round each client sends as many eigenpairs of its Hessian as its
+connection carries; the server's picture of the curvature grows until the clients renew their Hessians.
 
 **Reference**: Dal Fabbro, Dey, Rossi & Schenato, "SHED: A Newton-type Algorithm for Federated Learning based on
 Incremental Hessian Eigenvector Sharing", JMLR 25, 2024, Algorithms 1, 3 and 4.
 
 **Status**: published
 
-**Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. Clients keep their
-eigenvectors, as d × d numbers or (rows)² of them, whichever is less. The number of pairs is ``me.pace.pairs``, unless
-``pairs`` sets it.
+**Needs**: a convex problem whose Hessians are AᵀA + δI: Logistic, LeastSquares, Softmax. A client keeps its
+eigenvectors: d² or (rows)² numbers, whichever is less. It sends ``me.pace.pairs`` pairs, unless ``pairs`` sets the
+number.
+
+**Equations.** Client i has sent q pairs (λ_j, v_j) of its Hessian, the largest first; ρ_i stands for the rest:
+
+$$\begin{aligned}
+\hat H_i &= \textstyle\sum_{j \le q} (\lambda_j - \rho_i)\, v_j v_j^\top + \rho_i I, \quad \rho_i = \lambda_{q+1}
+  && \text{what the server knows of client } i \\
+p &= -\bigl(\textstyle\sum_i p_i \hat H_i\bigr)^{-1} \textstyle\sum_i p_i \nabla f_i(x)
+  && \text{Newton's direction, of all clients} \\
+x &\leftarrow x + \eta\, p && \text{η by Armijo's line search over the clients' losses}
+\end{aligned}$$
 
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
@@ -18,32 +28,36 @@ eigenvectors, as d × d numbers or (rows)² of them, whichever is less. The numb
 - attempt (if the search is speculative): d + 1 down, kd + 8k bytes + d + 8(K + 1) bytes + 2 up; the next report too
 - attempt (if in 8 bits): 2d bytes + (1) + 1 down, kd bytes + 16k bytes + d bytes + 8(K + 1) bytes + 3 up
 
-**Departures**: p_i instead of 1/M everywhere. Iterations count from 1, and the first renews. ``renewal=
-"gradient_norm"`` renews where the gradient's norm falls by less than ``b`` times its fall before, or grows, and
-after d rounds at the latest: as printed the rule renews nearly always, or once and never again. Pairs stop at the
-rank of the data's part of the Hessian, after which Ĥ_i is exact.
+**Departures**:
 
-Beyond the paper, each alone; all but ``above`` in `SHED.fast`:
+- p_i stands for 1/M everywhere. Iterations count from 1, and the first one renews.
+- ``renewal="gradient_norm"`` renews if the gradient's norm grows, or falls by less than ``b`` times its fall before,
+  and after d rounds at the latest. The printed rule renews nearly always, or once and never again.
+- Pairs stop at the rank of the data's part of the Hessian. From then on Ĥ_i is exact.
 
-- ``lbfgs``: L-BFGS at the server on top of Ĥ⁻¹.
-- ``search="speculative"``: clients answer the first candidate with the next report as well. An accepted η = 1 has then
-  begun the next round.
-- ``difference``: renewals send the difference of the new Hessian from the server's pairs, by |eigenvalue|.
-- ``rho="geo"``: ρ = √(λ_{q+1} · mean of the rest). It gives up Ĥ ⪰ H.
-- ``bits``: eigenvectors and changes of gradients travel in 8 bits, directions in 16. It gives up Ĥ ⪰ H.
-- ``above``: restores Ĥ ⪰ H under ``bits``, for 8 bytes more a reply. It adds to the diagonal as much as rounding can
-  have taken off.
+**Beyond the paper.** Each setting works alone. `SHED.fast` has all of them except ``above``:
 
-Where columns differ in their units by orders of magnitude, rounding would spoil more than half of a row. Codes then
-count in units of the columns' own, roots of the Hessian's diagonal, for d bytes once; and directions travel whole.
-Where one direction has nearly all of the curvature, as of columns whose mean is 20 times their spread, rounding it
-would drown the others: all numbers of that client travel whole, and directions. Standardised columns keep codes.
+- ``lbfgs``: the server runs L-BFGS on top of Ĥ⁻¹.
+- ``search="speculative"``: with its answer to the first candidate, a client sends the next report. If η = 1 is
+  accepted, the next round has already begun.
+- ``difference``: a renewal sends the difference between the new Hessian and the server's pairs, the largest
+  |eigenvalue| first.
+- ``rho="geo"``: ρ = √(λ_{q+1} · mean of the rest). Ĥ ⪰ H no longer holds.
+- ``bits``: clients send eigenvectors and changes of gradients in 8 bits, the server sends directions in 16. Ĥ ⪰ H no
+  longer holds.
+- ``above``: restores Ĥ ⪰ H under ``bits``, for 8 bytes more per reply. It adds to the diagonal what rounding can have
+  removed.
 
-`medley.algorithms.shed.paper` is the method as published, `medley.algorithms.shed.fast` the rest; the settings compose
-them.
+**When codes do not fit.** If the columns' units differ by orders of magnitude, rounding would spoil more than half of a
+row. Codes then count in units of each column (roots of the Hessian's diagonal, d bytes once), and directions are sent
+in full. If one direction has nearly all of the curvature, for example if the columns' mean is 20 times their spread,
+its rounding would drown the others. All numbers of that client, and directions, are then sent in full. With
+standardised columns neither happens.
 
-**Missing replies**: a client is represented by its last gradient and eigenpairs; in the line search, by the quadratic
-model made of these.
+`medley.algorithms.shed.paper` is the method as published, and `medley.algorithms.shed.fast` has the rest.
+
+**Missing replies**: the server uses the client's last gradient and eigenpairs; in the line search, the quadratic model
+made of them.
 
 **Example**
 
