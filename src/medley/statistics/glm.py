@@ -239,7 +239,9 @@ class GLM(Analysis):
     def _prepared(self, site: Site, levels: dict[str, list[str]], everywhere: int) -> Rows:
         f, (columns, _) = parsed(self.text), self.reads
         if self.sites and site.own:
-            raise RecipeError(f"{site.name} has a column 'site', and sites='fixed' makes one: rename it", "sites")
+            raise RecipeError(
+                f"{site.name} has a column 'site', but sites='fixed' makes one of that name: rename yours", "sites"
+            )
         used, _ = site.rows(columns, self.where)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)

@@ -91,8 +91,9 @@ def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
     if missing := [name for name in features if name not in names]:
         own = f", and has {_listed(more)}, which training had not" if more else ""
         raise BadData(
-            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; where such columns come from "
-            "get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds those of absent levels"
+            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; if such columns come "
+            "from get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds the columns of "
+            "absent categories"
         )
     if more:
         raise BadData(

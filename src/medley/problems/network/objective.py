@@ -152,8 +152,9 @@ class NetworkObjective:
                 raise
             if not p.running():
                 raise ValueError(
-                    f"BatchNorm without running statistics cannot train on one row, and a batch of this client's "
-                    f"{self.n} rows is left with one; use GroupNorm or LayerNorm, another batch size, or drop_last=True"
+                    "BatchNorm without running statistics cannot train on one row, but a batch of this "
+                    f"client's {self.n} rows has only one; use GroupNorm or LayerNorm, another batch size, or "
+                    "drop_last=True"
                 ) from e
             with p.running_statistics():
                 found = total()
