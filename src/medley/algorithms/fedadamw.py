@@ -33,15 +33,14 @@ authors' code has ``clip=10``), and λ is ``weight_decay`` of the method.
 **Checked against**: the authors' code; of the paper's text we had abstract and introduction only. A block of v is a
 parameter of the network, as in their code for language models; their code for images sends v whole. As there, both
 bias corrections are by the steps of all rounds, and m begins at 0, so that the first steps of a later round are short.
-The language code steps by (1 − α)η, the images' by η as here, with ``alpha=0.5`` in both.
+The code for images steps by η, as here, with α = 0.5, the one for language models by (1 − α)η.
 
 **Missing replies**: a lost reply is left out of all means.
 
 **Example**
 
 >>> import medley as md
->>> pace = md.scenarios.Pace(lr=0.01)
->>> problem = md.problems.Network(md.models.mlp(64, 10))
+>>> problem, pace = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Pace(lr=0.01)
 >>> fed = md.Federation(problem, data=md.datasets.digits(), partition=md.scenarios.IID(10), pace=pace)
 >>> md.run(md.FedAdamW(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True

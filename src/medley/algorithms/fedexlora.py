@@ -43,7 +43,7 @@ sum of products stays exact, as FLoRA's is by stacking (Wang et al. 2024, arXiv:
 **Checked against**: the authors' code; we had no text of the paper beyond its abstract, so its equations have no
 numbers here. Their aggregation for GLUE adds the transpose of the residual, which is right for GPT-2's layers of
 transposed weights, and not for the linear layers of RoBERTa, where it passes since these are square. Here each layer
-says which it is. They also hand out dense weights in one process, so nothing is counted there.
+says which it is.
 
 **Missing replies**: the means and the residual are over the clients that replied.
 
@@ -51,20 +51,11 @@ says which it is. They also hand out dense weights in one process, so nothing is
 
 >>> import torch
 >>> import medley as md
->>> class Adapted(torch.nn.Module):
-...     def __init__(self, m, n, r):
-...         super().__init__()
-...         self.base_layer = torch.nn.Linear(n, m)
-...         self.lora_A, self.lora_B = torch.nn.Linear(n, r, bias=False), torch.nn.Linear(r, m, bias=False)
-...
-...     def forward(self, X):
-...         return self.base_layer(X) + self.lora_B(self.lora_A(X))
->>> fed = md.Federation(
-...     md.problems.Network(torch.nn.Sequential(Adapted(32, 64, 4), torch.nn.ReLU(), Adapted(10, 32, 4))),
-...     data=md.datasets.digits(),
-...     partition=md.scenarios.IID(10),
-... )
->>> md.run(md.FedExLoRA(), fed, rounds=10, progress=False).summary["accuracy"] > 0.8
+>>> from medley.testing.toys import Adapted
+>>> network = torch.nn.Sequential(Adapted(64, 32, 4), torch.nn.ReLU(), Adapted(32, 10, 4))
+>>> data, pace = md.datasets.digits(), md.scenarios.Pace(lr=0.02, epochs=3, optimizer="adam")
+>>> fed = md.Federation(md.problems.Network(network), data=data, partition=md.scenarios.IID(5), pace=pace)
+>>> md.run(md.FedExLoRA(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """
 
@@ -72,33 +63,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..contract import (
-    Algorithm,
-    Client,
-    Cohort,
-    Message,
-    Need,
-    Recall,
-    Vec,
-    WireError,
-    at_least,
-    on_client,
-)
-from ..contract.adapters import AdaptedObjective, Adapter
+from ..contract import Algorithm, Client, Cohort, Message, Need, Recall, Vec, WireError, at_least, on_client
+from ..contract.adapters import Adapter
 
 
 class Update(Message):
-    """Down: x [d]; or what is trained of it [a], and the factors of the weights' moves since the client's last visit.
-
-    The rows of ``left`` are the layers' rows one after the other, as are the columns of ``right``.
-    """
+    """Down: x [d]; or what is trained of it [a], and factors of the weights' moves since the last visit, layer by layer."""
 
     x: Vec | None = None
     trained: Float[Tensor, " a"] | None = None
@@ -202,8 +179,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
     @on_client
     def train(self, me: Client[Memory], ask: Recall, got: Update) -> Trained:
         """Local descent of the adapters, and of what else is trainable, at the weights W₀ as they stand."""
-        of = cast(AdaptedObjective, me.problem)
-        found = of.adapters
+        of: Any = me.problem
+        found: tuple[Adapter, ...] = of.adapters
         layers = torch.tensor([layer[:7] for layer in found])
         x = got.x
         if x is None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-from jaxtyping import Bool
-from torch import Tensor
-
-from .problem import Objective
-from .types import Vec
+from typing import NamedTuple
 
 
 class Adapter(NamedTuple):
     """One layer whose weights are W + scale·BA; places are those of first numbers in x, and all three are trainable.
 
-    W is [m, n], B [m, r] and A [r, n]; if ``across``, W lies in x as its transpose, as in GPT-2's Conv1D.
+    W is [m, n], B [m, r] and A [r, n]; if ``across``, W lies in x as its transpose, as in GPT-2's Conv1D. The objective
+    of a problem that gives `Need.ADAPTERS` has them as ``adapters``, and ``among(x, free)``, f_i of some coordinates.
     """
 
     A: int
@@ -25,14 +20,3 @@ class Adapter(NamedTuple):
     n: int
     across: int
     scale: float
-
-
-class AdaptedObjective(Objective, Protocol):
-    """The objective of a problem that gives `Need.ADAPTERS`."""
-
-    @property
-    def adapters(self) -> tuple[Adapter, ...]:
-        """The layers that have an adapter."""
-
-    def among(self, x: Vec, free: Bool[Tensor, " d"]) -> Objective:
-        """f_i as a function of the coordinates ``free``, for a descent; the others stand still at x."""

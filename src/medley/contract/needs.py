@@ -35,8 +35,7 @@ class Need(StrEnum):
     NETWORK = "network", "a Network"
     ADAPTERS = (
         "adapters",
-        "a Network with LoRA adapters whose layers' own weights are trainable as well, so that they are a part of x: "
-        "base_layer.weight.requires_grad_(True) for each, see the how-to on exact sums of adapters; and no shared=",
+        "a Network with LoRA adapters whose layers' own weights are trained: base_layer.weight.requires_grad_(True)",
     )
     WEIGHTS = "weights", "weights of rows: a linear model, or a Network whose own loss returns one number a row"
     NOISE = "noise", "a network that draws random numbers, as dropout does"

@@ -52,13 +52,11 @@ def _weight(held: Any) -> Tensor | None:
 
 @dataclass
 class SomeObjective:
-    """f_i as a function of the coordinates ``free`` of x; the others stand still at ``x``.
+    """f_i as a function of the coordinates ``free`` of x; the others stand still at ``x``. For `Seq`'s descents.
 
     Attributes:
         shapes: the shapes of what is free of each parameter
         fixed: parameters without a free coordinate, which take no part in a backward pass
-
-    It has what `medley.engines.seq.Seq` asks of an objective.
     """
 
     of: Objective
