@@ -75,7 +75,7 @@ from ..contract.adapters import Adapter
 
 
 class Update(Message):
-    """Down: x [d]; or what is trained of it [a], and factors of the weights' moves since the last visit, layer by layer."""
+    """Down: x [d]; or what is trained of it [a], and factors of the weights' moves since the last visit, by layer."""
 
     x: Vec | None = None
     trained: Float[Tensor, " a"] | None = None
