@@ -30,7 +30,7 @@ class Grid:
         return [100, 101]
 
 
-@pytest.mark.parametrize(("usual", "named"), [([], True), ([50.0] * 3, False), ([0.1, 0.1, 50.0], True)])
+@pytest.mark.parametrize(("usual", "named"), [([], True), ([50.0] * 3, False), ([0.1, 50.0, 50.0], True)])
 def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     usual: list[float], named: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from statistics import median
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,8 @@ POLL = 0.2
 
 SOON, NAMED, LONG = 5.0, 3.0, 6.0
 """Seconds after which missing clients are named at the start of a run; between two looks at whom an exchange waits for,
-which the run's folder then has; and after which it warns of them: twice what such exchanges took, if that is more."""
+which the run's folder then has; and after which it warns of them: twice what the quickest of the last five of its kind
+took, if that is more."""
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
@@ -284,8 +284,8 @@ class Messenger:
         away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
         # In a thread, since a look waits for the content of answers that were announced.
         done = Event()
-        took = self._took.setdefault(kind, deque(maxlen=3))
-        usual = median(took) if took else 0.0  # one that a node held up says little of the next
+        took = self._took.setdefault(kind, deque(maxlen=5))
+        usual = min(took, default=0.0)  # one that a node held up says nothing of the next
         named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
         if not hello:
             named.start()
