@@ -20,7 +20,9 @@ def test_a_need_is_its_word() -> None:
 
 
 def test_a_word_that_is_no_need_is_refused_with_the_nearest() -> None:
-    with pytest.raises(md.RecipeError, match=r"needs has no 'hesian'. Did you mean 'hessian'\? It knows: body,"):
+    with pytest.raises(
+        md.RecipeError, match=r"needs has no 'hesian'. Did you mean 'hessian'\? It knows: adapters, body,"
+    ):
         Need("hesian")
 
 
@@ -67,6 +69,7 @@ def test_a_refusal_says_the_sentence_of_the_need() -> None:
         Need.REPLAY,
         Need.EVERYONE,
         Need.BODY,
+        Need.ADAPTERS,
         Need.NETWORK,
         Need.NOISE,
         Need.QUADRATIC,

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from medley.cli import app
 from medley.flower import deploy
 
+pytest.importorskip("flwr")
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

@@ -220,7 +220,7 @@ def test_collinearity_is_named() -> None:
     ("formula", "how", "error", "match"),
     [
         ("died ~ agee", {}, md.BadData, "Bern has no column 'agee'. Did you mean 'age'"),
-        ("died ~ age + sex", {}, md.BadData, r"Bern: sex is text.*write C\(sex\)"),
+        ("died ~ age + sex", {}, md.BadData, r"Bern: sex is not a number.*write C\(sex\)"),
         ("died + age", {}, md.RecipeError, "write the outcome, ~"),
         ("died ~ __import__('os').system('true')", {}, md.RecipeError, "cannot be read"),
         ("died ~ eval('1')", {}, md.RecipeError, "is not understood"),
