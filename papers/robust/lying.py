@@ -23,8 +23,7 @@ import medley as md
 from medley.report import document
 from medley.report.figures import DARK, LIGHT, Line, Markup, lines
 from medley.report.numbers import final, usable
-from medley.report.units import plural
-from medley.report.units import DASH, percent
+from medley.report.units import DASH, percent, plural
 from medley.storage.atomic import replacing
 from medley.storage.result import Result
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -122,7 +122,7 @@ class NetworkModel:
         # Parameters are views of the flat vector.
         return int(weight.storage_offset()), None if bias is None else int(bias.storage_offset())
 
-    def split(self, x: Vec) -> list[Tensor]:
+    def split(self, x: Shaped[Tensor, " d"]) -> list[Tensor]:
         """Views of x in the parameters' shapes."""
         return [v.view(s) for v, s in zip(torch.split(x, self.sizes), self.shapes, strict=True)]
 
