@@ -89,3 +89,6 @@ class SomeObjective:
     def take(self, order: Tensor) -> SomeObjective:
         """The same objective with its rows in this order."""
         return replace(self, of=self.of.take(order))
+
+
+Objective.register(SomeObjective)  # in a descent alone, which takes gradients and rows

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -252,14 +251,14 @@ class NetworkObjective:
             total += shortening(g.norm(dim=1), bound) @ g
         return total, 0.0
 
-    def among(self, x: Vec, free: Bool[Tensor, " d"]) -> Objective:
+    def among(self, x: Vec, free: Bool[Tensor, " d"]) -> SomeObjective:
         """f_i as a function of the coordinates ``free``, which are a block of each matrix; the others stand at x."""
         p, masks = self.problem, self.problem.split(free)
         shapes = [
             m.shape if m.all() else torch.Size([int(m.any(1).sum()), int(m.any(0).sum())]) for m in masks if m.any()
         ]
         fixed = [p.module.get_parameter(path) for path, i in p.places if not masks[i].any()]
-        return cast(Objective, SomeObjective(self, x, free, shapes, fixed))
+        return SomeObjective(self, x, free, shapes, fixed)
 
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class."""
