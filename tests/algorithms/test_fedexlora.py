@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -195,7 +195,13 @@ def magnitudes(module: Any) -> None:
     module[0].use_dora = {"default": True}
 
 
-@pytest.mark.parametrize("spoil", [frozen_base, frozen_factor, two_adapters, magnitudes])
+def tied(module: Any) -> None:
+    """The residual of the one layer would change the other."""
+    module[0].head = nn.Linear(N, H).double()
+    module[0].head.weight = module[0].base_layer.weight
+
+
+@pytest.mark.parametrize("spoil", [frozen_base, frozen_factor, two_adapters, magnitudes, tied])
 def test_refuses_adapters_of_another_form(spoil: Any) -> None:
     module = network()
     spoil(module)
@@ -215,3 +221,34 @@ class Doubled(md.FedExLoRA):
 def test_refuses_clients_of_another_model() -> None:
     with pytest.raises(md.WireError, match="client 2 has other adapters than client 0: give all the same model"):
         run(Doubled(), federation(), 1)
+
+
+class Lying(md.FedExLoRA):
+    """A reply that claims places outside of the model, those of another layer, or more numbers than are trained."""
+
+    lie: ClassVar[str] = ""
+
+    @on_client
+    def train(self, me: Client[Any], ask: Recall, got: Update) -> Trained:
+        reply = md.FedExLoRA.train(self, me, ask, got)
+        layers, delta = reply.layers.clone(), reply.delta
+        if self.lie == "none":
+            return Trained(delta, layers[:0], reply.scale[:0])
+        if self.lie == "long":
+            delta = torch.cat([delta, delta[:1]])
+        elif self.lie == "twice":
+            layers[1] = layers[0]
+        elif self.lie:
+            layers[0, 2 if self.lie == "negative" else 3] = -4 if self.lie == "negative" else 1 << 62
+        return Trained(delta, layers, reply.scale)
+
+
+@pytest.mark.parametrize("lie", ["none", "long", "twice", "negative", "huge"])
+def test_refuses_layers_that_are_no_part_of_x(lie: str) -> None:
+    class Told(Lying):
+        pass
+
+    Told.lie = lie
+    one = md.Federation(Network(network(), start="module"), clients=clients()[:1], classes=3)
+    with pytest.raises(md.WireError, match="client 0's adapters do not fit a model of"):
+        run(Told(), one, 1)

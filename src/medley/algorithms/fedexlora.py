@@ -20,7 +20,7 @@ Large Language Models", ACL 2025; arXiv:2410.09432.
 
 **Status**: published
 
-**Needs**: a network with LoRA adapters whose layers' own weights are trainable parameters, so that x holds them, and
+**Needs**: a network with LoRA adapters whose layers' own weights are trainable parameters, of that layer alone, and
 replies one by one.
 
 **One round sends** (floats per client; a: all that is trained, adapters and the rest; q: the residual's factors; l: the
@@ -134,7 +134,10 @@ class FedExLoRA(Algorithm[Server, Memory]):
         up = clients.ask(self.train, Recall(), {i: self.update(s, i) for i in clients.ids}).each()
         if not up:
             return
-        first = next(iter(up.values()))
+        i, first = next(iter(up.items()))
+        known = first.layers if s.layers is None else s.layers
+        if not torch.equal(first.layers, known) or not apart(known, len(s.x)):
+            raise misfit(i, s.x)
         for i, reply in up.items():
             if not torch.equal(reply.layers, first.layers) or not torch.equal(reply.scale, first.scale):
                 raise WireError(f"client {i} has other adapters than client {next(iter(up))}: give all the same model")
@@ -143,6 +146,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
         share, deltas = [clients.p[i] / total for i in up], []
         for i, reply in up.items():
             mine = trained(s.layers, s.x, self.rank(i))[free]
+            if len(reply.delta) != int(mine.sum()):
+                raise misfit(i, s.x)
             deltas.append(reply.delta.new_zeros(len(mine)).masked_scatter(mine, reply.delta))
         mean = torch.stack([w * delta for w, delta in zip(share, deltas, strict=True)]).sum(0)
         s.x = s.x.masked_scatter(free, s.x[free] + mean)
@@ -211,6 +216,25 @@ def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool
         out[A : A + r * n].view(r, n)[rank or r :] = False
         out[B : B + m * r].view(m, r)[:, rank or r :] = False
     return out
+
+
+def misfit(i: int, x: Vec) -> WireError:
+    """The error for client i's reply that is of another model than x."""
+    return WireError(f"client {i}'s adapters do not fit a model of {len(x)} numbers: give all the same model")
+
+
+def apart(layers: Int[Tensor, "l 7"], d: int) -> bool:
+    """Whether the layers lie in x [d], and the weights of each apart from all else."""
+    taken, factored = torch.zeros(d, dtype=torch.bool), list[tuple[int, int]]()
+    for A, B, W, m, r, n, across, _ in parts(layers):
+        spans = (W, W + m * n), (A, A + r * n), (B, B + m * r)
+        if min(A, B, W) < 0 or min(m, r, n) < 1 or across not in (0, 1) or max(end for _, end in spans) > d:
+            return False
+        if taken[W : W + m * n].any():
+            return False
+        taken[W : W + m * n] = True
+        factored += spans[1:]
+    return len(layers) > 0 and not any(taken[start:end].any() for start, end in factored)
 
 
 def factors(

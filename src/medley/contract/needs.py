@@ -35,7 +35,8 @@ class Need(StrEnum):
     NETWORK = "network", "a Network"
     ADAPTERS = (
         "adapters",
-        "a Network with LoRA adapters whose layers' own weights are trained: base_layer.weight.requires_grad_(True)",
+        "a Network with LoRA adapters whose layers' own weights are trained, and not shared with another layer: "
+        "base_layer.weight.requires_grad_(True)",
     )
     WEIGHTS = "weights", "weights of rows: a linear model, or a Network whose own loss returns one number a row"
     NOISE = "noise", "a network that draws random numbers, as dropout does"

@@ -29,6 +29,8 @@ def adapters(module: nn.Module) -> tuple[Adapter, ...]:
         A, B, W = (_weight(getattr(m, name, None)) for name in ("lora_A", "lora_B", "base_layer"))
         if A is None or B is None or W is None or any(getattr(m, "use_dora", {}).values()):
             return ()
+        if sum(p is W for other in module.modules() for p in other._parameters.values()) > 1:
+            return ()  # a residual of this layer would change the others that share its weights
         across, (rows, r), columns = bool(getattr(m, "fan_in_fan_out", False)), B.shape, A.shape[1]
         if W.shape != ((columns, rows) if across else (rows, columns)):
             return ()
