@@ -495,13 +495,17 @@ def test_test_losses_count_as_losses_of_the_rows(stream: str, app: Path, tmp_pat
     request = next(m for m in asks.sent if m.metadata.message_type == "evaluate")
     asked = pytree.from_bytes(request.content["common"]["bytes"], {})
 
-    def ask(k: int) -> bytes:
-        letter = {"common": pytree.to_bytes(asked | {"x": asked["x"] + k, "loss": False}), "own": b"{}"}
+    def ask(k: int, known: bool = False) -> bytes:
+        other = {"known": asked["known"] | {"first": {"x": [float(k)]}}} if known else {"x": asked["x"] + k}
+        letter = {"common": pytree.to_bytes(asked | other | {"loss": False}), "own": b"{}"}
         return side.evaluate(letter, Context(1, 1, node, RecordDict(), asks.config))
 
     assert "test_loss" in json.loads(ask(1))["tests"][0]
     with pytest.raises(md.WireError, match=f"it has told the loss of its rows for {3 * tasks + 1} models"):
         [ask(k) for k in range(2, 6)]
+    node["memory"] = str(tmp_path / "memory" / "other")  # a model's own part, in "known", is a part of the model
+    with pytest.raises(md.WireError, match=f"it has told the loss of its rows for {3 * tasks + 1} models"):
+        [ask(k, known=True) for k in range(9)]
 
 
 def test_repeated_requests_have_the_answer_that_was_given(app: Path, tmp_path: Path) -> None:

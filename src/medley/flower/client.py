@@ -237,7 +237,7 @@ class ClientSide:
         if run:
             node.check_run(run)
         if secure:
-            model = pytree.to_bytes({"x": x, "buffers": buffers})
+            model = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(asked["known"]).encode()
             self._count(letter["common"] + letter.get("own", b"") if run else model, context, bool(run))
         rows = self.own(context, method, asked["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
