@@ -560,6 +560,10 @@ def test_what_a_table_may_not_mean_is_said(tmp_path: Path, caplog: pytest.LogCap
         assert ("the column 'id' counts the rows" in caplog.text) == (name == "guessed")
         assert ("the label 'NA' is taken for a class (its rows: 1)" in caplog.text) == (name == "guessed")
     assert repr(read) == "Dataset(guessed: 12 rows [2], 3 classes (NA, no, yes))"
+    caplog.clear()
+    (tmp_path / "signs.csv").write_text("age,credit\n1,+\n2,-\n3,+\n")
+    datasets.csv(tmp_path / "signs.csv", "credit")
+    assert "taken for a class" not in caplog.text  # "-" is missing only where there is no "+"
 
 
 ROWS = [(float(a), float(b), i % 2 if i % 3 else 1 - i % 2) for i, (a, b) in enumerate(RNG.normal(size=(60, 2)))]

@@ -100,8 +100,9 @@ def warn_of_guesses(X: np.ndarray, features: Sequence[str], y: np.ndarray, call:
                 )
     if regression or y.dtype.kind != "U":
         return
+    signs = "+" in y
     for label in np.unique(y):
-        if str(label).lower() in MISSING:
+        if str(label).lower() in MISSING and not (signs and label == "-"):
             log.warning(
                 "%s: the label %r is taken for a class (its rows: %d); drop them if their label is missing",
                 call,
