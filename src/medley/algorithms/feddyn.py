@@ -15,7 +15,7 @@ Regularization", ICLR 2021, Algorithm 1.
 the authors' code, means here are unweighted and α_i = α/(N p_i), which leads to the minimum of Σ p_i f_i. Clients do
 not solve the local problem but descend on it for the pace's steps. That moves no fixed point: there ∇f_i(x) = −α_i h_i
 and the mean of h_i is 0. The model handed out is the server's x. Adam's steps descend the corrected loss too, so x ends
-near the minimum, at a distance of some steps of size lr.
+near the minimum, within a few steps of size lr.
 
 **Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 

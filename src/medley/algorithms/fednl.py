@@ -27,8 +27,8 @@ the first rounds are Newton steps of these clients alone. The authors begin with
 x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
 
 **Checked against**: the authors' code, where means are plain. The step uses H before it has learned from this round's
-Hessians. In FedNL's code l_i is the spectral norm; in the code of FedNL-PP and FedNL-CR it is the Frobenius norm, as
-here. With ``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
+Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes the
+spectral norm. With ``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
 
 **Missing replies**: H_i, and its part of H, stay the same on both sides. Gradients and losses are means over the
 clients that replied; under partial participation, over the last known ones of all clients.

@@ -140,7 +140,7 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: 
         if "allow" in node and own != theirs and not any(name in pattern for pattern in _listed(node, "allow")):
             raise RecipeError(
                 f"client {client} does not let the server change {name}: its recipe has {own}, and the server asks for "
-                f"{theirs}; its owner can allow it by a pattern that names it",
+                f"{theirs}; its owner can allow this with --allow '{name}'",
                 "allow",
             )
 

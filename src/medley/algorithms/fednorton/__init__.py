@@ -54,8 +54,8 @@ fixed, the shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33
 **SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As in
 SCAFFOLD, clients must run SGD, with or without momentum, so that D_i/T_i is a mean of gradients.
 
-**Departures**: none, because no paper has this method. FedECADO's circuit also has inductors, and asks clients for
-sensitivities.
+**Departures**: none, because no paper has this method. Unlike FedECADO's, the circuit has no inductors, and clients
+send no sensitivities.
 
 **Missing replies**: if a reply is lost, the client's flow and the sum stay as they were. With flows at the clients, a
 late reply is lost. If a client lost its memory, nothing changes with flows at the server; otherwise it begins with J_i
