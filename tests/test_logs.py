@@ -59,7 +59,9 @@ def test_the_shell_can_ask_for_lines(tmp_path: Path):
         '[run]\nrounds = 1\n[[methods]]\nkind = "FedAvg"\n'
     )
     got = CliRunner().invoke(app, ["run", str(recipe), "--log", "json"])
-    assert [json.loads(line)["round"] for line in got.stderr.splitlines()] == [0, 1]
+    taken, *rounds = map(json.loads, got.stderr.splitlines())
+    assert taken["message"] == "a.toml: Dataset(digits: 1438 rows [64], 359 test rows, 10 classes)"
+    assert [line["round"] for line in rounds] == [0, 1]
     assert CliRunner().invoke(app, ["run", str(recipe), "--log", "jsn"]).exit_code == 2
 
 

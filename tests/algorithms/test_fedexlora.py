@@ -252,3 +252,34 @@ def test_refuses_layers_that_are_no_part_of_x(lie: str) -> None:
     one = md.Federation(Network(network(), start="module"), clients=clients()[:1], classes=3)
     with pytest.raises(md.WireError, match="client 0's adapters do not fit a model of"):
         run(Told(), one, 1)
+
+
+class Careless(md.FedExLoRA):
+    """A server that sends too much or too little after the first round."""
+
+    how: ClassVar[str] = ""
+
+    def update(self, s: Any, i: int) -> Update:
+        got = super().update(s, i)
+        if got.x is not None:
+            return got
+        assert got.trained is not None
+        assert got.left is not None
+        if self.how == "rows":
+            return Update(None, got.trained, got.left[:-1], got.right)
+        if self.how == "half":
+            return Update(None, got.trained, got.left)
+        return Update(None, torch.cat([got.trained, got.trained[:1]]), got.left, got.right)
+
+
+@pytest.mark.parametrize("how", ["rows", "half", "long"])
+def test_a_client_refuses_an_update_of_another_model(how: str) -> None:
+    class Told(Careless):
+        pass
+
+    Told.how = how
+    two = md.Federation(Network(network(), start="module"), clients=clients()[:2], classes=3)
+    with pytest.raises(
+        md.MedleyError, match="client 0: the server's update does not fit its model; resume with readmit 0"
+    ):
+        run(Told(), two, 3)

@@ -161,7 +161,7 @@ def with_rows(rows: int, data: str = "wards", **settings: Any) -> dict[str, Any]
 def test_the_caption_says_to_what_the_test_rows_tell_an_accuracy() -> None:
     same = [run("A", s, top=0.74, noise=0.0, settings=with_rows(596)) for s in range(5)]
     said = "All seeds share 596 test rows, from which an accuracy of 74.0 % is known to ± 3.5 pp (95 %)"
-    assert f"{said}; the ± over seeds does not hold this." in markdown(same)
+    assert f"{said}; the ± over seeds does not include this." in markdown(same)
     assert said in " ".join(printed(same).split())
     # Wilson's interval at p = 1 of 100 rows: half of 1 − n/(n + z²).
     perfect = [run("A", s, top=1.0, noise=0.0, settings=with_rows(100)) for s in range(2)]

@@ -1,6 +1,6 @@
 r"""FedExLoRA: LoRA adapters whose sum over clients is exact: the layers' weights take what the averages leave out.
 
-The mean of the products B_i A_i is not the product of the means. One round, in the paper's symbols:
+The mean of the products B_i A_i is not the product of the means. One round:
 
 $$
 \begin{aligned}
@@ -189,9 +189,11 @@ class FedExLoRA(Algorithm[Server, Memory]):
         layers = torch.tensor([layer[:7] for layer in found])
         x = got.x
         if x is None:
-            assert me.memory.x is not None
+            if (x := me.memory.x) is None or not fits(layers, x, got):
+                why = f"client {me.id}: the server's update does not fit its model"
+                raise WireError(f"{why}; resume with readmit {me.id} to let it begin anew")
             assert got.trained is not None
-            x = me.memory.x.masked_scatter(trained(layers, me.memory.x), got.trained)
+            x = x.masked_scatter(trained(layers, x), got.trained)
             if got.left is not None and got.right is not None:
                 x = moved(x, layers, got.left, got.right)
         me.memory.x, free = x, trained(layers, x, self.rank(me.id))
@@ -216,6 +218,17 @@ def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool
         out[A : A + r * n].view(r, n)[rank or r :] = False
         out[B : B + m * r].view(m, r)[:, rank or r :] = False
     return out
+
+
+def fits(layers: Int[Tensor, "l 7"], x: Vec, got: Update) -> bool:
+    """Whether an update has as many numbers and factors as these layers take."""
+    if got.trained is None or len(got.trained) != int(trained(layers, x).sum()):
+        return False
+    sides = [(n, m) if across else (m, n) for _, _, _, m, _, n, across, _ in parts(layers)]
+    rows, columns = (sum(side) for side in zip(*sides, strict=True))
+    if got.left is None or got.right is None:
+        return got.left is got.right
+    return (len(got.left), got.right.shape[1]) == (rows, columns)
 
 
 def misfit(i: int, x: Vec) -> WireError:

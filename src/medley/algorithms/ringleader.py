@@ -25,14 +25,14 @@ Data Heterogeneity", ICLR 2026; arXiv:2509.22860.
 
 **Departures**: a client sends the displacement of its local descent. With one local step that is −lr·∇f_i, as in the
 paper, whose γ is lr·``server_lr``; its theory wants γ ≤ 1/(8nL). ``ReplyPolicy(replies=1)`` gives the paper's order of
-arrival; several replies that end a round make one step, each
-client's own. If clients differ in size, they weigh p_i
-instead of 1/n. Without a ReplyPolicy the server waits for every reply; if everybody takes part, the method is
-then FedAvg, and a warning at the start of the run says so.
+arrival; if several replies end a round, they make one step together. If clients differ in size, their weights are p_i
+instead of 1/n. Without a ReplyPolicy the server waits for every reply; if everybody takes part, the method is then
+FedAvg, and a warning at the start of the run says so.
 
-**Checked against**: a summary of the paper with its algorithm, and a simulator of it and its rivals; we did not have
-the paper's listing, so that its equations have no numbers here. Both say what the text above does. In the simulator a
-client that has made its step goes on at the newest x, as here.
+**Checked against**: a summary of the paper with its algorithm, and a public simulator of it and its rivals, which may
+not be the authors'. We could not read the paper beyond its introduction, so the equations have no numbers here. Summary
+and simulator agree with the text above. In the simulator a client that has made its step goes on at the newest x, as
+here.
 
 **Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, it is asked
 again, and phase 1 waits for it.

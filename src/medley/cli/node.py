@@ -29,7 +29,8 @@ Memory = typer.Option(metavar="DIR", help="The folder for the client's memories 
 Serve = typer.Option(metavar="METHODS", help="The methods that you serve, FedNorton,SCAFFOLD; default all.")
 Allow = typer.Option(
     metavar="KEYS",
-    help="The settings of the recipe that the server may change, as patterns; of an approved one --approve says it.",
+    help="The settings of the recipe that the server may change, as patterns. For an approved recipe, give them with "
+    "--approve.",
 )
 Approve = typer.Option(
     "--approve",

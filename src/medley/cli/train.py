@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def run(
     if log is not None:
         logs.lines(log)
         options["progress"] = False
-    fed = r.federation() if log is not None else _federation(r)
+    fed = _federation(r, say if log is None else logging.getLogger("medley").info)
     with _unsaved_shown(), r.filing() as options["on_round"]:
         if profile:
             result, spent = profiled(method, fed, r.rounds, seed=r.seed, throw=False, **options)
@@ -92,8 +93,8 @@ def run(
         raise typer.Exit(DIVERGED)
 
 
-def _federation(r: Recipe) -> Federation:
-    """The recipe's federation. Says on stderr what its data were taken for, and where figures come from."""
+def _federation(r: Recipe, tell: Callable[[str], object] = say) -> Federation:
+    """The recipe's federation. Tells what its data were taken for, and where figures come from."""
     fed = r.federation()
     said = f"{r.source}: {fed.data!r}"
     if fed.data.features:
@@ -101,7 +102,7 @@ def _federation(r: Recipe) -> Federation:
         said += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
     if fed.data.X_test is None and fed.sizes is None:
         said += "; no test rows, so figures are of the training rows"
-    say(said)
+    tell(said)
     return fed
 
 

@@ -328,7 +328,9 @@ def known_to(results: Sequence[Result]) -> str:
     pp = f"{100 * half:.1f}" if half >= 0.01 else f"{100 * half:.1g}"
     known = f"{n:,} test rows, from which an accuracy of {100 * share:.1f} % is known to ± {pp} pp (95 %)"
     return (
-        f"There are {known}." if len(seeds) == 1 else f"All seeds share {known}; the ± over seeds does not hold this."
+        f"There are {known}."
+        if len(seeds) == 1
+        else f"All seeds share {known}; the ± over seeds does not include this."
     )
 
 
