@@ -56,8 +56,8 @@ soak: .venv/.ready
 	$(BIN)/python benchmarks/kills.py --count 200
 	$(BIN)/python benchmarks/differential.py --minutes 120
 	$(BIN)/python benchmarks/fuzz.py --what all --count 100000
-	$(BIN)/python benchmarks/soak.py memory --on processes --minutes 30
-	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --minutes 30; fi
+	$(BIN)/python benchmarks/soak.py memory --on processes --rounds 50000
+	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --rounds 50000; fi
 
 # Hugging Face's data sets and models with adapters, TensorBoard and a notebook for real, in an environment of their own: no other test wants them.
 test-extras: .venv-extras/.ready
@@ -78,7 +78,7 @@ soak-deploy: .venv-deploy/.ready
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest -n 2 --dist loadgroup $(SLOWEST) tests/transports/test_ray.py tests/transports/test_ray_nodes.py \
-	  tests/flower tests/conformance/test_transports.py "tests/test_soak.py::test_two_minutes_of_rounds_leave_memory_flat[ray]"
+	  tests/flower tests/conformance/test_transports.py "tests/test_soak.py::test_three_thousand_rounds_leave_memory_flat[ray]"
 	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/flower
 
 .venv-deploy/.ready: pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
 """Faults that lose nothing, for as long as you like: kill -9 at random moments, and memory over many rounds.
 
 python benchmarks/soak.py kills --count 100                    # as many runs, each killed up to three times
-python benchmarks/soak.py memory --on processes --minutes 30   # or --on ray, --on local
+python benchmarks/soak.py memory --on processes --rounds 50000  # or --on ray, --on local
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ def kills(count: int, seed: int) -> None:
 
 @dataclass
 class Watch:
-    """A transport that looks at the memory once a second, and stops the run ``minutes`` after its first answers."""
+    """A transport that looks at the memory every so many rounds: a busy machine takes longer, and sees the same rounds."""
 
     inner: Any
-    minutes: float
+    every: int
     samples: list[tuple[int, int]] = field(default_factory=list)
     """(round, bytes) of this process and of all that descend from it."""
 
@@ -155,18 +155,10 @@ class Watch:
 class Watched:
     watch: Watch
     connection: Any
-    began: float = 0.0
-    next: float = 0.0
 
     def exchange(self, exchange: Any) -> Iterator[Any]:
-        now = time.monotonic()
-        if exchange.round == 2:  # workers are there
-            self.began = now
-        if exchange.round > 1 and now > self.began + 60 * self.watch.minutes:
-            raise KeyboardInterrupt
-        if exchange.round > 1 and now > self.next:
+        if exchange.round % self.watch.every == 0:
             self.watch.samples.append((exchange.round, resident()))
-            self.next = now + 1
         return self.connection.exchange(exchange)
 
     def __getattr__(self, name: str) -> Any:
@@ -174,7 +166,7 @@ class Watched:
 
 
 def resident() -> int:
-    """Resident bytes of this process and its descendants, but for Ray's own servants."""
+    """Resident bytes of this process and its workers, without the processes that Ray has for itself."""
     parents, names, sizes = {}, {}, {}
     for at in Path("/proc").iterdir():
         if at.name.isdigit():
@@ -183,20 +175,17 @@ def resident() -> int:
                 pid, fields = int(at.name), stat[stat.rindex(")") + 2 :].split()
                 parents[pid], names[pid] = int(fields[1]), stat[stat.index("(") + 1 : stat.rindex(")")]
                 sizes[pid] = int((at / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    total = 0
-    for pid, size in sizes.items():
-        up = pid
-        while up not in (os.getpid(), 0):
-            up = parents.get(up, 0)
-        servant = any(word in names[pid] for word in ("gcs_server", "raylet", "log_monitor", "dashboard"))
-        total += size if up and not servant else 0
-    return total
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
+        mine |= more
+    actors = {pid for pid in mine if names[pid] == "ray::Actor"}
+    return sum(sizes.get(pid, 0) for pid in (actors | {os.getpid()} if actors else mine))
 
 
 def slope(samples: list[tuple[int, int]], blocks: int = 20) -> tuple[float, float]:
     """Bytes a round and half of its 95 % interval, by least squares over means of blocks: single ones hang together.
 
-    The first third of the time is warming up.
+    The first third is warming up.
     """
     rounds, sizes = np.array(samples[len(samples) // 3 :], dtype=float).T
     x, y = (np.array([part.mean() for part in np.array_split(v, blocks)]) for v in (rounds, sizes))
@@ -204,8 +193,8 @@ def slope(samples: list[tuple[int, int]], blocks: int = 20) -> tuple[float, floa
     return float(fit.slope), float(fit.stderr * stats.t.ppf(0.975, blocks - 2))
 
 
-def memory(on: str, minutes: float) -> None:
-    """Rounds of FedAvg with a small network for so long; fails if memory grows by more than BOUND a round."""
+def memory(on: str, rounds: int) -> None:
+    """So many rounds of SCAFFOLD with a small network; fails if memory grows by more than BOUND a round."""
     clients = 10
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, (32,))),
@@ -214,16 +203,16 @@ def memory(on: str, minutes: float) -> None:
         pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
     )
     inner = {"local": Local, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
-    watch = Watch(inner, minutes)
-    r = md.run(md.SCAFFOLD(), fed, 10**9, eval_every=10**9, transport=watch, progress=False)
-    rounds = r.ledger.exchanges
-    assert len(watch.samples) > 30, f"{rounds} rounds are too few to tell; give it more minutes"
+    watch, began = Watch(inner, max(1, rounds // 120)), time.perf_counter()
+    r = md.run(md.SCAFFOLD(), fed, rounds, eval_every=rounds, transport=watch, progress=False)
+    hours = (time.perf_counter() - began) / 3600
+    assert len(watch.samples) > 30, f"{rounds} rounds are too few to tell"
     grown, half = slope(watch.samples)
     own = DELIVERY * len(r.ledger) / rounds
-    hourly = (grown - own) * rounds / minutes * 60 / 2**20
+    hourly = (grown - own) * rounds / hours / 2**20
     mean = np.mean([size for _, size in watch.samples]) / 2**20
     print(
-        f"{on}: {rounds} rounds in {minutes:g} min, {mean:.0f} MiB; memory grows by {grown:.0f} ± {half:.0f} bytes a "
+        f"{on}: {rounds} rounds in {60 * hours:.1f} min, {mean:.0f} MiB; memory grows by {grown:.0f} ± {half:.0f} bytes a "
         f"round (95 % interval), of which the ledger is {own:.0f}; {hourly:+.1f} MiB "
         f"an hour beside it; bound {BOUND} bytes a round"
     )
@@ -235,11 +224,11 @@ def main() -> None:
     parser.add_argument("what", choices=["kills", "memory"])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=50000)
     parser.add_argument("--on", choices=["local", "processes", "ray"], default="processes")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    kills(args.count, args.seed) if args.what == "kills" else memory(args.on, args.minutes)
+    kills(args.count, args.seed) if args.what == "kills" else memory(args.on, args.rounds)
 
 
 if __name__ == "__main__":
