@@ -140,7 +140,7 @@ def kills(count: int, seed: int) -> None:
 
 @dataclass
 class Watch:
-    """A transport that looks at the memory every so many rounds: a busy machine takes longer, and sees the same rounds."""
+    """A transport that looks at the memory every so many rounds, not seconds: a busy machine sees the same."""
 
     inner: Any
     every: int
@@ -212,8 +212,8 @@ def memory(on: str, rounds: int) -> None:
     hourly = (grown - own) * rounds / hours / 2**20
     mean = np.mean([size for _, size in watch.samples]) / 2**20
     print(
-        f"{on}: {rounds} rounds in {60 * hours:.1f} min, {mean:.0f} MiB; memory grows by {grown:.0f} ± {half:.0f} bytes a "
-        f"round (95 % interval), of which the ledger is {own:.0f}; {hourly:+.1f} MiB "
+        f"{on}: {rounds} rounds in {60 * hours:.1f} min, {mean:.0f} MiB; grows by {grown:.0f} ± {half:.0f} bytes "
+        f"a round (95 % interval), of which the ledger is {own:.0f}; {hourly:+.1f} MiB "
         f"an hour beside it; bound {BOUND} bytes a round"
     )
     assert grown - own - half <= BOUND, "memory grows"
