@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
+import timeit
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -41,12 +41,7 @@ VECTORS = {"FedNorton, flows at server": (3, 4), "FedNorton, flows at clients": 
 def copying() -> float:
     """Bytes a second that a copy of 64 MiB moves, each read and written: the best of ten."""
     there, here = torch.ones(2**24), torch.empty(2**24)
-    best = float("inf")
-    for _ in range(10):
-        began = time.perf_counter()
-        here.copy_(there)
-        best = min(best, time.perf_counter() - began)
-    return 2 * 4 * 2**24 / best
+    return 2 * 4 * 2**24 / min(timeit.repeat(lambda: here.copy_(there), number=1, repeat=10))
 
 
 def parts(method: Any, way: ByMedley, rounds: int) -> dict[str, float]:

@@ -145,7 +145,7 @@ class Watch:
     inner: Any
     every: int
     samples: list[tuple[int, int]] = field(default_factory=list)
-    """(round, bytes) of this process and of all that descend from it."""
+    """(round, bytes) of this process and its workers."""
 
     def open(self, host: Any) -> Watched:
         return Watched(self, self.inner.open(host))
