@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 def said(python: str, script: str, orders: str) -> dict[str, Any]:
     """A peer's report of one run."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([python, str(HERE / script), orders], capture_output=True, text=True, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:

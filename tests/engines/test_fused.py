@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -255,7 +256,7 @@ def test_unknown_layers_are_left_to_the_reference(module: nn.Module):
         engines.choose("fused", problem, "cpu")
 
 
-@pytest.mark.parametrize("hook", ["full_backward_hook", "full_backward_pre_hook", "forward_hook"])
+@pytest.mark.parametrize("hook", ["full_backward_hook", "full_backward_pre_hook", "forward_hook", "forward"])
 def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
     head = nn.Linear(4, 3)
     halved = {
@@ -263,7 +264,10 @@ def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
         "full_backward_pre_hook": lambda m, out: (0.5 * out[0],),
         "forward_hook": lambda m, given, out: 0.5 * out,
     }
-    getattr(head, f"register_{hook}")(halved[hook])
+    if hook == "forward":  # as autocast does it
+        vars(head)["forward"] = MethodType(lambda m, X: 0.5 * nn.functional.linear(X, m.weight, m.bias), head)
+    else:
+        getattr(head, f"register_{hook}")(halved[hook])
     network = md.problems.Network(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), head), start="module")
     g = torch.Generator().manual_seed(0)
     clients = [(torch.randn(8, 5, generator=g), torch.arange(8) % 3)] * 6
@@ -272,6 +276,7 @@ def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
         for engine in ("seq", "auto")
     ]
     assert torch.allclose(*x, rtol=1e-12, atol=1e-13)
+    assert engines.choose("auto", network.ready(*clients[0], 3, None, "cpu"), "cpu").name != "fused"
 
 
 @pytest.mark.parametrize("transport", quick(1, [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)]))

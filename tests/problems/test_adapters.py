@@ -132,6 +132,41 @@ def test_the_base_keeps_its_dtype_and_is_held_once() -> None:
     assert result.outputs(rows(9)[0]).shape == (8, T, V)
 
 
+class Int8(nn.Module):
+    """A frozen layer in int8 with a scale for each output, and an adapter over it."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("codes", (layer.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.a, self.b = nn.Parameter(torch.randn(2, layer.in_features)), nn.Parameter(torch.zeros(len(scale), 2))
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X @ (self.codes.to(X.dtype) * self.scale).T + X @ self.a.T @ self.b.T
+
+
+def test_a_base_in_int8_stays_and_its_adapter_is_that_of_a_loop_by_hand(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(Int8(nn.Linear(64, 32)), nn.ReLU(), Int8(nn.Linear(32, 3)))
+    X, y = torch.randn(12, 64), torch.arange(12) % 3
+    fed = md.Federation(
+        Network(module, start="module"), clients=[(X, y)] * 2, pace=md.scenarios.Pace(lr=0.5, epochs=1, batch=None)
+    )
+    result = md.run(md.FedAvg(), fed, 3, progress=False, checkpoint=tmp_path)
+    params = [*module.parameters()]
+    for _ in range(3):
+        slopes = torch.autograd.grad(nn.functional.cross_entropy(module(X), y), params)
+        with torch.no_grad():
+            for p, slope in zip(params, slopes, strict=True):
+                p -= 0.5 * slope
+    assert torch.allclose(result.x, torch.cat([p.detach().reshape(-1) for p in params]), atol=1e-6)
+    assert result.model is not None
+    assert result.model[0].codes.dtype == torch.int8  # type: ignore[index, union-attr]
+    assert sum(e.up for e in result.ledger) == 3 * 2 * 4 * len(result.x)
+    assert torch.equal(md.Result.load(tmp_path, module).outputs(X), result.outputs(X))
+
+
 def test_a_trained_part_of_16_bits_is_computed_as_before_in_the_runs_dtype() -> None:
     module = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)).bfloat16()
     clients = [(torch.randn(6, 4), torch.arange(6) % 2)] * 2

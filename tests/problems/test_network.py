@@ -37,6 +37,18 @@ class Residual(nn.Module):
         return self.head(X + self.scale * torch.tanh(self.b(torch.tanh(self.a(X)))) + self.shift)
 
 
+class Wrapped(nn.Module):
+    """A module that runs what it is given."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.run: Callable[[Tensor], Tensor] = net.__call__
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.run(X)
+
+
 @pytest.mark.parametrize("kind", ["parameter", "buffer"])
 def test_complex_numbers_are_refused_by_name(kind: str) -> None:
     module, z = nn.Sequential(nn.Linear(4, C)), torch.polar(torch.ones(2), torch.ones(2))
@@ -457,6 +469,30 @@ def test_a_module_that_works_in_place_leaves_the_rows_as_they_are(make: Callable
     assert torch.equal(often.x, once.x)
     often.predict(X)
     assert torch.equal(X, was)
+
+
+@pytest.mark.parametrize("part", ["whole", "layer", "attribute"])
+def test_a_function_that_uses_the_first_modules_parameters_is_refused(part: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, C))
+    module: nn.Module = net
+    if part == "whole":
+        vars(module)["forward"] = lambda X, run=net.forward: run(X)
+    elif part == "layer":
+        vars(net[2])["forward"] = lambda X: F.linear(X, *net[2].parameters())
+    else:
+        module = Wrapped(net)
+        module.run = lambda X: net(X)
+    fed = md.Federation(Network(module, start="module"), clients=[(torch.randn(n, 4), torch.arange(n) % C)] * 2)
+    with pytest.raises(RecipeError, match="would not be trained"):
+        md.run(md.FedAvg(), fed, 1, progress=False)
+
+
+def test_a_parameter_without_use_is_no_fault() -> None:
+    module = Wrapped(nn.Linear(4, C))
+    module.add_module("spare", nn.Linear(2, 2))
+    fed = md.Federation(Network(module, start="module"), clients=[(torch.randn(n, 4), torch.arange(n) % C)] * 2)
+    result = md.run(md.FedAvg(), fed, 1, progress=False)
+    assert torch.equal(result.x[-6:-2], torch.cat([p.detach().reshape(-1) for p in module.parameters()])[-6:-2])
 
 
 def test_a_transform_may_work_in_place():

@@ -91,6 +91,9 @@ def test_a_loss_across_rows_trains_on_targets_of_either_shape() -> None:
     assert trained(nn.Linear(4, 1), lambda z, y: squares(z, y), Y[:, None]) < 0.9
 
 
+OTHER = nn.Linear(4, 1)
+
+
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
@@ -99,6 +102,7 @@ def test_a_loss_across_rows_trains_on_targets_of_either_shape() -> None:
         (lambda z, y: squares(z[:, 0], y).detach().numpy(), "returned ndarray; return a tensor"),
         (lambda z, y: None, "returned NoneType"),
         (lambda z, y: squares(z[:, 0], y).detach(), "no gradient by the outputs"),
+        (lambda z, y: squares(z[:, 0], y) + OTHER.weight.square().sum(), "has trainable parameters of its own"),
     ],
 )
 def test_what_is_no_loss_is_refused_before_training(loss: Callable[..., Any], said: str) -> None:

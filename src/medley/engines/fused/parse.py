@@ -16,7 +16,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
     """The problem as layers and ∂l/∂z, or None where it has parts that `layers` does not have.
 
     A network must be an `nn.Sequential` of Linear, Conv2d, MaxPool2d, Flatten, ReLU, Tanh and Identity that ends in a
-    Linear, without hooks, buffers, frozen, or tied parameters, and trained on cross_entropy or mse.
+    Linear, without hooks, methods of its own, buffers, frozen, or tied parameters, and trained on cross_entropy or mse.
     """
     if isinstance(problem, LinearProblem):
         family = problem.family
@@ -27,7 +27,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
         return None
     if problem.factors is not None or not problem.in_order:
         return None
-    if any(v for m in problem.module.modules() for k, v in vars(m).items() if k.endswith("_hooks")):
+    if any(_altered(m) for m in problem.module.modules()):
         return None
     layers = _network(problem)
     if layers is None:
@@ -64,6 +64,11 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
         at += sum(sizes)
     # With frozen or shared parameters, x has fewer numbers than the layers.
     return layers if layers and isinstance(layers[-1], Dense) and at == problem.d else None
+
+
+def _altered(m: nn.Module) -> bool:
+    """Whether the module has hooks, or methods in place of its class's, such as a `forward` under autocast."""
+    return any((v and k.endswith("_hooks")) or callable(getattr(type(m), k, None)) for k, v in vars(m).items())
 
 
 def _modules(module: nn.Module) -> Iterator[nn.Module]:

@@ -194,6 +194,13 @@ class Network(NetworkSpec):
                 "passes, so results depend on the number of workers, and on a resume; register it as a buffer",
                 moved[0],
             )
+        if name := p.left_behind(rows):
+            raise RecipeError(
+                f"Network(module): {name} would not be trained: clients train copies of the module, and in a copy a "
+                "function that was made with the first module, such as a lambda over self, still uses the first "
+                "module's parameters; make it a method of the class",
+                "module",
+            )
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out, y, classes)
         if y.ndim > 1:

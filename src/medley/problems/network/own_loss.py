@@ -57,8 +57,9 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
         out: the network's outputs of two rows [2, ...]
         y: their targets [2, ...]
 
-    Raises RecipeError for a function that does not take two arguments, returns no tensor, or one that does not depend
-    on the outputs as far as autograd knows, and BadData for whole numbers as targets of a loss that takes floats only.
+    Raises RecipeError for a function that does not take two arguments, has trainable parameters, returns no tensor, or
+    one that does not depend on the outputs as far as autograd knows, and BadData for whole numbers as targets of a loss
+    that takes floats only.
     """
     try:
         inspect.signature(loss).bind(out, y)
@@ -69,10 +70,18 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
     try:
         z = out.detach().clone().requires_grad_()
         found: object = loss(z, y)
+        apart: object = loss(out.detach(), y)
     except Exception:
         _check_floats(loss, out, y)
         return None
     found = _tensor(loss, found)
+    if isinstance(apart, Tensor) and apart.requires_grad:
+        raise RecipeError(
+            f"{called(loss)} has trainable parameters of its own, or of a module that it holds, and a run trains only "
+            "the network's, in copies: move them into the network or freeze them; for weight decay use "
+            "Pace(weight_decay=...)",
+            "loss",
+        )
     if not found.requires_grad:
         raise RecipeError(f"{called(loss)} has no gradient by the outputs; leave out .detach() and no_grad", "loss")
     try:

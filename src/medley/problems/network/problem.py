@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_map
 
 from ...contract import BadData, Data, Need, RecipeError, Vec, Weights
 from ...numerics.initial_weights import redrawn
-from ...rows.fields import applied, arguments, inputs_of, tensors
+from ...rows.fields import applied, arguments, inputs_of, outputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ...storage.modules import OWN
@@ -184,6 +185,37 @@ class NetworkProblem(NetworkModel):
             if there and found.head is not None
         }
         return found
+
+    def left_behind(self, X: Data) -> str | None:
+        """A trained parameter on which the outputs of these rows depend in the user's module, and not in this copy.
+
+        A function that was made with the module, such as a lambda over `self`, uses the first module's parameters in
+        every copy.
+        """
+        parts = [v.detach().requires_grad_() for v in self.split(self.flat)]
+        here = self._reached(self.module, {path: parts[i] for path, i in self.places}, X)
+        if all(here.values()):
+            return None
+        there: dict[str, bool] = {}
+        with contextlib.suppress(Exception):
+            there = self._reached(self.family.module, dict(self.family.module.named_parameters()), X)
+        return next((name for name, reached in here.items() if not reached and there.get(name)), None)
+
+    def _reached(self, module: nn.Module, params: Mapping[str, Tensor], X: Data) -> dict[str, bool]:
+        """Whether the outputs of these rows depend on each trained parameter, by name; in evaluation mode."""
+        like, modes = next(iter(params.values())), [(m, m.training) for m in module.modules()]
+        rows = tree_map(lambda t: t.to(like.device, like.dtype if t.dtype == self.dtype else t.dtype), inputs_of(X))
+        args, named = arguments(module, tree_map(torch.clone, rows))
+        trained = {name: p for name, p in params.items() if p.requires_grad}
+        given = {**params, **{name: b.clone() for name, b in module.named_buffers()}}
+        with self.forked(), torch.enable_grad():
+            out = outputs_of(functional_call(module.eval(), given, args, named, tie_weights=False))
+            slopes: Sequence[Tensor | None] = [None] * len(trained)
+            if out.requires_grad:
+                slopes = torch.autograd.grad(out.sum(), [*trained.values()], allow_unused=True)
+        for m, training in modes:
+            m.training = training
+        return {name: g is not None for name, g in zip(trained, slopes, strict=True)}
 
     def works_in_place(self, X: Data) -> tuple[bool, frozenset[str]]:
         """Whether a forward pass of these rows, in training or evaluation mode, changes them, and the still buffers.
