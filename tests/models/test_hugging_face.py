@@ -207,3 +207,58 @@ def test_a_tokenised_data_set_of_hugging_face_is_a_client(tmp_path: Path) -> Non
         for c in ((X, y), table.with_format("torch"))
     ]
     assert float((found[0] - found[1]).abs().max()) < 1e-6
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def trained_on_digits(module: nn.Module) -> md.Result:
+    fed = md.Federation(
+        md.problems.Network(module, start="module"),
+        data=md.datasets.digits(),
+        partition=md.scenarios.Dirichlet(4, 0.3),
+        pace=md.scenarios.Pace(lr=0.1, batch=20),
+    )
+    return md.run(md.FedAvg(), fed, 3, progress=False)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_model_that_accelerate_prepared_keeps_its_precision(precision: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state()
+    try:
+        prepared = accelerate.Accelerator(cpu=True, mixed_precision=precision).prepare(small())
+        result, plain = trained_on_digits(prepared), trained_on_digits(small())
+    finally:
+        accelerate.state.AcceleratorState._reset_state()
+    gap = float((result.x - plain.x).norm() / plain.x.norm())
+    assert gap < 1e-6 if precision == "no" else 1e-4 < gap < 0.1
+
+
+def test_a_module_of_lightning_comes_back_to_its_trainer() -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Lit(lightning.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, X: Tensor) -> Tensor:
+            out: Tensor = self.net(X)
+            return out
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    result = trained_on_digits(Lit())
+    assert torch.allclose(result.x, trained_on_digits(small()).x, atol=1e-6)
+    assert isinstance(result.model, Lit)
+    rows = torch.utils.data.TensorDataset(torch.randn(8, 64), torch.arange(8))
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    lightning.Trainer(max_epochs=1, **options).fit(result.model, torch.utils.data.DataLoader(rows, batch_size=4))
+    assert trained_on_digits(result.model).history[-1]["loss"] < 2.3
