@@ -45,8 +45,10 @@ def frames(count: int = 2) -> dict[str, Any]:
 
 
 def deployed(
-    folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, names: Any = NAMES, **run: str
-) -> list[Any]:
+    folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, names: Any = NAMES, silent: str = "",
+    **run: Any,
+) -> list[Any]:  # fmt: skip
+    """The results of a study on nodes; the second does not answer the message of the kind ``silent``."""
     path, own = folder / "recipe.toml", folder / "own.toml"
     path.write_text(text, encoding="utf-8")
     own.write_text(theirs or text, encoding="utf-8")
@@ -62,6 +64,7 @@ def deployed(
         out = []
         for m in messages:
             grid.node["name"] = named[m.metadata.dst_node_id]
+            grid.silent = [101] if m.metadata.message_type == silent else []
             out += push([m])
         return out
 
@@ -167,6 +170,18 @@ def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> 
         deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
     with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
         deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))
+
+
+@pytest.mark.parametrize("kind", ["query.count", "query.score"])
+def test_a_site_that_does_not_answer_is_named(tmp_path: Path, kind: str) -> None:
+    """And the same study once more, with the node there, has the whole result."""
+    with pytest.raises(md.TooFewReplies, match=rf"^Basel did not answer \({kind[6:]}\)"):
+        deployed(tmp_path, silent=kind, timeout=1)
+    last = events.read(tmp_path / "study")[-1]
+    assert (last["outcome"], last["final"]) == ("failed", False)
+    again = deployed(tmp_path, save="", resume=str(tmp_path / "study"))[1]
+    assert again.nobs == 300
+    assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == again.summary() + "\n"
 
 
 def test_a_server_does_not_change_the_analyses(tmp_path: Path) -> None:

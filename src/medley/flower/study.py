@@ -88,7 +88,9 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
     """The server's side of a study: runs every analysis of [[study]], saves each as text, and hands all to ``done``."""
 
     def main(grid: Grid, context: Context) -> None:
-        folder = private(Path(str(context.run_config.get("save") or f"medley-runs/{context.run_id}")).resolve())
+        config = context.run_config  # a study has no checkpoints: one that is resumed begins anew in its folder
+        where = config.get("save") or config.get("resume") or f"medley-runs/{context.run_id}"
+        folder = private(Path(str(where)).resolve())
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
         try:

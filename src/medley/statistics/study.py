@@ -14,11 +14,13 @@ from typing import Any, cast
 import torch
 
 from ..clients.host import ClientHost
-from ..contract import BadData, Client, Need, Pace, RecipeError, State
+from ..contract import BadData, Client, Need, Pace, RecipeError, State, TooFewReplies
+from ..contract.errors import named
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
+from ..storage.events import ExchangeEvent
 from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
@@ -117,20 +119,32 @@ class Study:
         return out
 
     def run(self, analysis: Analysis) -> Any:
-        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on."""
+        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on.
+
+        Raises TooFewReplies, naming the sites, where some do not answer an exchange: no result is of the others alone.
+        """
         if self.secure is not None and analysis.alone:
             raise RecipeError(analysis.alone, "secure")
         host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with contextlib.closing((self.transport or Local()).open(host)) as connection:
             carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
-            cohort = LiveCohort(ids, dict.fromkeys(ids, 1 / len(ids)), round, carried, self.books)
+            shares = dict.fromkeys(ids, 1 / len(ids))
+            cohort = LiveCohort(ids, shares, round, carried, self.books, observe=self._refuse_silence)
             report = analysis.start(torch.zeros(1, dtype=torch.float64))
             analysis.round(report, cohort)
             cohort.settle()
         mine = [e for e in self.ledger if e.round == round]
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
         return RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+
+    def _refuse_silence(self, e: ExchangeEvent) -> None:
+        """Raise TooFewReplies unless all sites answered this exchange."""
+        if silent := sorted((*e.lost, *e.late)):
+            raise TooFewReplies(
+                f"{named(silent, dict(enumerate(self.names)))} did not answer ({e.method}), and sums over the other "
+                "sites' rows would be of another study; ask again, or leave sites out: study.without(...)"
+            )
 
     def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
         """Fit a generalised linear model to the rows of all sites.
