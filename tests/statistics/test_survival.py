@@ -65,18 +65,54 @@ def test_curves_are_those_of_lifelines(reference: Any) -> None:
     near(found.logrank().pvalue, reference["logrank"]["pvalue"], 1e-9)
 
 
-def test_times_are_rounded_up_until_steps_have_their_least_numbers() -> None:
+def test_times_are_moved_to_the_mean_of_steps_of_the_least_number() -> None:
+    counts, moved = merged(np.array([[2, 1, 0, 4, 0, 1], [0, 0, 9, 0, 0, 0]]), 3)
+    assert counts.tolist() == [[3, 0, 0, 5, 0, 0], [0, 0, 9, 0, 0, 0]]  # 0, 0, 1 are at 0, and 3, 3, 3, 3, 5 at 3
+    assert moved == 1 + 2
+    assert merged(np.array([[1, 1, 0], [0, 0, 0]]), 5)[0].tolist() == [[2, 0, 0], [0, 0, 0]]  # which is withheld
+
+
+@pytest.mark.parametrize("seed", quick(1, [7, 8, 9, 10, 11]))
+def test_curves_under_rules_are_near_those_of_all_rows(seed: int) -> None:
+    """Times that are moved to the mean of their step bend neither the curve nor the log-rank test to one side."""
+    rows = sites(patients(seed=seed))
     plain, safe = (
-        Study(sites(patients()), rules=rules).kaplan_meier("months", "event", unit=0.1, until=20.0)
-        for rules in (OPEN, Rules(events=5, rows=5))
+        Study(rows, rules=rules).kaplan_meier("months", "event", unit=0.1, until=20.0, by="sex")
+        for rules in (OPEN, Rules())
     )
+    assert plain.moved == {"F": 0.0, "M": 0.0}
     assert safe.deaths.sum() == plain.deaths.sum()
     assert set(np.unique(safe.deaths)) & {1.0, 2.0, 3.0, 4.0} == set()
-    late = plain.deaths.cumsum() - safe.deaths.cumsum()
-    assert late.min() > -5 * 6  # a site's last few come to its last step
-    assert 0 < late.max() < 10 * 6
-    assert merged(np.array([[1, 1, 0], [0, 0, 0]]), (5, 5)) is None
-    assert merged(np.array([[3, 4, 1], [9, 0, 0]]), (5, 5)).tolist() == [[0, 8, 0], [0, 9, 0]]  # type: ignore[union-attr]
+    left = safe.at_risk[:, :-1] - safe.at_risk[:, 1:] - safe.deaths[:, :-1]
+    assert set(np.unique(left)) & {1.0, 2.0, 3.0, 4.0} == set()
+    for k, group in enumerate(("F", "M")):
+        at = np.arange(0.5, 12, 0.5)
+        gaps = []
+        for found in (plain, safe):
+            curve = found.frame(group)["survival"]
+            gaps.append(np.append(1.0, curve)[np.searchsorted(curve.index, at, side="right")])
+        assert abs(np.mean(gaps[1] - gaps[0])) < 0.01
+        assert np.abs(gaps[1] - gaps[0]).max() < 0.1
+        assert 0.3 < safe.moved[group] < 0.6  # months
+        mean = [f.deaths[k] @ np.arange(201) / f.deaths[k].sum() for f in (plain, safe)]
+        assert mean[1] == pytest.approx(mean[0], abs=0.2)  # fiftieths of a month
+    assert safe.logrank().statistic == pytest.approx(plain.logrank().statistic, rel=0.1)
+    said = safe.summary()
+    assert f"F (times moved by {safe.moved['F']:.2g} on average)" in said
+    assert f"log-rank of these times: {safe.logrank().statistic:.2f}, df = 1, p = " in said
+
+
+def test_groups_without_events_do_not_differ() -> None:
+    found = Study(sites(patients().assign(event=0))).kaplan_meier("months", "event", unit=0.1, until=20.0, by="sex")
+    assert found.logrank() == (0.0, 1, 1.0)
+    assert "p = 1.000" in found.summary()
+
+
+def test_steps_have_the_larger_of_the_least_numbers_of_rows_and_of_events() -> None:
+    found = Study(sites(patients()), rules=Rules(rows=12)).kaplan_meier("months", "event", unit=0.1, until=20.0)
+    assert found.deaths[found.deaths > 0].min() >= 12
+    with pytest.raises(Withheld, match="Bern withholds the curve of all: too few events or censored rows"):
+        Study({"Bern": patients(25)}, rules=Rules(events=13)).kaplan_meier("months", "event", unit=0.1, until=20.0)
 
 
 def test_curves_of_some_of_the_same_rows_are_withheld() -> None:

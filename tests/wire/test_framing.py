@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -70,6 +71,12 @@ def test_a_large_message_and_one_that_is_not_contiguous():
     matrix = torch.arange(6.0).reshape(2, 3)
     back = from_bytes(to_bytes({"big": big, "turned": matrix.T, "some": big[::3]}))
     assert same(back, {"big": big, "turned": matrix.T.contiguous(), "some": big[::3].contiguous()})
+
+
+def test_an_empty_tensor_of_numpys_travels():
+    """Its stride is 0."""
+    packed: Packed = {"x": torch.from_numpy(np.array([])), "y": torch.ones(2)}
+    assert same(from_bytes(to_bytes(packed)), packed)
 
 
 def test_what_came_in_can_be_written_to_and_does_not_share_the_received_bytes():

@@ -10,6 +10,7 @@ the last bin of each merger: quantiles lie between the two, and the error that i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -285,16 +286,22 @@ def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -
 def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
     """Rows by the first and by the last bin of mergers of at least ``least`` rows [2, bins]."""
     place = np.clip(np.floor(np.sort(x) / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
-    out, start, n = np.zeros((2, grid.bins)), 0, len(place)
+    out = np.zeros((2, grid.bins))
+    for step in mergers(place, least):
+        out[[0, 1], place[step][[0, -1]]] += len(place[step])
+    return out
+
+
+def mergers(place: np.ndarray, least: int) -> Iterator[slice]:
+    """Successive ones of these ascending places, at least ``least`` at a time, so that equal ones stay together."""
+    start, n = 0, len(place)
     while start < n:
         end = start + least
         while end < n and place[end] == place[end - 1]:
             end += 1
         end = n if n - end < least else end
-        out[0, place[start]] += end - start
-        out[1, place[end - 1]] += end - start
+        yield slice(start, end)
         start = end
-    return out
 
 
 def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, float]:

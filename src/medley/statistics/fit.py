@@ -35,6 +35,11 @@ class Test(NamedTuple):
     pvalue: float
 
 
+def probability(p: float) -> str:
+    """A p-value in words: "<0.001", else to three digits."""
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
 @dataclass(eq=False)
 class Coefficients:
     """Coefficients b [p] with their names and their covariance [p, p]: what all fits have."""

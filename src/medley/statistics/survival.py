@@ -5,7 +5,8 @@ ties; Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, fo
 
 **Departures**: without ``cuts`` risk sets are those of a site, so that sums over all its rows are all that is needed:
 Cox's model stratified by site. With them the rows that leave at each cut are summed, under the rules of a fit of their
-own. Curves are on a grid of times; a site rounds times up until each step has its least numbers of rows and events.
+own. Curves are on a grid of times; a site moves the times of successive events, and of successive censored rows, to
+their mean, in steps of its least number of rows.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, on_client, positive
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
-from .describe import Asked, curve_may
+from .describe import Asked, curve_may, mergers
 from .families import FAMILIES, Family
-from .fit import Coefficients, Cost, Test
+from .fit import Coefficients, Cost, Test, probability
 from .formulas import design, needed, parsed, texts, within
 from .glm import design_names
 from .rules import Withheld
@@ -263,19 +264,19 @@ class KaplanMeier(Analysis):
         """Agree on groups, and count events and censored rows on the grid."""
         levels, _ = self.agreed(clients)
         groups = levels.get(self.by, [""])
-        sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy()
-        s.found = groups, np.rint(sums.reshape(len(groups), 2, -1))
+        sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy().reshape(len(groups), -1)
+        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1]
 
     @on_client
     def count(self, me: Client[Any], got: Asked) -> Moments:
-        """Events and censored rows of each group at each time of the grid."""
+        """Events and censored rows of each group at each time of the grid, and the sum of how far times were moved."""
         site, steps = site_of(me), int(np.ceil(self.until / self.unit - 1e-9))
         used, _ = site.rows(self.reads[0], self.where)
         time, event = site.column(used, self.time, 0.0), site.column(used, self.event, 0.0)
         check_times(site, self.time, time, self.event, event)
         place = np.ceil(time / self.unit - 1e-9).astype(int)
         event, place = (event > 0) & (place <= steps), np.minimum(place, steps)
-        out, at = [], np.flatnonzero(used)
+        out, at = list[float](), np.flatnonzero(used)
         for group in unpacked(got.said):
             mine = texts(site.frame[used], self.by) == group if self.by else np.ones(len(time), bool)
             rows = np.isin(np.arange(site.n), at[mine])
@@ -284,31 +285,37 @@ class KaplanMeier(Analysis):
             grid = f"{self.unit} until {self.until} of {self.event}"  # others have other steps and totals
             curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=steps + 1) for e in (event, ~event)]
-            counts = merged(np.array(both), (site.rules.events, site.rules.rows))
-            if counts is None:
+            counts, moved = merged(np.array(both), least := max(site.rules.rows, site.rules.events))
+            if ((counts > 0) & (counts < least)).any():
                 raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
-            out.append(counts)
-        return Moments(tensor(np.array(out).reshape(-1)))
+            out += [*counts.ravel(), self.unit * moved]
+        return Moments(tensor(out))
 
 
-def merged(counts: np.ndarray, least: tuple[int, int]) -> np.ndarray | None:
-    """Counts [2, times], moved to later times until each is 0 or its least number; None where all are too few."""
-    out, held, last = np.zeros(counts.shape), np.zeros(2), -1
-    for k, here in enumerate(counts.T):
-        held = held + here
-        if held.any() and all(h == 0 or h >= n for h, n in zip(held, least, strict=True)):
-            out[:, k], held, last = held, np.zeros(2), k
-    out[:, last] += held
-    return None if last < 0 and held.any() else out
+def merged(counts: np.ndarray, least: int) -> tuple[np.ndarray, float]:
+    """Counts [2, times] in steps of at least ``least``, each at the mean of its times, and how far all times moved."""
+    out, moved = np.zeros(counts.shape), 0.0
+    for to, here in zip(out, counts, strict=True):
+        times = np.repeat(np.arange(len(here)), here)
+        for step in mergers(times, least):
+            to[k := round(float(times[step].mean()))] = len(times[step])
+            moved += float(np.abs(times[step] - k).sum())
+    return out, moved
 
 
 class Curves:
-    """Kaplan-Meier's curves: deaths and rows at risk by group and time of the grid [groups, times]."""
+    """Kaplan-Meier's curves.
+
+    Attributes:
+        deaths, at_risk: by group and time of the grid [groups, times]
+        moved: how far the sites' rules moved a time, on average, by group; 0 where rules allow single rows
+    """
 
     def __init__(self, asked: KaplanMeier, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        self.asked, self.sites, self.cost, (self.groups, counts) = asked, sites, cost, found
+        self.asked, self.sites, self.cost, (self.groups, counts, moved) = asked, sites, cost, found
         self.deaths, leave = counts[:, 0], counts.sum(1)
         self.at_risk = leave[:, ::-1].cumsum(1)[:, ::-1]
+        self.moved = {g: float(m / max(n, 1)) for g, m, n in zip(self.groups, moved, leave.sum(1), strict=True)}
 
     def frame(self, group: str = "", alpha: float = 0.05) -> Any:
         """A row for each time with an event: at risk, events, survival, Greenwood's error, the interval of log −log."""
@@ -321,7 +328,7 @@ class Curves:
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = np.sqrt(np.cumsum(d / (n * (n - d))))
             ends = [S ** np.exp(z * norm.isf(alpha / 2) * spread / np.log(S)) for z in (-1, 1)]
-        columns = {"at_risk": n, "events": d, "survival": S, "se": S * spread, "lower": ends[0], "upper": ends[1]}
+            columns = {"at_risk": n, "events": d, "survival": S, "se": S * spread, "lower": ends[0], "upper": ends[1]}
         return needed("pandas").DataFrame(columns, index=needed("pandas").Index(at * self.asked.unit, name="time"))
 
     def logrank(self) -> Test:
@@ -333,9 +340,17 @@ class Curves:
         share, left = self.at_risk[:, at] / n[at], d[at] * (n[at] - d[at]) / (n[at] - 1)
         gap = (self.deaths.sum(1) - (self.at_risk * np.divide(d, n, where=n > 0, out=np.zeros(len(n)))).sum(1))[:-1]
         V = (np.diag((share * left).sum(1)) - (share * left) @ share.T)[:-1, :-1]
-        statistic, df = float(gap @ np.linalg.solve(V, gap)), len(gap)
+        statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0
         return Test(statistic, df, float(chi2.sf(statistic, df)))
 
     def summary(self) -> str:
-        """The curves as text."""
-        return "\n\n".join(f"{g or 'all'}\n{self.frame(g).to_string()}" for g in self.groups)
+        """The curves as text, with how far their times were moved, and the log-rank test."""
+        said = [
+            f"{g or 'all'} (times moved by {self.moved[g]:.2g} on average)\n{self.frame(g).to_string()}"
+            for g in self.groups
+        ]
+        if len(self.groups) > 1:
+            found = self.logrank()
+            p = probability(found.pvalue)
+            said.append(f"log-rank of these times: {found.statistic:.2f}, df = {found.df}, p = {p}")
+        return "\n\n".join(said)

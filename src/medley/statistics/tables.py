@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .describe import Cell, Describe
-from .fit import Cost, Test
+from .fit import Cost, Test, probability
 from .formulas import latex, needed
 
 WITHHELD = "withheld"
@@ -62,7 +62,7 @@ class Description:
         n = [max(c[g].rows for c in self.cells.values()) or WITHHELD for g in self.groups]
         for name, cells in self.cells.items():
             found = self.test(name)
-            p = "" if found is None else f"{found.pvalue:.3f}" if found.pvalue >= 0.001 else "<0.001"
+            p = "" if found is None else probability(found.pvalue)
             tail = [p] if self.groups[1:] else []
             several = [cells[g] for g in self.groups]
             if several[0].counts is not None:

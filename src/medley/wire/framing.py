@@ -32,7 +32,7 @@ def to_bytes(packed: Packed) -> bytes:
             flat = value.detach().cpu().contiguous()
             if flat.dtype not in _DTYPES.values():
                 raise WireError(f"field {name!r} is a tensor of {flat.dtype}, which cannot travel; send its parts")
-            body.append(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+            body.append(flat.reshape(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
             head.append([name, str(flat.dtype).removeprefix("torch."), list(flat.shape)])
         else:
             head.append([name, value])
