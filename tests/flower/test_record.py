@@ -88,6 +88,23 @@ def test_a_chain_made_anew_with_another_key_is_no_record(record: Record, tmp_pat
         [*record.lines()]
 
 
+def test_whoever_has_the_public_key_alone_checks_the_signatures(record: Record, key: Path, tmp_path: Path) -> None:
+    (public := tmp_path / "node0.pub").write_bytes(Path(f"{key}.pub").read_bytes())
+    where = ("--memory", tmp_path, "--key", public)
+    code, said = ask("--log", "verify", *where)
+    assert (code, "5 lines, whole, signed" in said) == (0, True), said
+    lines = record.path.read_bytes().splitlines(keepends=True)
+    forged = json.loads(lines[4])
+    forged["signature"] = json.loads(lines[3])["signature"]
+    last = json.dumps(forged, sort_keys=True, separators=(",", ":")).encode()
+    record.path.write_bytes(b"".join([*lines[:4], last + b"\n"]))
+    code, said = ask("--log", "verify", *where)
+    assert code != 0
+    assert "line 5: this line was changed" in said
+    public.write_bytes(public.read_bytes()[:60])
+    assert "is not a public key as ssh-keygen" in ask("--log", "verify", *where)[1]
+
+
 def test_a_line_that_was_not_written_whole_is_taken_off(record: Record, caplog: pytest.LogCaptureFixture) -> None:
     with record.path.open("ab") as file:
         file.write(b'{"n":5,"bytes":')

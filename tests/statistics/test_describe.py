@@ -144,3 +144,34 @@ def test_a_site_may_keep_its_quantiles() -> None:
     cell = Study(frames, rules=kept).describe(["age"]).cells["age"][""]
     assert cell.quantiles is None
     assert cell.mean == Study(frames).describe(["age"]).cells["age"][""].mean
+
+
+SPELT: dict[str, dict[str, Any]] = {
+    "'F' at 1, 'Female' at 1, 'M' at 1, 'Male' at 1, 'f' at 1, 'm' at 1": {
+        "Basel": str.lower, "Chur": {"F": "Female", "M": "Male"}.get,
+    },
+    "'0' at 1, '1' at 1, 'F' at 2, 'M' at 2": {"Chur": lambda v: int(v == "M")},
+    "'F' at 2, 'M' at 2, 'f' at 1, 'm' at 1": {"Chur": str.lower},
+    "' F' at 1, 'F' at 2": {"Chur": lambda v: " F" if v == "F" else v},
+    "": {},
+}  # fmt: skip
+"""What the log says, by how sites spell a column."""
+
+
+@pytest.mark.parametrize("analysis", ["glm", "describe", "by", "prepare"])
+@pytest.mark.parametrize("said", SPELT)
+def test_categories_that_may_be_spellings_are_warned_of(said: str, analysis: str, caplog: Any) -> None:
+    rows = dict([*sites(patients()).items()][:3])
+    for name, spell in SPELT[said].items():
+        rows[name] = rows[name].assign(sex=rows[name]["sex"].map(spell))
+    study = Study(rows)
+    if analysis == "glm":
+        study.glm("pressure ~ age + C(sex)", sites="" if said else "fixed")
+    elif analysis == "prepare":
+        study.prepare(["sex: encode", "ward: encode"])
+    else:
+        study.describe(["age", "ward"], by="sex") if analysis == "by" else study.describe(["age", "ward", "C(sex)"])
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(told) == bool(said)
+    if said:
+        assert told[0].startswith(f"sex: {said} of 3 sites; if two of these categories are spellings of one, recode")

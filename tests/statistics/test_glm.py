@@ -117,6 +117,9 @@ def test_tables_of_a_fit() -> None:
     assert fit.frame(exp=True).loc["age", "exp(coef)"] == pytest.approx(np.exp(fit.params["age"]))
     assert r"C(sex)[T.M] &" in fit.latex()
     assert fit.latex().startswith(r"\begin{tabular}{lrrrrrr}")
+    assert r"& $<$0.001 &" in fit.latex(digits=2)
+    assert "& std err &" in fit.latex()
+    assert "exp(coef) & std err of coef &" in fit.latex(exp=True)
 
 
 def test_the_ledger_has_each_exchange() -> None:

@@ -22,7 +22,9 @@ log = logging.getLogger("medley.node")
 ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
 
-Key = typer.Option(help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0.")
+Key = typer.Option(
+    help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0. For --log the public key, node0.pub, will do."
+)
 Data = typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data.")
 Number = typer.Option(min=0, help="This client's number; by default the number at the end of the key's name.")
 Memory = typer.Option(metavar="DIR", help="The folder for the client's memories and the message that it answers.")

@@ -22,6 +22,18 @@ def private_key(path: Path) -> Any:
     return key
 
 
+def public_key(path: Path) -> Any:
+    """A node's public key, from its file or from that of the private key. Raises RecipeError for a file of neither."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        if (raw := path.read_bytes()).startswith(b"ecdsa-sha2-nistp384 "):
+            return load_ssh_public_key(raw)
+    except (OSError, ValueError) as e:
+        raise RecipeError(f"{path} is not a public key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+    return private_key(path).public_key()
+
+
 def ecdsa() -> Any:
     """The signatures of these keys: ECDSA with SHA-384."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA

@@ -18,7 +18,7 @@ from ..contract.errors import RecipeError, WireError
 from ..storage.atomic import flush, writing
 from .agreement import refuse_settings
 from .cleaning import private
-from .keys import ecdsa, private_key
+from .keys import ecdsa, private_key, public_key
 
 log = logging.getLogger("medley.node")
 
@@ -35,7 +35,8 @@ class Record:
 
     Attributes:
         path: the file
-        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it; None for a record without signatures
+        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it, or its public key for a record that is only
+            read; None for a record without signatures
     """
 
     path: Path
@@ -65,7 +66,7 @@ class Record:
         """The lines, each once it is checked. Raises WireError with the number of the first that is not as written."""
         from cryptography.exceptions import InvalidSignature
 
-        public = None if self.key is None else private_key(self.key).public_key()
+        public = None if self.key is None else public_key(self.key)
         before = ""
         *whole, torn = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
         for n, text in enumerate([*whole, torn] if torn else whole):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from ..numerics.dense import symmetric
 from .formulas import in_sequence, is_numeric, texts
 from .levels import sketched, union
 from .site import Site
+
+
+log = logging.getLogger("medley")
 
 
 class Hello(Message):
@@ -106,8 +110,8 @@ class Analysis(Algorithm[Report]):
                 f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; write "
                 f"C({name}) for categories, or recode it there"
             )
-        levels = {c: in_sequence([*union(up.levels[k].numpy(), c)]) for k, c in enumerate(categorical)}
-        return levels, np.rint(up.rows.numpy())
+        tables = zip(categorical, up.levels, strict=True)
+        return {c: named_by(t, c, len(clients.ids)) for c, t in tables}, np.rint(up.rows.numpy())
 
     @on_client
     def agree(self, me: Client[Any], got: Hello) -> Agreement:
@@ -126,6 +130,24 @@ class Analysis(Algorithm[Report]):
         rows[me.id] = used.sum(), missing, site.dropped
         shape = (len(tables), *(tables[0].shape if tables else (0, 0)))
         return Agreement(tensor(text), tensor(np.array(tables).reshape(shape)), tensor(rows))
+
+
+def named_by(table: Tensor, column: str, sites: int) -> list[str]:
+    """The categories in a sum of so many sites' tables, in sequence; the log has a warning of likely spellings.
+
+    Those are categories of a single site, ones that differ in capitals or spaces alone, and all where no site shares
+    one with all others.
+    """
+    found = union(table.numpy(), column)
+    spelt, most = [v.strip().casefold() for v in found], max(found.values(), default=0)
+    odd = [v for v, s in zip(found, spelt, strict=True) if most < sites or found[v] == 1 < sites or spelt.count(s) > 1]
+    if odd and column != "site":
+        said = ", ".join(f"{v!r} at {found[v]}" for v in odd[:8]) + (", …" if len(odd) > 8 else "")
+        log.warning(
+            "%s: %s of %d sites; if two of these categories are spellings of one, recode them at the sites",
+            column, said, sites,
+        )  # fmt: skip
+    return in_sequence([*found])
 
 
 def upper(A: np.ndarray) -> np.ndarray:

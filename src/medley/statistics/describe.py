@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
-from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, packed, site_of, tensor, unpacked
-from .formulas import check_columns, in_sequence, is_numeric, numbers, texts
-from .levels import sketched, union
+from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, named_by, packed, site_of, tensor, unpacked
+from .formulas import check_columns, is_numeric, numbers, texts
+from .levels import sketched
 from .rules import Withheld
 from .site import Site
 
@@ -117,7 +117,7 @@ class Describe(Analysis):
         groups, names = [self.by] if self.by else [], dict.fromkeys(categorical)
         asked = list(dict.fromkeys([*groups, *names]))
         tables = self.summed(clients, self.name_them, Asked(packed(asked))).levels if asked else ()
-        levels = {c: in_sequence([*union(t.numpy(), c)]) for c, t in zip(asked, tables, strict=True)}
+        levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(asked, tables, strict=True)}
         numeric = [c for c in self.named if c not in names]
         said = {"levels": levels, "numeric": numeric, "categorical": categorical}
         sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()

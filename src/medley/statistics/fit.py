@@ -87,13 +87,16 @@ class Coefficients:
         return needed("pandas").DataFrame({0: self.b - half, 1: self.b + half}, index=self.names)
 
     def frame(self, exp: bool = False, alpha: float = 0.05) -> Any:
-        """A table of coefficients: coef, std err, z, P>|z|, and the interval; ``exp`` gives e to their power."""
+        """A table of coefficients: coef, std err, z, P>|z|, and the interval.
+
+        ``exp`` gives e to the power of coefficients and of their intervals; errors stay those of the coefficients.
+        """
         ends = self.conf_int(alpha)
         f = np.exp if exp else (lambda v: v)
         return needed("pandas").DataFrame(
             {
                 "exp(coef)" if exp else "coef": f(self.params),
-                "std err": self.bse,
+                "std err of coef" if exp else "std err": self.bse,
                 "z": self.tvalues,
                 "P>|z|": self.pvalues,
                 f"[{alpha / 2:.3g}": f(ends[0]),
@@ -103,7 +106,8 @@ class Coefficients:
 
     def latex(self, exp: bool = False, digits: int = 3) -> str:
         """The same as a LaTeX table, for booktabs."""
-        return latex(self.frame(exp), digits)
+        frame = self.frame(exp)
+        return latex(frame.assign(**{"P>|z|": [probability(p) for p in frame["P>|z|"]]}), digits)
 
     def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
