@@ -84,6 +84,17 @@ def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
     assert (fit.llf, fit.exchanges, fit.bytes_up) == (here.llf, here.exchanges, here.bytes_up)
     assert fit.rows_by_site.equals(here.rows_by_site)
     assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == here.summary() + "\n"
+    assert (tmp_path / "study" / "1.tex").read_text(encoding="utf-8") == mine.latex() + "\n"
+    assert (tmp_path / "study" / "2.tex").read_text(encoding="utf-8") == here.latex(exp=True) + "\n"
+
+
+def test_curves_on_nodes_have_their_log_rank_test(tmp_path: Path) -> None:
+    text = '[[study]]\nkind = "kaplan_meier"\ntime = "months"\nevent = "event"\nunit = 0.1\nuntil = 20.0\nby = "sex"\n'
+    deployed(tmp_path, text)
+    here = Study(frames()).kaplan_meier("months", "event", 0.1, 20.0, by="sex").logrank()
+    said = (tmp_path / "study" / "1.txt").read_text(encoding="utf-8")
+    assert said.splitlines()[-1] == f"log-rank of these times: {here.statistic:.2f}, df = 1, p = {here.pvalue:.3f}"
+    assert not (tmp_path / "study" / "1.tex").exists()
 
 
 def test_cox_with_one_baseline_is_on_nodes_as_here_to_the_bit(tmp_path: Path) -> None:
@@ -186,7 +197,7 @@ def test_a_site_that_does_not_answer_is_named(tmp_path: Path, kind: str) -> None
 
 def test_a_server_does_not_change_the_analyses(tmp_path: Path) -> None:
     """Not by its run config: formulas and conditions are those of the site's own copy."""
-    change = {"set": """'study.1.formula="died ~ age"'"""}
+    change: dict[str, Any] = {"set": """'study.1.formula="died ~ age"'"""}
     with pytest.raises(
         md.MedleyError, match=r"client 1 answers only the \[\[study\]\] of its own recipe, but set= changes it"
     ):

@@ -23,7 +23,7 @@ ALLOWED = "run.* pace.* methods.* codec.* reply_policy.* participation.*"
 """Keys that a server may change by default; not ``data``, which names files of this machine."""
 
 Key = typer.Option(
-    help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0. For --log the public key, node0.pub, will do."
+    help="This node's private key: ssh-keygen -t ecdsa -b 384 -N '' -f node0. For --log, node0.pub will do."
 )
 Data = typer.Option(metavar="FILE.py", help="Your file with data(context); by default a share of the recipe's data.")
 Number = typer.Option(min=0, help="This client's number; by default the number at the end of the key's name.")

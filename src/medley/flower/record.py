@@ -35,7 +35,7 @@ class Record:
 
     Attributes:
         path: the file
-        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it, or its public key for a record that is only
+        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it; the public key for a record that is only
             read; None for a record without signatures
     """
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..clients.host import ClientHost
 from ..contract import BadData, MedleyError, RecipeError, WireError
 from ..recipe import Recipe
+from ..statistics.fit import Coefficients
 from ..statistics.prepare import Preparation
 from ..statistics.site import Site
 from ..statistics.study import Shape, Sites, Study
+from ..statistics.tables import Description
 from ..storage.atomic import write
 from ..storage.events import Events
 from . import flwr_api, node
@@ -29,6 +31,10 @@ from .transport import Flower
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context, Grid, Handler, Letter, ServerApp
+
+
+RATIOS = ("logit", "log", "cox")
+"""The links whose coefficients, as powers of e, are odds, rate or hazard ratios."""
 
 
 class StudySide(ClientSide):
@@ -85,7 +91,10 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
-    """The server's side of a study: runs every analysis of [[study]], saves each as text, and hands all to ``done``."""
+    """The server's side of a study: runs every analysis of [[study]], saves it as text, and hands all to ``done``.
+
+    Tables are saved in LaTeX, too: a Table 1, and coefficients, as odds, rate or hazard ratios where they are some.
+    """
 
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config  # a study has no checkpoints: one that is resumed begins anew in its folder
@@ -118,6 +127,9 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         for k, analysis in enumerate(analyses, 1):
             found.append(study.run(analysis))
             write(folder / f"{k}.txt", found[-1].summary() + "\n", own=True)
+            if isinstance(found[-1], Coefficients | Description):
+                of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
+                write(folder / f"{k}.tex", found[-1].latex(**of) + "\n", own=True)
             if isinstance(found[-1], Preparation):
                 found[-1].save(folder / f"{k}.json")
             say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")

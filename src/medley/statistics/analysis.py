@@ -20,7 +20,6 @@ from .formulas import in_sequence, is_numeric, texts
 from .levels import sketched, union
 from .site import Site
 
-
 log = logging.getLogger("medley")
 
 
