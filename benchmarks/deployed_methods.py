@@ -164,6 +164,7 @@ REAL = {
     ("FedAvg", "adapters of each client's own"): OWN.format(model="Adapted", more='shared = "head.*"'),
     ("FedAvg", "token ids and numbers"): OWN.format(model="Notes", more="").replace("rows", "notes"),
     ("SCAFFOLD", "images and numbers"): OWN.format(model="Scans", more="").replace("rows", "scans"),
+    ("FedExLoRA", "MLP with LoRA adapters"): NORMED.replace("normed", "lora"),
     ("FedPer", "sequences and numbers"): OWN.format(model="Courses", more="").replace("rows", "courses"),
 }
 """A method and what it trains -> a recipe, for real nodes: models of clients' own, and rows of two inputs."""

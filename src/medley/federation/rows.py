@@ -361,8 +361,9 @@ def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf)
     whole = parts[0][0]
     if any(t is not whole for t, _ in parts):
         return joined([t[torch.from_numpy(rows)] for t, rows in parts])
-    rows = np.concatenate([rows for _, rows in parts])
-    if np.array_equal(rows, np.arange(len(whole))):
+    rows = parts[0][1] if len(parts) == 1 else np.concatenate([rows for _, rows in parts])
+    as_it_is = len(rows) == len(whole) and (not len(rows) or (rows[0], rows[-1]) == (0, len(rows) - 1))
+    if as_it_is and np.array_equal(rows, np.arange(len(whole))):
         return whole
     plain = type(whole) is Tensor and whole.is_floating_point() and whole.is_cpu
     # A few rows of many are copied, so that a node need not hold the rows of others.

@@ -103,13 +103,12 @@ class Lazy(Tensor):
 
     def read(self) -> Tensor:
         """The rows, in memory."""
+        if len(self.sources) == 1:
+            return self.sources[0].read(self.rows).to(self.dtype)
         begins = np.cumsum([0, *(s.shape[0] for s in self.sources)])
         source = np.searchsorted(begins, self.rows, side="right") - 1
-        if len(set(source.tolist())) <= 1:
-            k = int(source[0]) if len(source) else 0
-            return self.sources[k].read(self.rows - begins[k]).to(self.dtype)
         out = torch.empty(self.shape, dtype=self.dtype)
-        for k in sorted(set(source.tolist())):
+        for k in np.unique(source):
             at = np.flatnonzero(source == k)
             out[torch.from_numpy(at)] = self.sources[k].read(self.rows[at] - begins[k]).to(self.dtype)
         return out
