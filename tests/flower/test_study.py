@@ -163,8 +163,7 @@ def test_rows_are_prepared_on_nodes_as_here_and_the_model_keeps_it(tmp_path: Pat
 
 
 def test_secure_sums_on_nodes(tmp_path: Path) -> None:
-    secure = "\n[secure]\nbits = 64\nbound = 1.1e12\n"
-    fit = deployed(tmp_path, RECIPE + secure)[1]
+    fit = deployed(tmp_path, RECIPE + SECURE)[1]
     here = Study(frames()).glm("died ~ age + C(sex) + C(ward)", "binomial")
     assert [*fit.params] == pytest.approx([*here.params], rel=1e-6, abs=1e-7)
 
@@ -181,6 +180,16 @@ def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> 
         deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
     with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
         deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))
+
+
+SECURE = "\n[secure]\nbits = 64\nbound = 1.1e12\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["secure_keys", "secure_reply"])
+def test_a_site_that_is_not_in_a_secure_sum_is_named(tmp_path: Path, step: str) -> None:
+    with pytest.raises(md.TooFewReplies, match=r"^Basel did not answer \(agree\)"):
+        deployed(tmp_path, RECIPE + SECURE, count=4, silent=f"query.{step}", timeout=1)
 
 
 @pytest.mark.parametrize("kind", ["query.count", "query.score"])
