@@ -35,7 +35,7 @@ ROWS = {"linear8": (8,), "norm": (64,), "cnn": (1, 28, 28), "pfl": (3, 32, 32), 
 OWN = {
     "flute": {"clients": 1000, "samples": 60, "batch": 10, "lr": 0.03},
     "pfl": {"clients": 1000, "samples": 50, "batch": 10, "lr": 0.1},
-    "blazefl": {"samples": 500, "batch": 50, "lr": 0.1, "epochs": 5},
+    "blazefl": {"samples": 500, "batch": 50, "lr": 0.01, "epochs": 5},
 }
 """What the jobs of other frameworks have otherwise than `Job`."""
 
