@@ -63,7 +63,8 @@ server = SimServerAgent(
             "server_configs": {
                 "device": "cpu", "num_clients": job.clients, "num_global_epochs": task.rounds * job.active,
                 "scheduler": "SyncScheduler", "scheduler_kwargs": {"num_clients": job.clients},
-                "aggregator": "FedAvgAggregator", "aggregator_kwargs": {"client_weights_mode": "equal", "optimize_memory": False},
+                "aggregator": "FedAvgAggregator",
+                "aggregator_kwargs": {"client_weights_mode": "equal", "optimize_memory": False},
                 "logging_output_dirname": logs, "logging_output_filename": "server", "optimize_memory": False,
             },
         }
