@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -80,10 +81,57 @@ def superlink(cert: Path, key: Path, ahead: float = 0.0) -> Iterator[tuple[str, 
         server.server_close()
 
 
+@contextmanager
+def proxy() -> Iterator[tuple[str, list[str]]]:
+    """An HTTP proxy that passes bytes on for CONNECT; its URL, and the addresses that it was asked for."""
+    asked: list[str] = []
+
+    class Pass(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(self.path)
+            host, _, port = self.path.partition(":")
+            with socket.create_connection((host, int(port))) as there:
+                self.send_response_only(200)
+                self.end_headers()
+                self.wfile.flush()
+                threading.Thread(target=self.passed, args=(there, self.connection), daemon=True).start()
+                self.passed(self.connection, there)
+            self.close_connection = True
+
+        @staticmethod
+        def passed(a: socket.socket, b: socket.socket) -> None:
+            with suppress(OSError):
+                while part := a.recv(1 << 16):
+                    b.sendall(part)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pass)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     (path := tmp_path / "node0").write_bytes(pem(ec.generate_private_key(ec.SECP384R1()), "OpenSSH"))
     return path
+
+
+def test_a_node_goes_through_the_proxy_of_its_environment_and_trusts_the_same_certificates(
+    key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    good, other = certificate(tmp_path, "good", -1, 9), certificate(tmp_path, "other", -1, 9)
+    with superlink(*good) as (address, _), proxy() as (url, asked):
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        with pytest.raises(NotAdmitted):  # the server's own answer
+            FleetNode(address, key, good[0]).activate()
+        with pytest.raises(Unreachable, match="does not vouch for"):
+            FleetNode(address, key, other[0]).activate()
+    assert asked == [address, address]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import medley as md
+from support.scripts import documented
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -123,6 +124,22 @@ def test_private_and_secure(make: Any, classes: bool) -> None:
         method = md.privacy.Private(md.FedAvg(), clip=1e6, noise=0.0, unit=unit)
         assert float((md.run(method, fed, 1, progress=False).x - plain.x).abs().max()) < 1e-5
     del model
+
+
+def test_the_documented_block_of_private_adapters_runs_and_the_named_settings_switch_dropout_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=V, attention_dropout=0.5, **shape)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "my-model")
+    monkeypatch.chdir(tmp_path)
+    sites = [(X["input_ids"], X["attention_mask"], y) for X, y in (rows(i, False, 20) for i in range(2))]
+    exec(documented("models.md", "Adapters with differential privacy"), said := {"sites": sites})
+    assert 0 < said["result"].summary["epsilon"] <= 8
+    assert said["base"].config.attention_dropout == 0
+    bert, gpt = ("hidden_dropout_prob", "attention_probs_dropout_prob"), ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+    for kind, names in ((transformers.BertConfig, bert), (transformers.GPT2Config, gpt)):
+        assert all(getattr(kind(), name) > 0 for name in names)  # on unless they are set to 0
 
 
 def test_peft_reads_what_a_result_saves_and_a_folder_holds_the_adapter_alone(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_terminal_shows_every_method_and_how_it_ended() -> None:
     assert "against A" in text
     assert "30.0 kB" in text
     assert "27.0 kB" in text
-    assert "2 to 3 seeds" in text
+    assert "2 to 3 finished seeds" in text
     lone = printed([run()])
     assert "One seed: no intervals" in lone
     assert "±" not in lone.split("One seed")[0]
@@ -160,15 +160,15 @@ def with_rows(rows: int, data: str = "wards", **settings: Any) -> dict[str, Any]
 
 def test_the_caption_says_to_what_the_test_rows_tell_an_accuracy() -> None:
     same = [run("A", s, top=0.74, noise=0.0, settings=with_rows(596)) for s in range(5)]
-    said = "All seeds share 596 test rows, from which an accuracy of 74.0 % is known to ± 3.5 pp (95 %)"
-    assert f"{said}; the ± over seeds does not include this." in markdown(same)
+    said = "All seeds share 596 test rows, which alone leave an accuracy of 74.0 % uncertain by ± 3.5 pp (95 %)"
+    assert f"{said}. The ± over seeds does not include this." in markdown(same)
     assert said in " ".join(printed(same).split())
     # Wilson's interval at p = 1 of 100 rows: half of 1 − n/(n + z²).
     perfect = [run("A", s, top=1.0, noise=0.0, settings=with_rows(100)) for s in range(2)]
     for r in perfect:
         r.history[-1]["accuracy"] = 1.0
-    assert "an accuracy of 100.0 % is known to ± 1.8 pp" in markdown(perfect)
-    assert "There are 596 test rows, from which an accuracy" in markdown(same[:1])
+    assert "an accuracy of 100.0 % uncertain by ± 1.8 pp" in markdown(perfect)
+    assert "There are 596 test rows, which alone leave an accuracy" in markdown(same[:1])
     own = [run("A", s, settings=with_rows(596, f"wards {s}")) for s in range(3)]
     assert "Every seed has 596 test rows of its own, so ± holds the luck of their draw too." in markdown(own)
     for silent in (

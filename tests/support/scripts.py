@@ -1,4 +1,4 @@
-"""Commands of `papers/` and `benchmarks/` as modules, and scripts in children that have not imported Medley."""
+"""Commands of `papers/` and `benchmarks/` as modules, blocks of documents, and scripts in children without Medley."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def loaded(path: str, folder: Path = PAPERS) -> ModuleType:
     sys.modules[spec.name] = module  # data classes look for their module there
     spec.loader.exec_module(module)
     return module
+
+
+def documented(page: str, heading: str) -> str:
+    """The first python block below a heading of a page of ``docs/``, also of one that the tests of documents skip."""
+    text = (PAPERS.parent / "docs" / page).read_text(encoding="utf-8")
+    _, _, section = text.partition(f"# {heading}\n")
+    return section.partition("```python\n")[2].partition("```")[0]
 
 
 def in_a_child(script: str) -> str:

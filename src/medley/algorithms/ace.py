@@ -15,7 +15,7 @@ Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
 paper; with more steps the server averages displacements. ``ReplyPolicy(replies=1)`` gives the paper's method. If
 several replies end a round, all of them enter the mean before the one step. Without a ReplyPolicy the server waits for
 every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the run says so. The
-paper begins with a gradient from every client; here the mean is over the clients heard from so far, with weights p_i.
+paper begins with a gradient from every client. Here the mean is over the clients heard from so far, with weights p_i.
 
 **Checked against**: the paper's introduction, and another's implementation for Flower: one reply per step, no weights
 by delay or size, one mini-batch step per reply. We had neither the paper's listing nor another implementation of ACED.

@@ -13,16 +13,16 @@ Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 
 - richardson: d down, d up
 - losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up
 
-**Departures**: directions are averaged with weights p̃_i over the clients that replied; the authors' code gives all the
-same weight. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step size. A
-number is the paper's fixed step, without a line search; the authors set it to 1. By default the rate α is 1/K_i, with
-K_i the client's own bound on its curvature; it must stay below 2/λ_max(H_i).
+**Departures**: directions are averaged with weights p̃_i over the clients that replied. In the authors' code all have
+the same weight. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step
+size. A number is the paper's fixed step, without a line search; the authors set it to 1. By default the rate α is
+1/K_i, with K_i the client's own bound on its curvature; it must stay below 2/λ_max(H_i).
 
 **Checked against**: the authors' code. It starts from d₀ = −g, with g the mean gradient, as here. For full batches its
 source also has a branch that would start from the client's own gradient, but no run enters it, because the batch size
 0, which stands for all rows, is replaced by their number first. With full batches its commands take 5 to 40 steps, with
 α from .004 to .03 on images and activities and from .06 to .2 on linear regression. Its Hessians have a ridge, .02 by
-default, that its gradients lack; here both belong to the same problem.
+default, that its gradients lack. Here both belong to the same problem.
 
 **Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
 lost, not for losses. Means are over the clients that replied.

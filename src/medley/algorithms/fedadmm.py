@@ -14,9 +14,9 @@ Heterogeneity", ICDE 2022, Algorithm 1.
 **Departures**: the paper gives all clients the same weight. Here means are unweighted and ρ_i = prox/(N p_i), so that
 the fixed point is the minimum of Σ p_i f_i even if clients differ in size. Clients descend on the local problem from
 the server's θ for the pace's steps, as in the authors' code; nothing checks Algorithm 1's accuracy ε_i. All w_i start
-at θ⁰ and are kept, as in the paper; the authors' code takes θ for the last w_i. A client in its first round does not
-know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too, so x ends
-near the minimum, at a distance of some steps of size lr.
+at θ⁰ and are kept, as in the paper. In the authors' code θ takes the place of the last w_i. A client in its first round
+does not know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too,
+so x ends near the minimum, at a distance of some steps of size lr.
 
 **Checked against**: the authors' code: the gradient of a local step, the dual variable, the message (with θ instead of
 the last w_i), the server's step, and ρ. Its η falls from 1 to 1/2 after round 60. Its SGD applies momentum 0.5 to the

@@ -15,7 +15,7 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 
 **Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
 gradient at the start of a round, at the same x as the paper at the end of the last one, and the first task has none. It
-is averaged with weights p_i over the clients that hold rows; the authors' code gives all the same weight.
+is averaged with weights p_i over the clients that hold rows. In the authors' code all have the same weight.
 
 **Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean. Both are over the
 clients that replied.

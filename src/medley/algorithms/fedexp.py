@@ -15,7 +15,7 @@ Algorithm 1.
 norms itself, and has to keep the displacements apart. By default (``rule="official"``) the step is the one in the
 authors' code: means are weighted by p̃_i, and ε is multiplied by the size of the cohort. The paper's step,
 ``rule="paper"``, gives every client the same weight and leaves ε as it is. As in both, the model handed out is the mean
-of the last two iterates. After round 1 that is (x₀ + x₁)/2 here; the authors' code hands out x₁ then.
+of the last two iterates. After round 1 that is (x₀ + x₁)/2 here. In the authors' code it is x₁.
 
 **Missing replies**: a lost reply is left out of both means, which are over the clients that replied.
 

@@ -19,8 +19,9 @@ Losses are means over rows; the authors' are sums, so their ρ and α are divide
 is this method with a codec.
 
 **Checked against**: the authors' code for r = 1, 0.1 and 0, and for Q-FedNew: y_i, y, λ_i, x and the starting values.
-With r = 0.1 it takes Hessians in rounds 1, 10, 20; here rounds 1, 11, 21. Q-FedNew encodes changes of y_i. A codec here
-encodes y_i + λ_i/ρ, and the error of the mean stays in Σ p_i λ_i, which makes up for it in the next round.
+With r = 0.1 it takes Hessians in rounds 1, 10, 20. Here they are taken in rounds 1, 11, 21. Q-FedNew encodes changes of
+y_i. A codec here encodes y_i + λ_i/ρ, and the error of the mean stays in Σ p_i λ_i, which makes up for it in the next
+round.
 
 **Missing replies**: a client whose reply is lost is left out of the direction, and its λ_i stays as it was.
 

@@ -19,12 +19,12 @@ the last.
 - losses (if speculative, by entries): d + (K + 1) + 1 bytes down, k + 8k bytes + d + 2 + 8(K + 1) bytes up
 
 **Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i, the
-error of H_i, is a Frobenius norm, as in the paper. An eigenpair costs d + 1 floats, the eigenvalue included; their code
-counts d. If a codec rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's H. Under "pp"
-a client sends its first lesson when it first takes part. H, l and g are sums over the clients that have done so, and
-the first rounds are Newton steps of these clients alone. The authors begin with H_i, l_i and g_i of all clients at x₀;
-``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x −
-x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
+error of H_i, is a Frobenius norm, as in the paper. An eigenpair costs d + 1 floats here, the eigenvalue included. The
+authors' code counts d. If a codec rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's
+H. Under "pp" a client sends its first lesson when it first takes part. H, l and g are sums over the clients that have
+done so, and the first rounds are Newton steps of these clients alone. The authors begin with H_i, l_i and g_i of all
+clients at x₀; ``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which
+take part, ‖x − x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
 
 **Checked against**: the authors' code, where means are plain. The step uses H before it has learned from this round's
 Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes the

@@ -16,13 +16,13 @@ Clients", AAAI 2022, Algorithm 1.
 Clients send sums of features and numbers of rows, and the server takes the mean over rows. These are equation 6's
 weights |D_ij|/N_j without its further factor 1/|N_j|, which would shrink the prototype of a class by the number of
 clients that have it. The authors' code does not have this factor either, but takes the plain mean over clients.
-Features come from the model after the local steps, in evaluation mode; the code takes them during the last local epoch,
-batch by batch. A client's model predicts by its last layer. The paper predicts by the nearest prototype, and so does
-``predict="prototype"``, among the classes that the client has rows of, as in the code. It writes the prototypes last
-received into the model's last layer, which needs a bias, because 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is greatest for the nearest. In
-the example below the personal accuracy is .95 by the last layer and .97 by prototypes; with
-``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five seeds). All clients have one architecture
-here. If no client that takes part has a class, the class keeps its last prototype.
+Features come from the model after the local steps, in evaluation mode. The authors' code takes them during the last
+local epoch, batch by batch. A client's model predicts by its last layer. The paper predicts by the nearest prototype.
+So does ``predict="prototype"``. As in the authors' code, it considers only the classes of which the client has rows. It
+writes the prototypes last received into the model's last layer, which needs a bias, because 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is
+greatest for the nearest. In the example below the personal accuracy is .95 by the last layer and .97 by prototypes;
+with ``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five seeds). All clients have one
+architecture here. If no client that takes part has a class, the class keeps its last prototype.
 
 **Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals
 of right answers, of both predictions and over all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and

@@ -18,7 +18,7 @@ step here takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), with B its own mini-bat
 needs one for each mini-batch. Such a step counts the change of B in full and forgets the changes of the batches before.
 Both have the same fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches
 that are cut once a round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two
-models are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight; here
+models are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight. Here
 they weigh p_i. We had neither the paper's listing nor code by its authors. The table is the one that C-FLAG's paper
 takes from it, in (5); C-FLAG draws the component of each step at random.
 

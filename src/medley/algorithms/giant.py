@@ -9,7 +9,8 @@ Optimization", NeurIPS 2018.
 
 **One round sends** (floats per client):
 
-- gradient (if the round has not begun): d down, d up; under ``speculative`` only if the last step was cut
+- gradient (if none came along with the last losses): d down, d up. With ``speculative`` this happens only in the first
+  round, after a step that the line search shortened, and after lost replies
 - solve: d + 1 bytes down, d up
 - losses (if not speculative): d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 - losses (if speculative): d + (K + 1) down, d + 8(K + 1) bytes up

@@ -16,22 +16,27 @@ same from the first round to the last.
 
 **Departures**: the temperatures (2 for the clients, 20 for the student), the generator's weights and its learning rates
 come from the authors' code; its kd = 25 goes with a learning rate of 0.01. With ``mode="task"`` a made-up row has a
-label of a past task, and each task's outputs are distilled apart. Clients get the teacher's outputs with the rows; the
-code's have the old model and run it on rows cropped and mirrored anew each time. Means are weighted by p̃_i; the code's
-are plain.
+label of a past task, and each task's outputs are distilled apart. Here clients get the teacher's outputs together with
+the rows. In the authors' code clients have the old model and run it on rows that are cropped and mirrored anew each
+time. Means are weighted by p̃_i. In the authors' code they are plain.
 
-**Checked against**: the authors' code, which makes rows differently in these points. Its generator is trained by a
-meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5; here by plain Adam with β₁ = 0.9
-from its first weights at every task. Its student is trained by SGD at lr 0.2, momentum 0.9, weight decay 1e-4 and a
-cosine schedule, for 400 steps on each batch of rows; here by Adam at 1e-3 for ``steps``. Its student begins after 20
-batches, and so does the generator's third loss; here both begin after the first. With the code's 10 batches for
-CIFAR-100 neither begins at all. Its student's first weights are Xavier's with normal biases; here they are the layers'
-own. In the generator's loss its student is in evaluation mode; here in training mode. Its student's loss has the factor
-T² = 400; here there is none, which Adam's steps hardly feel. It keeps the rows of least loss among the generator's
-steps; here the rows of the last step. It crops and mirrors rows before the teacher sees them, and keeps them as 8-bit
-images; here they are the generator's outputs. It draws wanted labels at random; here each class comes equally often. It
-compares BatchNorm's statistics with a moving mean over batches of rows, of factor 0.9 and biased variance; here with
-the batch's own and unbiased.
+**Checked against**: the authors' code, which makes rows differently in these points:
+
+- The generator is trained by a meta-learner (FOMAML for CIFAR-100, Reptile for the others) around Adam with β₁ = 0.5.
+  Here it is trained by plain Adam with β₁ = 0.9, from its first weights at every task.
+- The student is trained by SGD at lr 0.2, momentum 0.9, weight decay 1e-4 and a cosine schedule, for 400 steps on each
+  batch of rows. Here it is trained by Adam at 1e-3 for ``steps``.
+- The student and the generator's third loss begin after 20 batches; with the 10 batches for CIFAR-100 they do not begin
+  at all. Here both begin after the first batch.
+- The student's first weights are Xavier's with normal biases. Here they are the layers' own.
+- In the generator's loss the student is in evaluation mode. Here it is in training mode.
+- The student's loss has the factor T² = 400. Here it has none, which Adam's steps hardly feel.
+- The rows of least loss among the generator's steps are kept. Here those of the last step are.
+- Rows are cropped and mirrored before the teacher sees them, and kept as 8-bit images. Here they are the generator's
+  outputs.
+- Wanted labels are drawn at random. Here each class comes equally often.
+- BatchNorm's statistics are compared with a moving mean over batches of rows, of factor 0.9 and biased variance. Here
+  they are compared with the batch's own, unbiased.
 
 **Missing replies**: a lost reply is left out of the mean. If a client does not confirm the rows made at a task's end,
 it goes on with the rows that it had.

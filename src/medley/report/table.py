@@ -302,12 +302,12 @@ def _spread(results: Sequence[Result]) -> str:
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
     if primary(results) in COLUMNS:
         return (
-            "Mean ± half-width of the 95 % t-interval over the seeds that reached the target; differences over those "
-            "that both reached it."
+            "Figures are means over the seeds that reached the target; ± is the half-width of a 95 % t-interval. "
+            "Differences are taken seed by seed, over those where both methods reached it."
         )
     return (
-        f"Mean ± half-width of the 95 % t-interval over {few} seeds that ran to their end, of {of}; "
-        "differences by seed."
+        f"Figures are means over {few} finished seeds at {of}; ± is the half-width of a 95 % t-interval. "
+        "Differences are taken seed by seed."
     )
 
 
@@ -326,11 +326,11 @@ def known_to(results: Sequence[Result]) -> str:
     z = scipy.stats.norm.ppf(0.975)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))  # Wilson's interval
     pp = f"{100 * half:.1f}" if half >= 0.01 else f"{100 * half:.1g}"
-    known = f"{n:,} test rows, from which an accuracy of {100 * share:.1f} % is known to ± {pp} pp (95 %)"
+    known = f"{n:,} test rows, which alone leave an accuracy of {100 * share:.1f} % uncertain by ± {pp} pp (95 %)"
     return (
         f"There are {known}."
         if len(seeds) == 1
-        else f"All seeds share {known}; the ± over seeds does not include this."
+        else f"All seeds share {known}. The ± over seeds does not include this."
     )
 
 
