@@ -392,7 +392,7 @@ def test_causal_lm_compares_each_place_with_the_next_token_and_leaves_masked_one
 def test_what_is_trained_of_a_peft_model_needs_a_start() -> None:
     module = language()
     module.peft_config = {"default": SimpleNamespace(base_model_name_or_path="some/base")}
-    with pytest.raises(md.RecipeError, match="start='module' keeps that"):
+    with pytest.raises(md.RecipeError, match="start='module' keeps them"):
         Network(module, loss=causal_lm)
 
 

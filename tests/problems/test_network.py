@@ -391,7 +391,9 @@ def test_what_does_not_fit_is_refused_before_round_1():
     with pytest.raises(BadData, match=r"outputs are \[1\] a row and the targets \[2\].*reshape y"):
         Network(nn.Linear(4, 1), loss="mse").ready(X, X[:, :2], None, None, "cpu")
     for hot, classes in ((nn.functional.one_hot(y, 3), None), (nn.functional.one_hot(y, 3).double(), 2)):
-        with pytest.raises(BadData, match=r"targets are one-hot, \[3\] a row; give labels, y\.argmax\(1\)"):
+        with pytest.raises(
+            BadData, match=r"one-hot: each row has shape \[3\]\. Pass class labels instead: y\.argmax\(1\)"
+        ):
             Network(mlp()).ready(X, hot, classes, None, "cpu")
     with pytest.raises(RecipeError, match="no trainable parameters"):
         Network(nn.ReLU())

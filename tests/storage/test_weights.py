@@ -60,7 +60,7 @@ def test_a_trained_model_is_not_drawn_anew_by_oversight(
     assert r.model is not None
     for module in (r.model, nn.Sequential(r.model, nn.ReLU()), md.Result.load(folder).model):
         assert module is not None
-        with pytest.raises(md.RecipeError, match="start='module' begins at its weights, start='draw' draws"):
+        with pytest.raises(md.RecipeError, match="start='module' begins at its weights; start='draw' draws new ones"):
             md.problems.Network(module)
     kept = md.run(md.FedAvg(), federation(r.model, start="module"), 0)
     drawn = md.run(md.FedAvg(), federation(r.model, start="draw"), 0)

@@ -145,14 +145,14 @@ class Network(NetworkSpec):
         if self.start is None:
             if hasattr(self.module, "peft_config"):
                 raise RecipeError(
-                    "Network(module): peft's adapters begin where they add nothing. start='module' keeps that, "
-                    "start='draw' draws others for every seed; say which",
+                    "Network(module): say how peft's adapters start. start='module' keeps them, so that they add "
+                    "nothing at first; start='draw' draws new ones for every seed",
                     "start",
                 )
             if is_trained(self.module):
                 raise RecipeError(
-                    "Network(module): the module comes from a run. start='module' begins at its weights, start='draw' "
-                    "draws others for every seed; say which",
+                    "Network(module): the module comes from a run; say how this one starts. start='module' begins at "
+                    "its weights; start='draw' draws new ones for every seed",
                     "start",
                 )
         elif self.start not in ("draw", "module"):
@@ -239,7 +239,10 @@ class Network(NetworkSpec):
         if self.loss != "cross_entropy":
             return
         if out.ndim == y.ndim == 2 and is_one_hot(in_memory(y)):
-            raise BadData(f"the targets are one-hot, {list(y.shape[1:])} a row; give labels, y.argmax(1)")
+            raise BadData(
+                f"the targets are one-hot: each row has shape {list(y.shape[1:])}. Pass class labels instead: "
+                "y.argmax(1)"
+            )
         if not classes:
             return
         wide = out.ndim >= 2 and out.shape[1] >= classes
