@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -125,6 +126,26 @@ def test_a_node_comes_later_and_one_leaves(there: Deployment) -> None:
     assert float((here.x - got.x).abs().max()) < 1e-10
     assert [e._replace(overhead=0) for e in got.ledger] == [e._replace(overhead=0) for e in here.ledger]
     assert {e.client for e in got.ledger if e.round == 30} == {0, 2}
+
+
+def test_a_run_goes_on_while_nginx_takes_up_another_certificate(there: Deployment) -> None:
+    r = recipe.Recipe({**LOGISTIC, "run": {"rounds": 30, "eval_every": 99}, "methods": [{"kind": "SCAFFOLD"}]})
+    there.app(r)
+    folder = there.folder / "renewed"
+    rounds = lambda: sum(e.get("event") == "round" for e in events.read(folder))
+    served = lambda: ssl.get_server_certificate(("127.0.0.1", there.port))
+    before = served()
+    with there.nodes(), there.begun("renewed") as (p, log):
+        until(lambda: rounds() >= 2, p, log)
+        subprocess.run(["./keys.sh", "127.0.0.1", "0"], cwd=there.folder, check=True)
+        os.kill(int((there.folder / "logs" / "nginx.pid").read_text()), signal.SIGHUP)
+        until(lambda: served() != before, p, log)
+        assert rounds() < 30
+        assert p.wait(600) == 0, log.read_text()
+    assert folder.joinpath("result.json").exists(), there.logs()
+    here, got = r.federation().run(r.methods()[0], 30, seed=0, **r.options()), md.Result.load(folder)
+    assert float((here.x - got.x).abs().max()) < 1e-10
+    assert [e._replace(overhead=0) for e in got.ledger] == [e._replace(overhead=0) for e in here.ledger]
 
 
 def test_memories_outlive_their_nodes(there: Deployment) -> None:

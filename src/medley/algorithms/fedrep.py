@@ -11,7 +11,8 @@ Learning", ICML 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows; the paper's is plain.
+**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows. In the paper it is
+plain.
 
 **Missing replies**: a lost reply is left out of the mean, and its client goes on from the head that it had before. A
 client that never took part has the server's body with the first head.
