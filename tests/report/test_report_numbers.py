@@ -99,7 +99,7 @@ def test_the_final_figure_is_that_of_the_last_evaluation_whatever_the_length_of_
     for r in runs:
         r.history[-1]["accuracy"], r.summary["tail_accuracy"] = 0.5 + r.seed / 4, 0.1
     assert aggregate(runs)[0]["accuracy"].mean == 0.625
-    assert "of the last evaluation" in markdown(runs)
+    assert "at the last evaluation" in markdown(runs)
 
 
 def test_costs_come_from_the_ledger_where_there_is_one() -> None:
