@@ -68,7 +68,7 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
 
 def _altered(m: nn.Module) -> bool:
     """Whether the module has hooks, or methods in place of its class's, such as a `forward` under autocast."""
-    return any((v and k.endswith("_hooks")) or callable(getattr(type(m), k, None)) for k, v in vars(m).items())
+    return any((k.endswith("_hooks") and v) or callable(getattr(type(m), k, None)) for k, v in vars(m).items())
 
 
 def _modules(module: nn.Module) -> Iterator[nn.Module]:
