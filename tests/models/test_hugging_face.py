@@ -134,7 +134,8 @@ def test_the_documented_block_of_private_adapters_runs_and_the_named_settings_sw
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "my-model")
     monkeypatch.chdir(tmp_path)
     sites = [(X["input_ids"], X["attention_mask"], y) for X, y in (rows(i, False, 20) for i in range(2))]
-    exec(documented("models.md", "Adapters with differential privacy"), said := {"sites": sites})
+    said: dict[str, Any] = {"sites": sites}
+    exec(documented("models.md", "Adapters with differential privacy"), said)
     assert 0 < said["result"].summary["epsilon"] <= 8
     assert said["base"].config.attention_dropout == 0
     bert, gpt = ("hidden_dropout_prob", "attention_probs_dropout_prob"), ("resid_pdrop", "embd_pdrop", "attn_pdrop")
