@@ -141,19 +141,19 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
             "has no settings to try; give some, [tune] grid = { lr = [0.3, 1, 3] }",
         ),
         (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
-        (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; say --on processes"),
+        (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; use --on processes"),
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
         (["run", "{file}", "--method", "fedavgg"], "Did you mean 'FedAvg'?"),
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
         (["compare", "{file}", "--seeds", ""], "--seeds : write a number"),
         (["compare", "{file}", "--base", "Fed"], "--base has no 'Fed'"),
-        (["compare", "{file}", "--save", "a.doc"], "a board is saved as .html"),
+        (["compare", "{file}", "--save", "a.doc"], "save a board as .html"),
         (["tune", "{file}", "--metric", "accurcy", "--methods", "fedavg"], "Did you mean 'accuracy'?"),
         (["tune", "{file}", "--set", "data.validation=0"], "give data.validation = 0.1"),
         (["report", "nowhere"], "there is no run in nowhere"),
         (["list", "model"], "Did you mean 'models'?"),
         (["cite", "fedavgg"], "Did you mean 'FedAvg'?"),
-        (["run", "{file}", "--set", "methods.²=1"], "methods is no table"),
+        (["run", "{file}", "--set", "methods.²=1"], "methods is not a table"),
         (["run", "{file}", "--set", "run.device=meta"], "torch finds no such device here"),
         (["run", "{file}", "--save", "/dev/null/x"], "cannot make the folder /dev/null/x"),
         (["compare", "{file}", "--rounds", "0", "--save", "/dev/null/x.html"], "cannot make the folder /dev/null"),
@@ -439,7 +439,7 @@ def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monke
     monkeypatch.setattr(comparison, "compare", lambda *a, **k: pytest.fail("it ran"))
     got = medley("compare", file, "--save", "page.htm")
     assert got.exit_code == 2
-    assert "page.htm: a board is saved as .html (report), .csv (table)" in got.stderr
+    assert "page.htm: save a board as .html (report), .csv (table)" in got.stderr
 
 
 @pytest.mark.parametrize(
@@ -605,7 +605,7 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
     raw = json.loads(path.read_text()) | {"environment": {**environment(), "torch": "1.0"}}
     path.write_text(json.dumps({k: v for k, v in raw.items() if k != "checksum"}))
     assert medley(*args).exit_code == 0
-    assert "was made with torch 1.0 and goes on with" in caplog.text
+    assert "was written with torch 1.0 and resumes with" in caplog.text
 
 
 def test_plan_prints_the_cost_of_every_method(file):

@@ -264,7 +264,7 @@ def test_a_method_without_a_whole_round_fails_once() -> None:
         conformance(Bare())
     (one,) = e.value.exceptions
     assert str(one) == "ask(train): the message to all is Tensor, not Model"
-    assert "were not made" in one.__notes__[-1]
+    assert "did not run" in one.__notes__[-1]
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Demanding(Algorithm[Server]):
 
 
 def test_a_method_that_the_battery_cannot_serve() -> None:
-    with pytest.raises(AssertionError, match="needs more than the battery's problems give"):
+    with pytest.raises(AssertionError, match="needs more than the battery's problems offer"):
         checks(Demanding())[0]()
     with pytest.raises(AssertionError, match="has no section"):
         card(Demanding())

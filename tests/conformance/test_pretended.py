@@ -184,7 +184,7 @@ def test_engines_are_refused_by_name() -> None:
         for name, why in (("stacked", "the network has buffers"), ("fused", "it takes linear models")):
             with pytest.raises(RecipeError, match=rf"run\(engine='{name}'\): {why}"):
                 md.run(md.FedAvg(), fed, 1, progress=False, device="cuda", engine=name)
-        with pytest.raises(RecipeError, match="Processes: workers compute on the CPU, the run is on cuda"):
+        with pytest.raises(RecipeError, match="Processes: workers use the CPU, but the run is on cuda"):
             md.run(md.FedAvg(), fed, 1, progress=False, device="cuda", transport=Processes(2))
 
 
@@ -214,7 +214,7 @@ def test_checkpoint_resume_and_prediction(tmp_path: Path, caplog: pytest.LogCapt
                 md.run(method, fed, 2, checkpoint=folder, **settings | {"device": devices[0]})
                 rest = md.run(method, fed, 4, resume=folder, **settings | {"device": devices[1]})
             agree(rest, whole)
-            assert f"was made with device {devices[0]} and goes on with {devices[1]}: bits may differ" in caplog.text
+            assert f"was written with device {devices[0]} and resumes with {devices[1]}: bits may differ" in caplog.text
             starts = json.loads((folder / "run.json").read_text())["starts"]
             assert [start["device"] for start in starts] == list(devices)
 

@@ -58,15 +58,15 @@ def test_scaled_frames_have_the_bits_of_training_rows() -> None:
         (lambda t: t[["age", "icu"]], "the frame has no 'lab', which training had.*reindex"),
         (
             lambda t: t[["age", "lab"]].assign(ward="icu"),
-            "no 'icu', which training had, and has 'ward', which training had not",
+            "no 'icu', which training had, and has 'ward', which training did not have",
         ),
         (lambda t: t, r"training had no 'died', 'hospital'; leave such columns out, frame\[list\(result.features\)\]"),
-        (lambda t: t[["age", "lab"]].assign(icu="M"), "column 'icu' has M in row 0, no number.*get_dummies"),
+        (lambda t: t[["age", "lab"]].assign(icu="M"), "column 'icu' has M in row 0, not a number.*get_dummies"),
         (
             lambda t: t[["age", "lab", "icu"]].assign(lab=t.lab.where(t.index != 7)),
             "column 'lab' has nan in row 7; fill it",
         ),
-        (lambda t: t[["age", "lab"]].to_numpy(), "rows have 2 columns, those of training 3: age, lab, icu"),
+        (lambda t: t[["age", "lab"]].to_numpy(), "rows have 2 columns, training rows 3: age, lab, icu"),
         (lambda t: np.zeros(3), r"X has shape \[3\]; give rows"),
         (lambda t: np.array([[0.0, np.nan, 1.0]]), "the model's output of row 0 is nan"),
         (lambda t: np.array([["a", "b", "c"]]), "X is an array of <U1; give numbers"),
@@ -214,7 +214,7 @@ def test_scaling_without_names_is_applied_to_a_frame() -> None:
     data = md.datasets.Dataset(rows.to_numpy(float), table["died"].to_numpy()).standardise()
     result = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 6, progress=False)
     assert (result.predict(rows) == table["died"]).mean() > 0.97
-    with pytest.raises(md.BadData, match="the frame has 2 columns, the training rows 3"):
+    with pytest.raises(md.BadData, match="the frame has 2 columns, but the training rows had 3"):
         result.predict(rows[["age", "lab"]])
 
 

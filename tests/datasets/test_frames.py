@@ -59,7 +59,7 @@ def test_targets_with_fractions_are_values_and_others_labels() -> None:
     ("change", "said"),
     [
         (lambda t: md.datasets.frame(t, target="dead"), "dead"),
-        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' has .* in row 0, no number.*get_dummies"),
+        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' has .* in row 0, not a number.*get_dummies"),
         (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
         (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
         (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),
@@ -293,7 +293,7 @@ def test_predictions_of_a_hugging_face_data_set_are_those_of_its_rows(hf: Any) -
     data = md.datasets.frame(table, "died").standardise()
     r = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 4)
     assert (r.predict(table.select_columns(["smoker", "died", "age"])) == r.predict(data.X)).all()
-    with pytest.raises(md.BadData, match="the data set has no 'smoker', which training had"):
+    with pytest.raises(md.BadData, match="the data set has no 'smoker', which the training data had"):
         r.predict(table.remove_columns("smoker"))
 
 
@@ -310,8 +310,8 @@ def test_labels_of_a_frame_that_are_one_text_or_one_number() -> None:
     [
         (["2020-01-01", "2021-01-01"], "has 2020-01-01 in row 0, a time; give numbers, such as .*pandas.to_datetime"),
         (["2,6", "3,1"], "has 2,6 in row 0, a number with a decimal comma; write a point, or .*decimal=','"),
-        (["", "m"], "has  in row 0, no number; fill it in or drop the row"),
-        (["m", "f"], r"has m in row 0, no number; code such columns .'c', 'd' hold text. .*columns=\['c', 'd'\]"),
+        (["", "m"], "has  in row 0, not a number; fill it in or drop the row"),
+        (["m", "f"], r"has m in row 0, not a number; code such columns .'c', 'd' hold text. .*columns=\['c', 'd'\]"),
     ],
 )
 def test_a_frame_says_what_to_do_with_a_column_that_is_no_number(column: Any, said: str) -> None:

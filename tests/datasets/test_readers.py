@@ -710,9 +710,9 @@ def test_a_first_line_of_numbers_is_asked_about(
         ),
         (
             "a;sex;race;y\n1;m;b;0\n2;f;w;1\n",
-            r"holds 'm', no number; code text as numbers .columns 'sex', 'race'.*get_dummies",
+            r"holds 'm', not a number; code text as numbers .columns 'sex', 'race'.*get_dummies",
         ),
-        ("a;b;y\n1;2;0\n2;oops;1\n3;4;1\n4;4;0\n", "row 1, column 'b' holds 'oops', no number; mend it or drop"),
+        ("a;b;y\n1;2;0\n2;oops;1\n3;4;1\n4;4;0\n", "row 1, column 'b' holds 'oops', not a number; mend it or drop"),
         (
             "a;when;y\n1;2020-01-01 10:00;0\n",
             r"holds '2020-01-01 10:00', a time; give numbers, such as .*pandas.to_datetime",
@@ -723,7 +723,7 @@ def test_a_first_line_of_numbers_is_asked_about(
         ("a;b;y\n1;12%;0\n", "holds '12%', a number with a sign or a unit; take that off"),
         ("a;b;y\n1;$ 3.50;0\n", "a number with a sign or a unit"),
         ("a;b;y\n1;70 kg;0\n", "a number with a sign or a unit"),
-        ("a;b;y\n1;;0\n", "holds '', no number; fill it in or drop the row"),
+        ("a;b;y\n1;;0\n", "holds '', not a number; fill it in or drop the row"),
     ],
 )
 def test_a_csv_file_says_what_to_do_with_a_cell_that_is_no_number(text: str, said: str, tmp_path: Path) -> None:
@@ -772,7 +772,7 @@ def test_cells_with_underscores_are_texts_and_commas_may_part_thousands(kind: st
         table.to_csv(tmp_path / "t.csv", index=False)
         return md.datasets.frame(table, "y") if kind == "frame" else md.datasets.csv(tmp_path / "t.csv", "y")
 
-    with pytest.raises(BadData, match=r"2024_01.*no number"):
+    with pytest.raises(BadData, match=r"2024_01.*not a number"):
         read(a=["2024_01", "2024_02"], y=[0, 1])
     with pytest.raises(BadData, match=r"1,500.*commas between thousands, or with a decimal comma; .*thousands=','"):
         read(a=["1,500", "2,600"], y=[0, 1])

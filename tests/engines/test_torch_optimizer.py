@@ -84,9 +84,9 @@ def test_kept_states_survive_a_stop_workers_and_stacks(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"optimizer": torch.optim.LBFGS}, "closure"),
-        ({"optimizer": nn.Linear}, "Give a class of torch.optim"),
+        ({"optimizer": nn.Linear}, "Use a class of torch.optim"),
         ({"optimizer": lambda params, lr: 3}, "it makes a int"),
-        ({"optimizer": "adam", "optimizer_state": "kept"}, "give optimizer_state='fresh' too"),
+        ({"optimizer": "adam", "optimizer_state": "kept"}, "set optimizer_state='fresh'"),
         ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "functools.partial"),
     ],
 )
@@ -173,10 +173,10 @@ def test_muon_takes_the_matrices_and_adamw_the_biases(kept: bool) -> None:
 @pytest.mark.skipif(Muon is None, reason="this torch has no Muon")
 def test_muon_says_what_to_do_where_it_cannot_take_a_parameter() -> None:
     plain = Pace(lr=0.05, optimizer=Muon)
-    with pytest.raises(md.RecipeError, match=r"has a parameter \[5\]; give functools.*AdamW then takes the others"):
+    with pytest.raises(md.RecipeError, match=r"has a parameter \[5\]; use functools.*AdamW then trains the others"):
         md.run(md.FedAvg(), federation(plain), 1, progress=False)
     linear = md.Federation(md.problems.Softmax(), clients=[rows(40)], pace=Pace(optimizer=MUON))
-    with pytest.raises(md.RecipeError, match="it takes matrices, and this model has none"):
+    with pytest.raises(md.RecipeError, match="it takes only matrices, but this model has none"):
         md.run(md.FedAvg(), linear, 1, progress=False)
     matrices = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
     md.run(md.FedAvg(), federation(plain, module=matrices), 1, progress=False)

@@ -163,7 +163,7 @@ def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monk
     with pytest.raises(md.WireError, match=r"run was .*'rounds': 2.* is .*'rounds': 5"):
         compare(methods, fed, rounds=5, seeds=2, jobs=1, save=tmp_path / "board")
     other = federation(pace=md.scenarios.Pace(lr=0.5))
-    with pytest.raises(md.WireError, match=r"pace.lr was .*remove that one"):
+    with pytest.raises(md.WireError, match=r"pace.lr was .*delete that one"):
         compare(methods, other, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
 
 
@@ -193,7 +193,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs, no_collection):
     wait.join()
     assert signal.getsignal(signal.SIGINT) is before
     assert board.status.outcome == "interrupted"
-    assert "1 of 2 runs are done; the same call goes on" in board.status.message
+    assert "1 of 2 runs are done; the same call resumes" in board.status.message
     ends = {r.seed: r for r in board.results}
     assert ends[0].status.outcome == "finished"
     assert ends[1].status.outcome == "interrupted"
@@ -253,7 +253,7 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
     assert len(lines) == 2
     back = Board.load(board.save(tmp_path / "runs"))
     assert sorted(r.method for r in back.results) == ["mine", "mine", "still", "still"]
-    with pytest.raises(md.RecipeError, match=r"report\.doc: a board is saved as"):
+    with pytest.raises(md.RecipeError, match=r"report\.doc: save a board as"):
         board.save(tmp_path / "report.doc")
 
 
@@ -264,8 +264,8 @@ def test_saving_as_page_table_figures_and_folder(tmp_path):
         ({"seeds": [1, 1]}, "different integers"),
         ({"jobs": 0}, "jobs=0"),
         ({"base": "FedAvgg"}, "Did you mean 'FedAvg'"),
-        ({"seed": 3}, "compare sets this for every run itself; say which by seeds=, a list or their number"),
-        ({"save": "x.doc"}, "saved as .html"),
+        ({"seed": 3}, "compare sets this for every run itself; set them with seeds=, a list or their number"),
+        ({"save": "x.doc"}, "save a board as .html"),
     ],
 )
 def test_settings_that_make_no_sense(over, says):
@@ -283,7 +283,7 @@ def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
     assert first.results[0].settings["resolved.renewal"] == "fibonacci"
     assert [torch.equal(a.x, b.x) for a, b in zip(first.results, again.results, strict=True)] == [True, True]
     assert again.results[0].history[-1]["wall"] == first.results[0].history[-1]["wall"]
-    with pytest.raises(WireError, match=r"board holds a comparison: compare\(save='.*board'\), or sweep's, goes on"):
+    with pytest.raises(WireError, match=r"board holds a comparison: resume it by compare\(save='.*board'\) or sweep"):
         md.run(methods[0], fed, 2, resume=tmp_path / "board", progress=False)
 
 

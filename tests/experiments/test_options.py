@@ -55,7 +55,7 @@ def test_methods_have_options_of_their_own() -> None:
     assert runs["waiting"].settings["waits as"] == "FedAvg"
     assert "waits as" not in runs["FedBuff"].settings
     assert "replies=2" in str(runs["FedBuff"].settings["reply_policy"])
-    assert "waiting waited for every reply, and is FedAvg then" in page(board.results)
+    assert "waiting waited for every reply, which makes it FedAvg" in page(board.results)
     with pytest.raises(md.RecipeError, match=r"codec=.*no 'FedAvgg'. Did you mean 'FedAvg'"):
         md.compare(methods, federation(), 4, 1, codec={"FedAvgg": Cast("float16")})
 

@@ -79,10 +79,10 @@ def test_accuracy_is_that_of_the_validation_rows():
         ({}, {}, "give settings to try"),
         ({"lr": []}, {}, "give a list of values"),
         ({"lr": "12"}, {}, "give a list of values"),
-        ({"lr": [1, 1]}, {}, "the same value comes twice"),
+        ({"lr": [1, 1]}, {}, "the same value occurs twice"),
         ({"lr": [1]}, {"metric": "los"}, "Did you mean 'loss'"),
         ({"lr": [1]}, {"seeds": []}, "give a number from 1"),
-        ({"epochs": [1, 2]}, {}, r"of the clients' pace.* federation of each Pace\(epochs="),
+        ({"epochs": [1, 2]}, {}, r"of the clients' pace.* one federation per Pace\(epochs="),
         ({"lr": [1]}, {"evaluate_on": "test"}, "tune chooses by validation rows"),
         ({"lr": [1]}, {"evalevery": 2}, "has no 'evalevery'. Did you mean 'eval_every'"),
     ],
@@ -155,5 +155,5 @@ def test_the_record_is_a_frame(monkeypatch):
     assert frame.loc[frame["chosen"], ["lr", "server_lr"]].to_numpy().tolist() == [[2.0, 1.0]]
     assert frame["score"].idxmin() == list(frame["chosen"]).index(True)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(md.MedleyError, match=r"Tuned.frame\(\) makes a DataFrame of pandas; pip install pandas"):
+    with pytest.raises(md.MedleyError, match=r"Tuned.frame\(\) makes a pandas DataFrame; pip install pandas"):
         best.frame()

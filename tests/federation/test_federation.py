@@ -480,7 +480,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "Federation(partition=...) is a int; give an object such as scenarios.IID(clients=10)",
         "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
-        "Pace(optimizer='adamw'): it knows 'sgd', 'adam', and factories such as torch.optim.AdamW.",
+        "Pace(optimizer='adamw'): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
         "Pace(optimizer_state=...) has no 'stale'. It knows: fresh, kept.",
         "Pace(drop_last=1): must be True or False",
         "Federation(participation=...) is the class Everyone; give an object such as scenarios.Everyone()",
@@ -490,8 +490,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "Federation(f_star='0'): must be a finite number, the optimal loss",
         "run(fed=None): must be an object such as Federation(problem, data=..., partition=...)",
         "run(seed='a'): must be a whole number",
-        "run(init='zeros'): no weights can be read there: [Errno 2] No such file or directory: 'zeros'; give a file of "
-        "safetensors, a state_dict by torch.save, or a run's folder",
+        "run(init='zeros'): no weights can be read there: [Errno 2] No such file or directory: 'zeros'; pass a "
+        "safetensors file, a state_dict from torch.save, or a run's folder",
         "run(device='gpu'): torch finds no such device here; leave device= out, or take 'cpu'",
         "run(engine=None): must be text such as 'auto'",
         "run(checkpoint=3): must be text such as 'runs/a', a pathlib.Path, or None",

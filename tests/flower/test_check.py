@@ -140,7 +140,7 @@ def test_a_recipe_runs_no_code_that_the_nodes_owner_has_not_named(tmp_path: Path
         file.write_text(RECIPE.replace(old, new))
         got = CliRunner().invoke(app, ["node", "--check", f"--recipe={file}", f"--data={data}", "--client=1"])
         assert got.exit_code == 2, new
-        assert "is code, and this node's owner has allowed none" in " ".join(got.output.split())
+        assert "is code that this node's owner has not allowed (allowed: none)" in " ".join(got.output.split())
         assert not (tmp_path / "ran").exists()
 
 
@@ -162,12 +162,14 @@ def test_the_servers_settings_run_no_code_at_a_node(tmp_path: Path) -> None:
     assert asked(file, tmp_path, "pace.lr=0.3")[:1] == b"="
     for key in ("pace.lr", "pace.optimizer", "methods.0.x", "participation", "methods.0.fold"):
         answer = asked(file, tmp_path, f'"{key}={code}"', allow="*")
-        assert f"{CALL!r} is code, and this node's owner has allowed none" in json.loads(answer[1:])["text"], key
+        assert (
+            f"{CALL!r} is code that this node's owner has not allowed (allowed: none)" in json.loads(answer[1:])["text"]
+        ), key
     answer = asked(file, tmp_path, f"methods.0.kind={CALL}", serve="FedAvg")
     assert f"does not serve {CALL}".encode() in answer
     assert b"does not let the server set methods.0.x" in asked(file, tmp_path, f'"methods.0.x={code}"', allow="run.*")
     assert not (tmp_path / "ran").exists()
-    assert b"has allowed none" in asked(file, tmp_path, "pace.optimizer=torch.optim:Adam")
+    assert b"(allowed: none)" in asked(file, tmp_path, "pace.optimizer=torch.optim:Adam")
     assert asked(file, tmp_path, "pace.optimizer=torch.optim:Adam", code="torch.optim:Adam")[:1] == b"="
 
 

@@ -120,4 +120,4 @@ def test_a_node_refuses_a_server_that_asks_for_shares_of_both_kinds(there: Deplo
         server.write_text(honest)
     said = [e["message"] for e in events.read(Path(there.folder / "greedy")) if e.get("event") == "end"]
     assert len(said) == 1
-    assert "client 0 refuses: the server asks for shares of both kinds of client 1" in said[0]
+    assert "client 0 refuses: the server asks for both kinds of shares of client 1" in said[0]

@@ -49,7 +49,7 @@ def test_overflow_is_a_step_too_long():
 
 
 def test_no_descent_is_told():
-    with pytest.raises(md.Stalled, match="does not go down"):
+    with pytest.raises(md.Stalled, match="is not a descent direction"):
         backtrack(Line(lambda eta: 0.0), -1.0)
     line = Line(lambda eta: 1e6 * eta)
     with pytest.raises(md.Stalled, match="no step along p"):

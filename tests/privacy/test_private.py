@@ -263,9 +263,9 @@ def test_quantile_accounts_for_its_count() -> None:
     clip = Quantile(count_noise=0.1)
     z = clip.beside_count(1.0, 50.0)
     assert z**-2 + (2 * 0.1 * 50) ** -2 == pytest.approx(1.0)
-    with pytest.raises(md.RecipeError, match=r"give at least 0\.25"):
+    with pytest.raises(md.RecipeError, match=r"use at least 0\.25"):
         clip.beside_count(5.0, 10.0)
-    with pytest.raises(md.RecipeError, match=r"give at least 0\.25"):
+    with pytest.raises(md.RecipeError, match=r"use at least 0\.25"):
         md.run(md.Private(Says(), noise=5.0, clip=clip), federation([0.0] * 10), rounds=1, progress=False)
 
 
@@ -386,13 +386,13 @@ def test_banded_noise_cancels() -> None:
 
 def test_banded_needs_turns_that_lie_apart() -> None:
     method = md.Private(Says(), noise=1.0, clip=1.0, mechanism=Banded(4))
-    with pytest.raises(md.RecipeError, match=r"a client's turns are 1 rounds apart; give .*Cyclic\(4\)"):
+    with pytest.raises(md.RecipeError, match=r"a client's turns are 1 rounds apart; use .*Cyclic\(4\)"):
         moved(method, [0.0] * 8)
     moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(4), rounds=5)
 
 
 REFUSED = [
-    (md.FedNorton(), r"reads which clients take part; give FedNorton\(flows='client'\), whose server"),
+    (md.FedNorton(), r"reads which clients take part; use FedNorton\(flows='client'\), whose server"),
     (md.FedNL(), "replies one by one|tells each|which clients"),
     (md.FedBuff(), "takes late replies"),
     (md.MontDec(), "replies one by one|tells each"),

@@ -110,7 +110,7 @@ def test_an_error_at_private_rows_is_no_answer_and_has_no_text(caplog: pytest.Lo
     finally:
         FAILS[0] = False
     assert failed.status.outcome == "finished"
-    assert "the step goes on with the noise alone" in caplog.text
+    assert "the step continues with the noise alone" in caplog.text
 
 
 def clients(sizes: list[int], width: int = 3, spoilt: float | None = None) -> list[tuple[Tensor, Tensor]]:
@@ -342,7 +342,7 @@ WAYS = {
     "labels": "use 'y' of their rows",
     "gradient": "use 'grad' of their rows",
     "curvature": "use 'smoothness' of their rows",
-    "longer": "another number of steps than their pace",
+    "longer": "a different number of steps than their pace",
     "twice": "descend twice in one exchange",
     "correct": "correct gradients on rows",
     "local loss": "train on a loss of its own",
@@ -376,7 +376,7 @@ def test_networks_that_mix_rows(module: nn.Module, reason: str) -> None:
     [
         ({"clip": 0.0}, r"Private\(clip=0.0\)"),
         ({"clip": md.privacy.Quantile()}, "give one number as clip"),
-        ({"mechanism": md.privacy.Banded(2)}, "give one number as clip, and no more"),
+        ({"mechanism": md.privacy.Banded(2)}, "give one number as clip=, and no mechanism="),
         ({"exchanges": 2}, "noise belongs to local steps"),
     ],
 )
@@ -405,7 +405,7 @@ def test_the_files_of_a_private_run_hold_no_statistic_of_rows(tmp_path: Path) ->
         texts = [p.read_text() for p in (tmp_path / name).iterdir() if p.suffix in (".json", ".jsonl", ".csv", ".toml")]
         found[name] = any("deviation" in text for text in texts)
         if name == "own":
-            with pytest.raises(md.RecipeError, match="does not keep the mean and the deviation"):
+            with pytest.raises(md.RecipeError, match="does not store the mean and deviation"):
                 r.predict(frame)
         else:
             assert r.predict(frame).shape == (40,)

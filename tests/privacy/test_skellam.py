@@ -141,9 +141,9 @@ def test_a_budget_ends_the_run_before_it_is_spent() -> None:
     ("how", "sentence"),
     [
         ({"unit": "row"}, r"Private\(noise_at='clients', unit='row'\): clients add the noise to their steps already"),
-        ({"noise": None, "epsilon": 3.0, "rounds": 5}, r"Private\(noise_at='clients', noise=None\): give noise="),
-        ({"noise": 0.0}, r"Private\(noise_at='clients', noise=0.0\): give noise="),
-        ({"clip": md.privacy.Quantile()}, r"Private\(noise_at='clients', clip=Quantile.*give a number"),
+        ({"noise": None, "epsilon": 3.0, "rounds": 5}, r"Private\(noise_at='clients', noise=None\): set noise="),
+        ({"noise": 0.0}, r"Private\(noise_at='clients', noise=0.0\): set noise="),
+        ({"clip": md.privacy.Quantile()}, r"Private\(noise_at='clients', clip=Quantile.*use a number"),
         ({"mechanism": md.privacy.Banded(3)}, r"Private\(noise_at='clients', mechanism=Banded"),
     ],
 )

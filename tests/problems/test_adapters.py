@@ -183,7 +183,7 @@ def test_a_folder_holds_the_adapter_and_names_its_base(tmp_path: Path, caplog: p
     assert (tmp_path / "run" / "x.safetensors").stat().st_size < 4 * len(run.x) + 200
     with caplog.at_level(logging.WARNING, "medley"):
         there = md.Result.load(tmp_path / "run")
-    assert "not its base language-11: give the module" in caplog.text
+    assert "not its base language-11: pass the module" in caplog.text
     with pytest.raises(md.RecipeError, match=r"not its base language-11.*Result\.load\(folder, module="):
         there.predict(rows(9)[0])
     module = language(torch.bfloat16)

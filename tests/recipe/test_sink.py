@@ -96,7 +96,7 @@ def test_a_kind_that_is_not_there_is_refused_before_the_run(file: Path) -> None:
 
 
 def test_a_deployed_run_says_that_it_has_no_sink(file: Path) -> None:
-    with pytest.raises(RecipeError, match=r"\[sink\] files figures of medley run and medley compare"):
+    with pytest.raises(RecipeError, match=r"\[sink\] stores figures of medley run and medley compare"):
         recipe.load(file).scenario((64,), 10)
 
 

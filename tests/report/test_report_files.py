@@ -54,7 +54,7 @@ def test_a_figure_that_is_not_there_is_named(tmp_path: Path) -> None:
         made.save(tmp_path / "c.svg", metric="acuracy")
     with pytest.raises(RecipeError, match=r"has no 'byte'. Did you mean 'bytes'"):
         made.save(tmp_path / "c.svg", over="byte")
-    with pytest.raises(RecipeError, match="the runs have no epsilon; give over='round'"):
+    with pytest.raises(RecipeError, match="the runs have no epsilon; use over='round'"):
         made.save(tmp_path / "c.svg", over="epsilon")
     assert not list(tmp_path.iterdir())
 

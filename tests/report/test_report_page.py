@@ -395,7 +395,7 @@ def test_in_a_stream_it_says_which_figures_are_of_one_task_alone() -> None:
     before, text = page(plain), page(coming)
     assert "has the lowest mean loss, last task:" in text
     assert "loss, current task over round" in text
-    assert "says nothing of what was forgotten" in text
+    assert "says nothing about what was forgotten" in text
     assert "What it took to reach loss" in before
     assert "What it took to reach" not in text
     assert not re.search("(last|current) task", before)

@@ -113,7 +113,7 @@ def test_curves_are_of_the_models_in_use():
     # The base method's curve is that of the server's model, which its clients use.
     assert {'class="m0"', 'class="m1"'} <= set(re.findall(r'class="m\d"', figures[0]))
     assert "server&#x27;s model over" not in "".join(figures)
-    assert "A point alone" not in report.page([*own])
+    assert "A single point" not in report.page([*own])
 
 
 def test_models_measured_at_the_end_only_are_a_point_and_no_flat_line():
@@ -121,7 +121,7 @@ def test_models_measured_at_the_end_only_are_a_point_and_no_flat_line():
     lines = dict(re.findall(r'data-name="(\w+)"><path d="(M[^"]+)" style="fill:none', first))
     assert (len(lines["Base"].split(" ")), len(lines["Own"].split(" "))) == (31, 1)
     assert "Own ends at 60.0 %" in first
-    assert "A point alone is of models that were measured at the end only: run(clients_every=5)" in report.page(
+    assert "A single point: the models were measured only at the end; run(clients_every=5)" in report.page(
         [*BASE, *OWN]
     )
 

@@ -46,7 +46,7 @@ def test_the_terminal_shows_every_method_and_how_it_ended() -> None:
     assert "±" not in lone.split("One seed")[0]
     assert "against" not in lone
     assert "Figures of the last evaluation." in lone
-    assert "No run came to its end." in printed([run(died=True)])
+    assert "No run finished." in printed([run(died=True)])
 
 
 def test_names_are_not_markup() -> None:
@@ -170,7 +170,7 @@ def test_the_caption_says_to_what_the_test_rows_tell_an_accuracy() -> None:
     assert "an accuracy of 100.0 % uncertain by ± 1.8 pp" in markdown(perfect)
     assert "There are 596 test rows, which alone leave an accuracy" in markdown(same[:1])
     own = [run("A", s, settings=with_rows(596, f"wards {s}")) for s in range(3)]
-    assert "Every seed has 596 test rows of its own, so ± holds the luck of their draw too." in markdown(own)
+    assert "Every seed has 596 test rows of its own, so ± includes the luck of their draw." in markdown(own)
     for silent in (
         [run("A", s) for s in range(3)],
         [run("A", s, settings=with_rows(596, evaluate_on="validation")) for s in range(3)],
@@ -191,9 +191,7 @@ def test_the_report_has_the_share_of_the_commonest_label() -> None:
 def test_the_caption_says_what_brackets_are() -> None:
     few = [run("A", s, top=top, noise=0.0) for s, top in enumerate((0.02, 0.95))]
     assert "(" in markdown(few).splitlines()[2]
-    assert "In brackets: each seed's figure, where the interval of so few would leave the possible range." in caption(
-        few
-    )
+    assert "In brackets: each seed's figure, if the interval of so few would leave the possible range." in caption(few)
     assert "In brackets" not in caption([run("A", s) for s in range(5)])
     assert "In brackets" not in caption(few, ["method", "up"])
 
@@ -221,8 +219,8 @@ def test_the_caption_says_where_runs_are_of_different_federations_or_rounds() ->
     b = [run("B", s, rounds=50, settings=half) for s in range(2)]
     said = (
         "Not one comparison: the runs are of different federations (participation: fraction=0.25 or fraction=0.5; "
-        "attack: none or Attack kind='alie') and of different numbers of rounds (30 and 50), so differences are not of "
-        "the methods alone."
+        "attack: none or Attack kind='alie') and of different numbers of rounds (30 and 50), so not only the "
+        "methods differ."
     )
     assert said in markdown(a + b)
     assert said in " ".join(printed(a + b).split())

@@ -40,7 +40,7 @@ def test_conformance(check: Check) -> None:
 @pytest.mark.parametrize("fold", [md.robust.Krum(0.0), md.robust.MultiKrum(0.0)], ids=str)
 def test_one_client_is_refused_before_anybody_is_asked(fold: md.robust.Fold) -> None:
     subject = Subject(md.Robust(md.FedAvg(), fold=fold))
-    with pytest.raises(RecipeError, match=r"wants 3 replies to tolerate 0 liars among 1 clients") as caught:
+    with pytest.raises(RecipeError, match=r"needs 3 replies to tolerate 0 Byzantine clients of the 1 in") as caught:
         subject.run(subject.places[0].federation([1]))
     assert caught.value.key == "fold"
     assert len(caught.value.result.ledger) == 0

@@ -159,15 +159,18 @@ def test_the_root_is_asked_in_every_round() -> None:
     with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9") as caught:
         run(md.Robust(md.FedAvg(), fold=R.FLTrust(12)))
     assert caught.value.key == "root"
-    with pytest.raises(RecipeError, match=r"FLTrust.* wants 1 replies.*among 0 clients"):
+    with pytest.raises(RecipeError, match=r"FLTrust.* needs 1 replies.*of the 0 in"):
         run(md.Robust(md.FedAvg(), fold=R.FLTrust(0)), federation(1))
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (md.SHED(), "SHED cannot be robust: it reads replies one by one, and makes no sum of them"),
-        (md.FedNorton(), r"FedNorton cannot be robust: .*; give FedNorton\(flows='client'\), whose server reads sums"),
+        (md.SHED(), "SHED cannot be robust: it reads replies one by one, so there is no sum"),
+        (
+            md.FedNorton(),
+            r"FedNorton cannot be robust: .*; use FedNorton\(flows='client'\), whose server reads only sums",
+        ),
         (md.FedBuff(), "FedBuff cannot be robust: it reads replies one by one"),
     ],
     ids=lambda v: getattr(v, "name", ""),
@@ -208,14 +211,14 @@ def test_weights_by_rows_and_models_with_buffers_are_refused() -> None:
     data = md.datasets.digits().standardise().flatten()
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5), weights="uniform")
     with pytest.raises(
-        Unsupported, match="a model with buffers, such as BatchNorm's, which are averaged: one liar could"
+        Unsupported, match="a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set"
     ):
         run(md.Robust(md.FedAvg(), fold=R.Median()), fed)
 
 
 def test_more_liars_than_krum_bears_are_refused_before_anybody_is_asked() -> None:
     with pytest.raises(
-        RecipeError, match=r"Krum\(liars=0.45\) wants 11 replies to tolerate 4 liars among 10"
+        RecipeError, match=r"Krum\(liars=0.45\) needs 11 replies to tolerate 4 Byzantine clients of the 10"
     ) as caught:
         run(md.Robust(md.FedAvg(), fold=R.Krum(0.45)))
     assert len(caught.value.result.ledger) == 0
@@ -223,7 +226,7 @@ def test_more_liars_than_krum_bears_are_refused_before_anybody_is_asked() -> Non
 
 def test_lost_replies_that_make_the_cohort_too_small_end_the_run_with_the_rounds_before() -> None:
     method = md.Robust(md.FedAvg(), fold=R.Krum(0.2))
-    with pytest.raises(TooFewReplies, match=r"round \d+, train: Krum\(liars=0.2\) wants \d+ replies") as caught:
+    with pytest.raises(TooFewReplies, match=r"round \d+, train: Krum\(liars=0.2\) needs \d+ replies") as caught:
         run(method, rounds=50, transport=Lossy(loss=0.55), seed=1)
     assert caught.value.result.status.outcome == "failed"
     assert len(caught.value.result.history) > 1

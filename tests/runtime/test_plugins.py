@@ -66,7 +66,7 @@ def test_a_strangers_data_set_is_listed(declared: list[EntryPoint]) -> None:
     ("point", "why"),
     [
         (EntryPoint("Gone", "no_such_module:X", "medley.methods"), "cannot be imported: ModuleNotFoundError"),
-        (EntryPoint("NoMethod", "support.toys:federation", "medley.methods"), "is none of methods"),
+        (EntryPoint("NoMethod", "support.toys:federation", "medley.methods"), "does not belong to methods"),
         (EntryPoint("FedAvg", "support.toys:Toy", "medley.methods"), "FedAvg is left out: the name is taken"),
     ],
     ids=lambda v: getattr(v, "name", ""),

@@ -245,8 +245,8 @@ def test_folds_hold_where_the_mean_breaks() -> None:
     [
         ({"share": 1.0}, r"share=1.0\): must be a number in \[0, 1\)"),
         ({"share": -0.1}, "share=-0.1"),
-        ({"kind": "label flip", "strength": 2.0}, "its replies are honest; leave it out"),
-        ({"strength": "z_max"}, "this is only for 'alie'; give a number"),
+        ({"kind": "label flip", "strength": 2.0}, "this kind has none; leave it out"),
+        ({"strength": "z_max"}, "only 'alie' has z_max; pass a number"),
         ({"poisoned": 0.0}, "poisoned=0.0"),
         ({"patch": 0}, "patch=0"),
     ],
@@ -257,13 +257,15 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> 
 
 
 def test_attacks_that_this_federation_cannot_have() -> None:
-    with pytest.raises(RecipeError, match="of 10 clients, 0 of them honest by name, that makes 0 liars; want 1 to 10"):
+    with pytest.raises(
+        RecipeError, match="of 10 clients, 0 of them in honest=, that makes 0 Byzantine; it must make 1 to 10"
+    ):
         federation(Attack("alie", 0.05)).draw(0)
     with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9"):
         federation(Attack("alie", 0.2, honest=(12,))).draw(0)
     with pytest.raises(RecipeError, match="there are classes 0 to 9"):
         federation(Attack("backdoor", 0.2, target=10)).draw(0)
-    with pytest.raises(RecipeError, match=r"rows are \[64\]; want at most 8"):
+    with pytest.raises(RecipeError, match=r"rows are \[64\]; use at most 8"):
         federation(Attack("backdoor", 0.2, patch=9)).draw(0)
     with pytest.raises(RecipeError, match="'label flip' changes rows of one data set, but a stream has several"):
         federation(Attack("label flip", 0.2), stream=md.scenarios.Split(tasks=2))
@@ -276,7 +278,7 @@ def test_attacks_that_this_federation_cannot_have() -> None:
 
 def test_tokens_have_no_patch() -> None:
     X, y = torch.randint(5, (12, 4)), torch.arange(12) % 2
-    with pytest.raises(BadData, match="rows of numbers; these are sparse, mapped or tokens"):
+    with pytest.raises(BadData, match="rows of numbers; yours are sparse, mapped or tokens"):
         Attack("backdoor", 0.5).poison(X, y, 2, {0: np.arange(4)}, 0)
 
 
@@ -284,7 +286,7 @@ def test_tokens_have_no_patch() -> None:
 def test_replies_of_several_shapes_have_no_mean() -> None:
     lies = Attack("alie", 0.5).lies(0, 4)
     assert lies is not None
-    with pytest.raises(MedleyError, match="needs replies of one shape, and 'v' has several; take 'sign flip'"):
+    with pytest.raises(MedleyError, match="needs replies of one shape, and 'v' has several; use 'sign flip'"):
         lies((1, 0), {i: {"v": torch.zeros(i + 1)} for i in range(4)})
 
 

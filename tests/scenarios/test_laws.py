@@ -82,7 +82,7 @@ def test_a_draw_is_a_function_of_the_stream():
     [
         (lambda: Uniform(2, 1), r"Uniform\(low=2, high=1\): low is above high"),
         (lambda: Uniform(0, math.nan), r"Uniform\(high=nan\): high must be a finite number"),
-        (lambda: LogUniform(0, 1), "low must be above 0, for its logarithm"),
+        (lambda: LogUniform(0, 1), "low must be above 0, since its logarithm"),
         (lambda: Integers(2, 1), "low is above high"),
         (lambda: Choice([]), "nothing to choose from"),
         (lambda: Choice([1, math.inf]), "must be a finite number"),

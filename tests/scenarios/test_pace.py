@@ -29,7 +29,7 @@ def test_a_list_is_one_entry_a_client():
     assert e.value.key == "lr"
     with pytest.raises(RecipeError, match="for 1 clients, which is too long"):
         pace.check(1)
-    with pytest.raises(RecipeError, match="lr lists 2 values, and client 2 has none"):
+    with pytest.raises(RecipeError, match="lr lists 2 values, client 2 has none"):
         pace.of(0, 2, 1)
 
 

@@ -89,9 +89,9 @@ def test_clients_keep_a_daily_rhythm():
 def test_fixed_cohorts_cycle():
     rule = Fixed([[2, 0], [], [1]])
     assert [rule.draw(r, SIZES, 0).tolist() for r in range(1, 6)] == [[0, 2], [], [1], [0, 2], []]
-    with pytest.raises(RecipeError, match="the cohort of round 4 names client 2, and ids end at 1"):
+    with pytest.raises(RecipeError, match="the cohort of round 4 names client 2, but ids end at 1"):
         rule.draw(4, SIZES[:2], 0)
-    with pytest.raises(RecipeError, match="the cohort of round 3 names client 7, and ids end at 4"):
+    with pytest.raises(RecipeError, match="the cohort of round 3 names client 7, but ids end at 4"):
         Fixed([[0], [1], [7]]).draw(1, SIZES, 0)
 
 
@@ -124,7 +124,7 @@ def test_settings_that_make_no_sense(make, message):
 
 
 def test_one_cohort_that_is_no_list_of_cohorts_is_refused():
-    with pytest.raises(RecipeError, match=r"want a list of ids for each round, such as \[\[0, 7\]\]"):
+    with pytest.raises(RecipeError, match=r"give a list of ids for each round, such as \[\[0, 7\]\]"):
         Fixed([0, 7])  # type: ignore[list-item]
 
 

@@ -77,7 +77,7 @@ def test_labels_gives_exactly_that_many_labels_to_everyone(case, per_client):
     rule = Labels(clients, per_client)
     takers = clients * per_client / len(present)  # each label is taken this often, rounded up or down
     if per_client > len(present):
-        with pytest.raises(RecipeError, match="per_client can be no more"):
+        with pytest.raises(RecipeError, match="per_client can be at most that"):
             rule.split(y, n, seed)
         return
     if totals.min() < math.ceil(takers):
@@ -179,7 +179,7 @@ def test_natural_clients():
         ByKey("who").split(None, 6, 0)
     with pytest.raises(RecipeError, match="no client has 4 rows; the largest has 3"):
         ByKey("who", minimum=4).split(None, 6, 0, {"who": who})
-    with pytest.raises(BadData, match=r"key 'who' has the shape \(6,\), and 7 rows need \(7,\)"):
+    with pytest.raises(BadData, match=r"key 'who' has the shape \(6,\), but 7 rows need \(7,\)"):
         ByKey("who").split(None, 7, 0, {"who": who})
     with pytest.raises(BadData, match="row 1 has no key") as e:
         ByKey("k").split(None, 2, 0, {"k": np.array([1.0, np.nan])})
@@ -246,7 +246,7 @@ def test_damaged_files_are_named(tmp_path):
 def test_a_saved_partition_is_checked_against_the_data(tmp_path):
     path = tmp_path / "parts.json"
     save([np.array([0, 1]), np.array([2, 9])], path)
-    with pytest.raises(BadData, match="client 1 holds row 9, and the data has rows 0 to 8") as e:
+    with pytest.raises(BadData, match="client 1 holds row 9, but the data has rows 0 to 8") as e:
         Saved(path).split(None, 9, 0)
     assert (e.value.client, e.value.row) == (1, 9)
     save([np.array([0, 1]), np.array([1, 2])], path)
@@ -290,7 +290,7 @@ def test_data_that_does_not_fit():
             rule.split(None, 10, 0)
         with pytest.raises(RecipeError, match="targets are real numbers: use Quantity"):
             rule.split(np.linspace(0, 1, 10), 10, 0)
-        with pytest.raises(BadData, match=r"y has the shape \(9,\), and 10 rows need \(10,\)"):
+        with pytest.raises(BadData, match=r"y has the shape \(9,\), but 10 rows need \(10,\)"):
             rule.split(np.zeros(9, dtype=int), 10, 0)
     for rule in (Dirichlet(6, 1.0, minimum=2), Quantity(6, 1.0, minimum=2), Shards(6)):
         with pytest.raises(
@@ -299,7 +299,7 @@ def test_data_that_does_not_fit():
             rule.split(np.zeros(11, dtype=int), 11, 0)
     with pytest.raises(RecipeError, match="12 clients of at least 1 rows need 12"):
         IID(12).split(None, 11, 0)
-    with pytest.raises(RecipeError, match="4 clients are to see label 7, which has 3 rows"):
+    with pytest.raises(RecipeError, match="4 clients must see label 7, which has only 3 rows"):
         Labels(4, 1).split(np.array([7, 7, 7]), 3, 0)
     assert len(Dirichlet(3, 1.0).split(np.array([0.0, 1.0, 1.0, 0.0]), 4, 0)) == 3  # whole floats are labels
 
@@ -347,15 +347,15 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
     assert same(parts, Saved(path).split(None, 10, 0))
     assert same(parts, load(path))
     assert not caplog.text
-    with pytest.raises(BadData, match="was made for data of 10 rows, and this has 12; make one for this data"):
+    with pytest.raises(BadData, match="was made for data of 10 rows, but this has 12; make one for this data"):
         Saved(path).split(None, 12, 0)
-    with pytest.raises(BadData, match=r"rows=8\): the partition has row 8; give len\(data.X\)"):
+    with pytest.raises(BadData, match=r"rows=8\): the partition has row 8; use rows=len\(data.X\)"):
         save(parts, path, rows=8)
     save(parts, path)
     assert same(parts, Saved(path).split(None, 12, 0))
     assert "leaves out 3 of the 12 rows; was it made for other data?" in caplog.text
     path.write_text('{"format": "medley-partition-1", "rows": "9", "clients": [[0]]}')
-    with pytest.raises(WireError, match="its rows are '9', no whole number"):
+    with pytest.raises(WireError, match="its rows are '9', not a whole number"):
         load(path)
 
 
@@ -365,9 +365,9 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
         ([np.arange(4) < 2, np.arange(4) >= 2], r"client 0 bool \[4\]; give the numbers of its rows"),
         ([np.array([0, 1]), np.array([2.5])], r"client 1 float64 \[1\]; give"),
         ([np.array([[0], [1]])], r"client 0 int64 \[2, 1\]; give"),
-        ([np.array([0, 1]), np.array([2, 1])], "client 1 row 1, and it was given already"),
-        ([np.array([0, 1]), np.array([-1])], "client 1 row -1, and there are rows 0 to 3"),
-        ([np.array([0, 1]), np.array([2, 4])], "client 1 row 4, and there are rows 0 to 3"),
+        ([np.array([0, 1]), np.array([2, 1])], "client 1 row 1, but a client has it already"),
+        ([np.array([0, 1]), np.array([-1])], "client 1 row -1, but rows go from 0 to 3"),
+        ([np.array([0, 1]), np.array([2, 4])], "client 1 row 4, but rows go from 0 to 3"),
         ([], "the partition has no clients"),
     ],
 )

@@ -131,7 +131,7 @@ def test_the_graph_is_symmetric_of_one_degree_and_in_one_piece() -> None:
 def test_a_neighbourhood_that_is_gone_is_refused_with_its_client() -> None:
     gone = [1, 2, 3, 57, 58]  # five of the eight neighbours of client 0 in a circle
     clients = Clients(values(60), ((), gone, ()))
-    with pytest.raises(md.TooFewReplies, match=r"neighbourhood of client \d+ are left, but 5 must be"):
+    with pytest.raises(md.TooFewReplies, match=r"neighbourhood of client \d+ are left, but it needs 5"):
         Session(SecureSum(neighbours=8), b"test", list(range(60))).run(clients)
     assert not clients.opened
 
@@ -175,23 +175,23 @@ def ready(n: int = 4, threshold: int = 3) -> Clients:
 
 def test_a_client_refuses_to_give_shares_of_both_kinds() -> None:
     client = ready().parties[1]
-    with pytest.raises(md.WireError, match="client 1 refuses: the server asks for shares of both kinds of client 2"):
+    with pytest.raises(md.WireError, match="client 1 refuses: the server asks for both kinds of shares of client 2"):
         client.opening([0, 1, 2, 3], [2])
     client = ready().parties[1]
     client.opening([0, 1, 2], [3])
     client.opening([0, 1, 2], [3])  # the same again is no news
-    with pytest.raises(md.WireError, match="both kinds of client 3"):
+    with pytest.raises(md.WireError, match="both kinds of shares of client 3"):
         client.opening([0, 1, 3], [])
-    with pytest.raises(md.WireError, match="both kinds of client 2"):
+    with pytest.raises(md.WireError, match="both kinds of shares of client 2"):
         client.opening([0, 1], [2])
-    with pytest.raises(md.WireError, match="both kinds of client 1"):
+    with pytest.raises(md.WireError, match="both kinds of shares of client 1"):
         ready().parties[1].opening([0, 2, 3], [1])
 
 
 def test_a_client_refuses_a_sum_of_too_few_and_what_it_does_not_hold() -> None:
     with pytest.raises(
         md.TooFewReplies,
-        match="client 1 refuses to open a sum that has 2 clients of its neighbourhood, because it must have 3",
+        match="client 1 refuses to open a sum with 2 clients of its neighbourhood, because it must have 3",
     ):
         ready().parties[1].opening([0, 1], [2, 3])
     with pytest.raises(md.WireError, match="client 1 holds no shares of client 9"):
@@ -244,9 +244,9 @@ def test_a_wrong_share_of_a_key_is_noticed() -> None:
         (lambda: SecureSum(bound=0.0), "bound"),
         (lambda: SecureSum(bound={"delta": -1.0}), "bounds must be finite numbers above 0"),
         (lambda: SecureSum(neighbours=7), "must be even"),
-        (lambda: SecureSum(threshold=5).needed(3), "5 clients must stay, and the cohort has 3"),
-        (lambda: SecureSum(threshold=5).needed(10), "5 of 10 are no majority"),
-        (lambda: SecureSum().needed(1), "2 clients must stay, and the cohort has 1"),
+        (lambda: SecureSum(threshold=5).needed(3), "5 clients must stay, but the cohort has 3"),
+        (lambda: SecureSum(threshold=5).needed(10), "5 of 10 are not a majority"),
+        (lambda: SecureSum().needed(1), "2 clients must stay, but the cohort has 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: Any, sentence: str) -> None:

@@ -201,7 +201,7 @@ def test_methods_whose_server_sums_over_memories_refuse_before_round_1() -> None
         ({"joins": {0: 1}}, r"Membership\(joins=\{0: 1\}\): give a client's id, from 0, and a round, from 2"),
         ({"leaves": {-1: 4}}, r"Membership\(leaves=\{-1: 4\}\)"),
         ({"joins": {True: 4}}, r"Membership\(joins=\{True: 4\}\)"),
-        ({"joins": [3]}, r"Membership\(joins=\[3\]\): give the round of each client"),
+        ({"joins": [3]}, r"Membership\(joins=\[3\]\): give each client's round"),
         ({"joins": {2: 5}, "leaves": {2: 5}}, "client 2 joins and leaves in round 5"),
     ],
 )

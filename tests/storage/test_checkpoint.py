@@ -102,7 +102,7 @@ def test_no_checkpoint_and_other_files(tmp_path: Path):
         checkpoint.load(tmp_path, CLASSES, {})
     save_file({"x": torch.ones(2)}, tmp_path / checkpoint.FILE)
     with pytest.raises(
-        WireError, match=r"another version of medley wrote in format None, .*reads format 6 only: finish it with"
+        WireError, match=r"another version of medley wrote in format None, .*reads only format 6: finish it with"
     ):
         checkpoint.load(tmp_path, CLASSES, {})
 
@@ -119,7 +119,7 @@ def test_the_first_setting_that_differs_is_named(tmp_path: Path, settings: dict[
     checkpoint.save(tmp_path, state(), {"lr": 0.1, "f": "a"})
     with pytest.raises(
         WireError,
-        match=f"is of another run: {words}; resume with the data, model and settings that it was started with",
+        match=f"is from another run: {words}; resume with the data, model and settings that it was started with",
     ):
         checkpoint.load(tmp_path, {}, settings)
 
@@ -188,7 +188,7 @@ def test_a_disk_that_really_is_full(tmp_path: Path):
         pytest.skip("only root can mount a small disk here")
     try:
         checkpoint.save(tmp_path, {"x": torch.ones(4)}, {})
-        with pytest.raises(MedleyError, match=r"cannot write .*what was there before is untouched"):
+        with pytest.raises(MedleyError, match=r"cannot write .*the old file is untouched"):
             checkpoint.save(tmp_path, {"x": torch.ones(4000)}, {})
         assert checkpoint.load(tmp_path, {}, {})["x"].tolist() == [1.0] * 4
         assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]

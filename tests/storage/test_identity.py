@@ -53,7 +53,7 @@ def test_a_changed_run_is_not_resumed_and_the_same_one_is(tmp_path: Path, name: 
     same, changed = changes.pairs(tmp_path)[name]
     folder = tmp_path / "a"
     ran(same(), 1, checkpoint=folder)
-    with pytest.raises(WireError, match="is of another run"):
+    with pytest.raises(WireError, match="is from another run"):
         ran(changed(), 2, resume=folder)
     assert ran(same(), 2, resume=folder).digest == ran(same(), 2).digest
 

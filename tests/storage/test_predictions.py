@@ -179,7 +179,7 @@ def test_a_last_batch_of_one_row_keeps_outputs_of_several_steps() -> None:
 
 def test_weights_are_named_safetensors(tmp_path: Path) -> None:
     r = run(Logistic(), X, Y)
-    with pytest.raises(md.RecipeError, match=r"name the file w\.safetensors; torch's own format is torch\.save"):
+    with pytest.raises(md.RecipeError, match=r"name the file w\.safetensors; for torch's own format call torch\.save"):
         r.save_weights(tmp_path / "w.pt")
     assert r.save_weights(tmp_path / "w").exists()
 

@@ -71,8 +71,8 @@ def test_a_result_of_another_format_is_refused(tmp_path: Path, head: dict[str, o
     with pytest.raises(WireError) as caught:
         Result.load(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run that {writer}, and this version reads format 4 only: read it with the version that "
-        "wrote it, or start anew in another folder"
+        f"{tmp_path} holds a run that {writer}, but this version reads only format 4: read it with the version that "
+        "wrote it, or start over in another folder"
     )
 
 
@@ -124,7 +124,7 @@ def test_damage_that_leaves_a_file_readable_is_noticed(tmp_path: Path, name: str
     raw = (tmp_path / name).read_bytes()
     assert old in raw
     (tmp_path / name).write_bytes(raw.replace(old, new, 1))
-    with pytest.raises(WireError, match=f"{name}.* is damaged: its checksum does not fit"):
+    with pytest.raises(WireError, match=f"{name}.* is damaged: its checksum does not match"):
         Result.load(tmp_path)
     (tmp_path / name).write_bytes(raw)
     head = json.loads((tmp_path / "result.json").read_text())
@@ -138,7 +138,7 @@ def test_damage_that_leaves_a_file_readable_is_noticed(tmp_path: Path, name: str
 def test_a_damaged_history(tmp_path: Path, how: str):
     ran().save(tmp_path)
     damage(tmp_path, "history.jsonl", how)
-    with pytest.raises(WireError, match="holds no result"):
+    with pytest.raises(WireError, match="holds no readable result"):
         Result.load(tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_history(tmp_path: Path, how: str):
 def test_json_that_is_no_result(tmp_path: Path, text: str):
     ran().save(tmp_path)
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(WireError, match="holds no result that can be read"):
+    with pytest.raises(WireError, match="holds no readable result"):
         Result.load(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_number_of_the_ledger_that_is_too_large(tmp_path: Path):
     ran().save(tmp_path)
     with (tmp_path / "ledger.csv").open("a") as f:
         f.write(f"4,0,train,0,{1 << 63},1,0\n")
-    with pytest.raises(WireError, match=r"holds no result that can be read: ValueError: .* more than 64 bits"):
+    with pytest.raises(WireError, match=r"holds no readable result: ValueError: .* more than 64 bits"):
         Result.load(tmp_path)
 
 
@@ -179,7 +179,7 @@ def test_entries_of_another_kind_are_refused_by_name(key: str, value: object, tm
     ran().save(tmp_path)
     head = json.loads((tmp_path / "result.json").read_text())
     (tmp_path / "result.json").write_text(json.dumps({**head, key: value}))
-    with pytest.raises(md.WireError, match=f"no result that can be read: (TypeError|ValueError).*({key}|outcome|zip)"):
+    with pytest.raises(md.WireError, match=f"no readable result: (TypeError|ValueError).*({key}|outcome|zip)"):
         Result.load(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_entries_of_another_kind_are_refused_by_name(key: str, value: object, tm
 def test_text_and_depth_where_numbers_belong(file: str, text: str, tmp_path: Path):
     ran().save(tmp_path)
     (tmp_path / file).write_text(text)
-    with pytest.raises(md.WireError, match="no result that can be read"):
+    with pytest.raises(md.WireError, match="no readable result"):
         Result.load(tmp_path)
 
 

@@ -115,7 +115,7 @@ def test_other_versions_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFix
     about["starts"][-1]["torch"] = "1.0"
     (tmp_path / "run.json").write_text(json.dumps(about))
     go(tmp_path)
-    assert "was made with torch 1.0 and goes on with" in caplog.text
+    assert "was written with torch 1.0 and resumes with" in caplog.text
 
 
 def test_history_and_ledger_grow_round_by_round(tmp_path: Path):
@@ -145,11 +145,11 @@ def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tm
                 md.run(Toy(), federation(3), 9, resume=tmp_path)
 
     assert go(tmp_path, on_round=second).digest == whole.digest
-    with pytest.raises(RecipeError, match=r"holds a run already: resume='.*' goes on with it; else"):
+    with pytest.raises(RecipeError, match=r"holds a run already: resume it with resume='.*', choose another"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
     assert Result.load(tmp_path).digest == whole.digest
     (tmp_path / "recipe.toml").touch()
-    with pytest.raises(RecipeError, match=r"goes on with it \(medley run --resume /.*\); else"):
+    with pytest.raises(RecipeError, match=r"resume it with .* \(medley run --resume /.*\), choose"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
 
 
@@ -211,7 +211,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch, c
     monkeypatch.setattr(FileLock, "acquire", refuse)
     with atomic.locked(tmp_path):
         assert "cannot be locked ([Errno" in caplog.text
-        assert "one run writes to it at a time" in caplog.text
+        assert "only one run writes to it" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["history.jsonl", "ledger.csv", "checkpoint.safetensors", "run.json"])
@@ -227,13 +227,13 @@ def test_a_damaged_folder_is_refused_with_a_remedy(tmp_path: Path, name: str, ho
     if how == "away" and name in ("checkpoint.safetensors", "run.json"):
         assert go(tmp_path).status.ok
         return
-    with pytest.raises(WireError, match="or start anew") as caught:
+    with pytest.raises(WireError, match="or start over") as caught:
         go(tmp_path)
     assert name in str(caught.value) or "history and ledger" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-REMEDY = "finish it with the version that wrote it, or start anew in another folder"
+REMEDY = "finish it with the version that wrote it, or start over in another folder"
 
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -243,8 +243,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(WireError) as caught:
         go(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run that medley {version('medley-fl')} wrote in format 3, and this version reads format 6 "
-        f"only: {REMEDY}"
+        f"{tmp_path} holds a run that medley {version('medley-fl')} wrote in format 3, but this version reads only "
+        f"format 6: {REMEDY}"
     )
 
 
@@ -255,7 +255,7 @@ def test_a_run_of_another_format_without_a_checkpoint_is_refused(tmp_path: Path)
     with pytest.raises(WireError) as caught:
         go(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run that medley 0.0.9 wrote in format 1, and this version reads format 3 only: {REMEDY}"
+        f"{tmp_path} holds a run that medley 0.0.9 wrote in format 1, but this version reads only format 3: {REMEDY}"
     )
 
 

@@ -119,7 +119,7 @@ def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path: Path) -> None:
     v = run_view.view(tmp_path / "run")
     assert v.state == "stopped"
     assert v.standings == {"stopped": 3}
-    assert f"run(resume={str(tmp_path / 'run')!r}) goes on" in v.message
+    assert f"run(resume={str(tmp_path / 'run')!r}) resumes it" in v.message
     md.run(md.FedAvg(), fed, 9, resume=tmp_path / "run")
     again = run_view.view(tmp_path / "run")
     assert (again.state, again.round, again.asked) == ("finished", 9, 27)
@@ -145,9 +145,9 @@ def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_s
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
     seen = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in seen))
-    assert f"; run(resume={str(folder)!r}) goes on" in run_view.view(folder).message
+    assert f"; run(resume={str(folder)!r}) resumes it" in run_view.view(folder).message
     (folder / "recipe.toml").touch()
-    assert f"; medley run --resume {folder} goes on" in run_view.view(folder).message
+    assert f"; medley run --resume {folder} resumes it" in run_view.view(folder).message
     (folder / "flower.json").write_text("{}")
     assert "; medley deploy run --resume " in run_view.view(folder).message
     (folder / "run.json").unlink()

@@ -141,7 +141,9 @@ def test_a_checkpoint_of_another_trainer_is_refused_with_the_key_of_its_weights(
 ) -> None:
     fed, r, _ = ran
     torch.save({"epoch": 3, "state_dict": r.state_dict()}, tmp_path / "a.ckpt")
-    said = r"the keys 'epoch', 'state_dict' is no state_dict; give the one in it, torch\.load\(path\)\['state_dict'\]"
+    said = (
+        r"the keys 'epoch', 'state_dict' is not a state_dict; pass the one in it, torch\.load\(path\)\['state_dict'\]"
+    )
     with pytest.raises(md.RecipeError, match=said):
         md.run(md.FedAvg(), fed, 1, init=tmp_path / "a.ckpt")
 
@@ -204,7 +206,7 @@ logging.getLogger("medley").addHandler(logging.StreamHandler(sys.stdout))
 print(md.Result.load({str(folder)!r}).model, here())
 """
     said = in_a_child(code)
-    assert "first, or give Result.load(folder, module=...)" in said
+    assert "first, or pass Result.load(folder, module=...)" in said
     assert said.endswith("None []\n")
     assert md.Result.load(folder, module=Net()).model is not None
     with pytest.raises(md.WireError, match="another network"):
@@ -231,12 +233,12 @@ def test_a_changed_structure_is_not_loaded_and_a_huge_one_is_not_made(
     assert md.Result.load(tmp_path).model is not None
     (tmp_path / "model.json").write_text(text.replace("0.01", "9.01"))
     assert md.Result.load(tmp_path).model is None
-    assert "model.json is damaged: its checksum does not fit" in caplog.text
+    assert "model.json is damaged: its checksum does not match" in caplog.text
     structure = structure_in(tmp_path)
     structure["0"]["parameters"]["weight"]["shape"] = [10, 10**11]
     put(tmp_path, structure, r.x)
     assert md.Result.load(tmp_path).model is None
-    assert "a network of 1000000000010 numbers, and the folder has 650" in caplog.text
+    assert "a network of 1000000000010 numbers, but the folder has 650" in caplog.text
     (tmp_path / "model.json").write_text("[" * 10**5)
     assert md.Result.load(tmp_path).model is None
 
@@ -301,7 +303,7 @@ def test_a_folder_of_somebody_elses_runs_no_command(tmp_path: Path, caplog: pyte
         put(tmp_path, structure, r.x)
         assert md.Result.load(tmp_path).model is None, key
     assert not (tmp_path / "ran").exists()
-    assert "_compiled_call_impl is no setting of torch.nn.modules.linear:Identity" in caplog.text
+    assert "_compiled_call_impl is not a setting of torch.nn.modules.linear:Identity" in caplog.text
 
 
 @pytest.mark.parametrize(

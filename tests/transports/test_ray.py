@@ -113,9 +113,9 @@ def test_workers_are_started_where_gpus_are_free(gpus: float, of: int) -> None:
 
 
 def test_more_gpus_than_there_are_and_gpus_without_a_run_on_them() -> None:
-    with pytest.raises(RecipeError, match=r"3 workers with gpus_per_worker=1, and there is room for 2 on 2 GPUs"):
+    with pytest.raises(RecipeError, match=r"3 workers with gpus_per_worker=1, but there is room for 2 on 2 GPUs"):
         Actors(3, None, 1.0)
     with pytest.raises(RecipeError, match="room for 0 on 2 GPUs"):
         Actors(None, None, 4.0)
-    with pytest.raises(RecipeError, match="the run is on cpu; give device='cuda'"):
+    with pytest.raises(RecipeError, match="the run is on cpu; set device='cuda'"):
         train(Script(), Ray(2, gpus_per_worker=0.5))

@@ -80,7 +80,7 @@ def test_shares_of_a_gpu(gpus: float) -> None:
 
 
 def test_device_and_gpus_belong_together() -> None:
-    with pytest.raises(RecipeError, match=r"Ray\(gpus_per_worker=0.5\): the run is on cpu; give device='cuda'"):
+    with pytest.raises(RecipeError, match=r"Ray\(gpus_per_worker=0.5\): the run is on cpu; set device='cuda'"):
         train(Script(), Ray(2, gpus_per_worker=0.5))
-    with PretendedGPU(), pytest.raises(RecipeError, match=r"the run is on cuda; give Ray\(gpus_per_worker=1\)"):
+    with PretendedGPU(), pytest.raises(RecipeError, match=r"the run is on cuda; use Ray\(gpus_per_worker=1\)"):
         train(Script(), Ray(2), device="cuda")

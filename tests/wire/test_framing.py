@@ -209,5 +209,5 @@ def test_a_seal_notices_every_other_byte_and_every_other_length(raw: bytes, data
 def test_a_message_beyond_the_limit_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch):
     raw = to_bytes({"x": torch.zeros(100)})
     monkeypatch.setattr(framing, "LIMIT", len(raw) - 1)
-    with pytest.raises(WireError, match=f"{len(raw)} bytes came; a message has at most {len(raw) - 1}"):
+    with pytest.raises(WireError, match=f"{len(raw)} bytes arrived; a message has at most {len(raw) - 1}"):
         from_bytes(raw)

@@ -1,4 +1,4 @@
-"""The choice of the engine that runs local descents."""
+"""Chooses the engine that runs local descents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .seq import Seq
 from .stacked import Stacked, stacked
 
 NAMES = ("auto", "seq", "fused", "stacked")
-"""Names that `choose` takes."""
+"""Names that `choose` accepts."""
 
 SMALL = 20_000
 """Parameters up to which stacked models are faster than `Seq` on a CPU."""
@@ -28,19 +28,19 @@ FEW = 5
 def choose(name: str, problem: Problem, device: str) -> Engine:
     """The engine of this name; "auto" takes the fastest that fits the problem and the device.
 
-    That is `fused`; else `stacked`, for small models and on CUDA; else `seq`. On CUDA convolutions are stacked, since
-    `fused` trains them client by client, and a device waits for the host at each step.
+    That is `fused`; otherwise `stacked`, for small models and on CUDA; otherwise `seq`. On CUDA convolutions are
+    stacked, because `fused` trains them client by client, and a device waits for the host at each step.
 
-    Raises RecipeError for a name that is not in `NAMES`, or whose engine does not fit the problem.
+    Raises RecipeError for a name that is not in `NAMES`, or an engine that does not fit the problem.
     """
     if name not in NAMES:
         raise RecipeError.unknown(name, NAMES, "run(engine=...)")
     if isinstance(problem, SharedNetwork):
         if name == "stacked":
-            raise RecipeError("run(engine='stacked'): clients have own parameters; leave engine= out", "engine")
+            raise RecipeError("run(engine='stacked'): clients have their own parameters; leave engine= out", "engine")
         inner = Seq() if name == "seq" else fused(problem.joint)
         if inner is None and name == "fused":
-            return choose(name, problem.joint, device)  # which says why not
+            return choose(name, problem.joint, device)  # its error says why not
         return PersonalDescent(inner or Seq())
     if name == "seq":
         return Seq()
@@ -71,11 +71,11 @@ def stack_size(d: int, device: str = "cpu") -> int:
     On a CPU, as many as fill 1 MiB of float32, which stays in one core's cache:
 
     - at most 32, so that there is work for several processes; 128 below d = 1024, too little work for that;
-    - at least 8 within 8 MiB, since for larger models fewer and larger operations outweigh the cache; at least 1.
+    - at least 8 within 8 MiB, because for larger models fewer and larger operations outweigh the cache; at least 1.
 
     On CUDA, up to 128 that fit a quarter of its memory with 16 vectors each.
 
-    The number depends on the problem and the device only, so that a sum over clients has the same bits for any number
+    The number depends only on the problem and the device, so that a sum over clients has the same bits for any number
     of workers.
     """
     if device.startswith("cuda"):

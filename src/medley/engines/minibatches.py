@@ -1,7 +1,7 @@
 """Mini-batch schedules for engines that train several clients at once.
 
-A group of clients is sorted by number of steps, most first. In step t the first K_t clients have steps left, so that a
-step works on the contiguous rows X[:K_t] of the group's parameters X [k, d].
+A group of clients is sorted by number of steps, most first. In step t the first K_t clients have steps left, so a step
+works on the contiguous rows X[:K_t] of the group's parameters X [k, d].
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Minibatch = tuple[int, Tensor, Tensor, Tensor | float, Tensor]
 active: the number K of clients with steps left; the arrays below have K rows, one a client.
 rows: inputs [K, b, ...], or rows of a table [K, b, w].
 labels: [K, b, ...].
-shares: each row's share in its batch's mean: the float 1/b, or [K, b] where batches are of unequal size. Smaller
-    batches are then padded with rows of share 0.
+shares: each row's share in its batch's mean: the float 1/b, or [K, b] if batches are of unequal size. Smaller batches
+    are then padded with rows of share 0.
 at: positions [K, b] of the rows in the tensor that they were gathered from.
 """
 
 GATHER_LIMIT = 1 << 18
-"""Numbers gathered at a time from a group's data: one step's rows, or as many steps' as stay below this, 1 MiB in
-float32, which fits in a cache."""
+"""Numbers gathered at a time from a group's data: one step's rows, or as many steps' as stay below this number, 1 MiB
+in float32, which fits in a cache."""
 
 tricks.keep_freed_memory()
 
@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def of(cls, me: Client[Any]) -> Schedule:
-        """The schedule that the client's pace asks for in this round."""
+        """The schedule that the client's pace sets for this round."""
         n, full = me.problem.n, me.full_batch
         return cls(me, n, n if full else me.pace.batch or 1, me.steps, full)
 
@@ -71,10 +71,10 @@ Group = list[Schedule]
 def supports(me: Client[Any], how: Descent) -> bool:
     """Whether these clients can be trained together.
 
-    That takes dense rows of one input in memory, without weights, transforms and rows of another objective beside
-    them; batches that take in every row; the problem's loss, no correction, and an optimizer of Medley's own. Rows that
-    are read from files when they are used go one client after the other: a group's steps are gathered from all of its
-    clients, and tables of rows hold a client's at a time.
+    That requires dense rows of one input in memory, without weights, transforms and rows of another objective; batches
+    that use every row; the problem's loss, no correction, and one of Medley's own optimizers. If rows are read from
+    files, clients are trained one after the other: a group's steps are gathered from all of its clients, and tables of
+    rows hold one client's rows at a time.
     """
     objectives = [c.problem for c in me.members]
     weighed = any(getattr(f, "w", None) is not None or getattr(f, "also", None) is not None for f in objectives)
@@ -93,8 +93,8 @@ def read_from_files(X: Any) -> bool:
 def groups(schedules: Sequence[Schedule], kinds: Sequence[Any] | None = None) -> Iterator[list[int]]:
     """Indices of the clients of each group, most steps first.
 
-    A group's clients agree in their entry of ``kinds`` (None: all do), in whether batches are full, and in batch size
-    to within a factor of two, which bounds the padding.
+    A group's clients share their entry of ``kinds`` (None: all do), whether batches are full, and the batch size to
+    within a factor of two, which bounds the padding.
     """
     alike: dict[Any, list[int]] = {}
     for i, s in enumerate(schedules):
@@ -107,8 +107,8 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
     """The steps of a group, as `Minibatch` describes them; counts the clients' work.
 
     Args:
-        X: any tensor in the run's dtype and device; shares are made like it.
-        table: for each client's row a row of w numbers, gathered in the place of its inputs; None for the inputs.
+        X: any tensor with the run's dtype and device; shares are made like it.
+        table: a row of w numbers for each client's row, gathered instead of its inputs; None for the inputs.
     """
     k, most, full = len(group), group[0].steps, group[0].full
     for s in group:
@@ -150,7 +150,7 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
 
 
 def simulated_times(schedules: Sequence[Schedule], how: Descent) -> list[float]:
-    """The `simulated_time` of each client. A pull by a vector mu leaves it as without pull."""
+    """The `simulated_time` of each client. With a pull by a vector mu it is the time without pull."""
     k, mu = len(schedules), how.pull[0] if how.pull is not None else 0.0
     if not isinstance(mu, Tensor):
         pulls = [float(mu)] * k
@@ -163,7 +163,7 @@ def simulated_time(pace: Pace, steps: int, mu: float, how: Descent) -> float:
     """T = lr·S after these steps of c ← ρc + 1, S ← (1 − lr·mu)S + c, from c = S = 0; ρ is the pace's momentum.
 
     S is the displacement, divided by −lr, under a gradient that is constantly 1: FedNova's ‖a‖₁ with momentum and
-    proximal steps. Adam has no such weights, nor has a factory's optimizer: S is the number of steps.
+    proximal steps. Adam and a factory's optimizer have no such weights: S is then the number of steps.
     """
     rho, pull = (pace.momentum, pace.lr * mu) if how.optimizer == "sgd" else (0.0, 0.0)
     if not rho and not pull:
@@ -176,7 +176,7 @@ def simulated_time(pace: Pace, steps: int, mu: float, how: Descent) -> float:
 
 
 def _equal_batches(group: Group) -> tuple[Tensor, None]:
-    """Row numbers [k, steps, b] where all batches are of size b and all clients take the same number of steps."""
+    """Row numbers [k, steps, b] if all batches are of size b and all clients take the same number of steps."""
     _, n, b, steps, full = group[0]
     if full:
         return torch.arange(b).expand(len(group), 1, b).clone(), None
@@ -209,7 +209,7 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
 
 
 def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | None]:
-    """As `_one_source`, and the places in the tensor where ``parts`` name rows of one by number; else None."""
+    """Like `_one_source`, plus the places in the tensor if ``parts`` name rows of one tensor by number; else None."""
     lazies = [part for part in parts if isinstance(part, Lazy)]
     whole = lazies[0].held if lazies else None
     if whole is None or len(lazies) < len(parts) or any(part.held is not whole for part in lazies):
@@ -219,14 +219,15 @@ def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | No
 
 
 def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
-    """One tensor that holds the rows of all ``parts``, in memory, and the position of each part's first row in it.
+    """One tensor in memory that holds the rows of all ``parts``, and the position of each part's first row in it.
 
-    Where the parts are slices of one tensor, that is it, without a copy. One gather then serves a whole group.
+    If the parts are slices of one tensor, that tensor is returned, without a copy. One gather then serves a whole
+    group.
     """
     first, whole = parts[0], parts[0]._base
     if (
         len(parts) > 1
-        and type(whole) is Tensor  # what the views of any other class share is no storage
+        and type(whole) is Tensor  # views of any other class do not share storage
         and whole is not None
         and whole.is_contiguous()
         and whole.shape[1:] == first.shape[1:]

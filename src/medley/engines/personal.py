@@ -1,4 +1,4 @@
-"""Local descents where clients have parameters of their own."""
+"""Local descents if clients have parameters of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .seq import Seq
 
 @dataclass(frozen=True)
 class PersonalDescent:
-    """Descents on the shared and the own part together, by ``inner``; on one of them alone by `Seq`."""
+    """Descents on the shared and the own part together, by ``inner``; on only one of them, by `Seq`."""
 
     inner: Engine
 
@@ -53,7 +53,7 @@ class PersonalDescent:
         return replace(update, step=update.step[:d], T=T)
 
     def _part(self, me: Client[Any], view: PartObjective, x: Vec, how: Descent) -> LocalUpdate:
-        """A descent of one part, which has random streams and an optimizer's state of its own."""
+        """A descent of one part, with its own random streams and optimizer state."""
         worker = replace(me, problem=view, phase=f"{me.phase} {how.train}".strip())
         update = Seq().descend(worker, x, how)
         me.optimizer_state = worker.optimizer_state

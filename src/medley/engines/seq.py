@@ -1,4 +1,4 @@
-"""The reference engine: one client, one step after the other; every loss, correction and optimizer."""
+"""The reference engine: one client, one step after the other; it supports every loss, correction and optimizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
         return v[i] if isinstance(v, Tensor) and v.ndim > 1 else v
 
     def number(v: Any, i: int) -> Any:
-        """Row i of a column [k, 1] as a float; otherwise as `of`."""
+        """Row i of a column [k, 1] as a float; otherwise like `of`."""
         return v[i].item() if isinstance(v, Tensor) and v.ndim > 1 and v.shape[1] == 1 else of(v, i)
 
     updates = []
@@ -62,7 +62,7 @@ class Seq:
             m ← ρ m + scale·g + shift,    w ← w − lr·(m + mu·(w − anchor)),
 
         and Adam's gradient is scale·g + shift + mu·(w − anchor), which a factory's optimizer gets too. T is the
-        `simulated_time`; a vector mu leaves it as without pull.
+        `simulated_time`; with a vector mu it is the time without pull.
         """
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
@@ -70,7 +70,7 @@ class Seq:
         pace, lr = me.pace, me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) else 0.0
-        # A correction may ask the problem for gradients elsewhere, which pass through its workspace.
+        # A correction may compute gradients of the problem elsewhere, which use its workspace.
         w = me.problem.workspace(x) if correct is None else x.clone()
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
@@ -81,7 +81,7 @@ class Seq:
             steps += 1
             u = bounded(objective.grad(w, rows, loss, copy=correct is not None), w, pace)
             if correct is not None:
-                u = correct(w, u, names).clone()  # it may be the method's own; from here on it is changed in place
+                u = correct(w, u, names).clone()  # it may belong to the method; from here on it is changed in place
             if scale != 1.0:
                 u = u.mul_(scale)
             if shift is not None:
@@ -98,7 +98,7 @@ class Seq:
                 w.addcdiv_(m, (v / (1 - b2**steps)).sqrt_().add_(self.eps), value=-lr / (1 - b1**steps))
                 continue
             if rho:
-                # The shift runs through the buffer with the gradient, so that a shift of −∇f stands still.
+                # The shift passes through the momentum buffer with the gradient, so that a shift of −∇f does not move.
                 moving = u.clone() if moving is None else moving.mul_(rho).add_(u)
                 u = moving
             if pull is not None:
@@ -113,8 +113,8 @@ class Seq:
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """(objective, its rows, the same rows by the client's own numbers) for every step of this round.
 
-        The objective has the rows of a pass in shuffled order, so that a batch is a slice. The third is None unless
-        ``want_names``, and for full batches.
+        The objective has the rows of a pass in shuffled order, so that a batch is a slice. The third is None for full
+        batches, and unless ``want_names``.
         """
         left = me.steps
         if me.full_batch:
@@ -123,7 +123,7 @@ class Seq:
             return
         size, cuts = me.pace.batch or 1, me.cuts
         for order in me.orders():
-            shuffled = me.problem.take(order[: left * size])  # no more than there are steps for
+            shuffled = me.problem.take(order[: left * size])  # only as many as there are steps for
             for rows in cuts:
                 yield shuffled, rows, order[rows] if want_names else None
                 left -= 1

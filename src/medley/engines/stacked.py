@@ -2,12 +2,12 @@
 
 For any model that `torch.vmap` can map: normalisation of rows or groups, attention, embeddings, residual blocks, a
 user's own loss. The parameters of k clients are X [k, d], and so are gradients, momenta and Adam's moments. Numbers
-that differ by client (lr, momentum, weight decay, clip) are columns [k, 1]. Many small operations become few larger
-ones, which pays where a model is small, and on devices that want large ones.
+that differ between clients (lr, momentum, weight decay, clip) are columns [k, 1]. Many small operations become a few
+larger ones, which pays off for small models, and on devices that need large operations.
 
-Batches of unequal size are padded with rows of share 0 where a row's loss depends on that row alone. Otherwise (a
-user's own loss, which knows batches only; statistics of a batch) clients whose batches are of one size are mapped
-together, and nothing is padded.
+Batches of unequal size are padded with rows of share 0 if a row's loss depends on that row alone. Otherwise (a user's
+own loss, which sees only batches; batch statistics) clients whose batches have the same size are mapped together, and
+nothing is padded.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CPU_LIMIT = 1 << 28
 
 @dataclass(frozen=True)
 class Terms:
-    """One step of each client; the rule is that of `Seq.descend`.
+    """One step of each client; the rule is the one in `Seq.descend`.
 
     Attributes:
         lr, decay, clip, momentum: columns [k, 1]; None for no clipping, or no momentum. decay includes the problem's
-            ridge and is [k, d] where that is a vector; clip is ∞ for clients without one.
+            ridge and is [k, d] if that is a vector; clip is ∞ for clients without one.
         scale: a number, or a column [k, 1].
         shift: a vector [d], or [k, d]; None for 0.
         pull: (mu, anchor), as in `Descent`; None for no pull.
@@ -74,10 +74,10 @@ class Stacked:
 
     Attributes:
         by_row: whether a row's loss depends on that row alone, so that batches can be padded.
-        least: the fewest clients that it takes; fewer go to ``few``.
-        few: the engine of fewer clients; default `Seq`, which a loss or a correction of the method's own, sparse rows
-            and weights of rows go to as well.
-        bytes_held: bytes that one client's forward pass holds, by the shape of its batch; measured once for each shape.
+        least: the fewest clients that it accepts; fewer go to ``few``.
+        few: the engine for fewer clients; default `Seq`. It also gets a method's own loss or correction, sparse rows
+            and weighted rows.
+        bytes_held: bytes that one client's forward pass holds, by the shape of its batch; measured once per shape.
     """
 
     problem: NetworkProblem | LinearProblem
@@ -133,7 +133,7 @@ class Stacked:
             first: receives the first steps [k, d]; default None.
         """
         objective: Any = group[0].me.problem
-        if objective.problem is not self.problem:  # the problem of a task, which allows some outputs only
+        if objective.problem is not self.problem:  # the problem of a task, which allows only some outputs
             replace(self, problem=objective.problem).train(group, X, whole, adam, first)
             return
         b1, b2 = Seq.betas
@@ -185,7 +185,7 @@ class Stacked:
         return G
 
     def mapped(self, X: ClientVecs, h: Data, y: Data, share: Float[Tensor, "k b"] | None) -> ClientVecs:
-        """Gradients [k, d], of as many clients at a time as there is memory for; ``share`` None stands for 1/b."""
+        """Gradients [k, d], for as many clients at a time as fit in memory; ``share`` None stands for 1/b."""
         need = self.bytes_held.get(h.shape[1:])
         if need is None:
             one = X[:1].detach().requires_grad_()
@@ -202,7 +202,7 @@ class Stacked:
 
     def losses(self, X: ClientVecs, h: Data, y: Data, share: Float[Tensor, "k b"] | None) -> Float[Tensor, " k"]:
         """Every client's loss on its batch, with its graph."""
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the kernel of attention that vmap has a rule for
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the only attention kernel with a vmap rule
             found: Tensor = vmap(self.loss, (0, 0, 0, None if share is None else 0))(X, h, y, share)
         return found
 
@@ -218,9 +218,9 @@ class Stacked:
 
 
 class Optional(OperationMode):  # type: ignore[no-untyped-call]
-    """Notes in a pass that an embedding has options by which its gradient depends on the ids: vmap has none of them.
+    """Notes in a pass whether an embedding has options that make its gradient depend on the ids: vmap lacks them.
 
-    It sees the operations, so that it is the same of torch's layers, of functions, and of a user's own modules.
+    It sees the operations, so it works the same for torch's layers, for functions, and for a user's own modules.
     """
 
     used = False
@@ -248,7 +248,7 @@ def graph_bytes(loss: Tensor) -> int:
 
 
 def memory_limit(device: torch.device) -> int:
-    """Bytes that a forward pass may hold. On CUDA a third of the free memory: the backward pass takes as much again."""
+    """Bytes that a forward pass may hold. On CUDA a third of the free memory: the backward pass needs as much again."""
     if device.type != "cuda":
         return CPU_LIMIT
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -256,11 +256,11 @@ def memory_limit(device: torch.device) -> int:
 
 
 def stacked(problem: Problem, least: int = 2) -> Stacked | str:
-    """The engine for this problem, or a sentence with the reason for which it has none.
+    """The engine for this problem, or a sentence that says why it has none.
 
-    A network is tried on two rows of its data, at two points: the mapped gradients must be those of each client by
-    itself, and no operation may have an option that vmap leaves out, whether these rows show it or not. The problem and
-    the random streams stay as they were.
+    It tries a network on two rows of its data, at two points: the mapped gradients must equal each client's own, and no
+    operation may have an option that vmap ignores, whether these rows show it or not. The problem and the random
+    streams stay unchanged.
     """
     if isinstance(problem, LinearProblem):
         return Stacked(problem, True, least)
@@ -278,7 +278,7 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
     try:
         g = torch.Generator().manual_seed(0)
         some: Callable[..., Tensor] = lambda *shape: torch.randn(*shape, generator=g).to(kept)
-        # Not the point itself, where gates may be shut and outputs 0.
+        # Not the point itself, where gates may be closed and outputs 0.
         at, h, labels = kept + some(2, problem.d) / 10, torch.stack([X, X.flip(0)]), torch.stack([y, y.flip(0)])
         found = Stacked(problem, not callable(problem.family.loss) and _by_row(problem, at[0], X, some), least)
         slopes = found.gradients(at, h, labels, 1 / len(X))
@@ -293,22 +293,22 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
     if optional.used:
         return "the gradient of an embedding depends on its ids (padding_idx, scale_grad_by_freq, max_norm, sparse)"
     if not _close(slopes, wanted):
-        return "mapped by vmap, the network has other gradients than by itself"
+        return "mapped by vmap, the network's gradients differ from its own"
     return found
 
 
 def _by_row(problem: NetworkProblem, x: Vec, X: Data, some: Callable[..., Tensor]) -> bool:
-    """Whether the network's outputs of a row are the same in any batch: tried with other rows, and alone."""
+    """Whether the network's outputs for a row are the same in any batch: tested with other rows, and alone."""
     others = X.flip(0).flip(-1)
     if X.is_floating_point():
         others = others + some(*X.shape)
-    elif X.numel():  # other ids, where the rows are alike
+    elif X.numel():  # other ids, if the rows are alike
         others = (others + some(*X.shape).mul(100).long().abs()) % (int(X.max()) + 1)
     with torch.no_grad():
         together = problem.call(x, torch.cat([X, others]))[: len(X)]
         try:
             return _close(together, torch.cat([problem.call(x, row) for row in torch.split(X, 1)]))
-        except ValueError:  # BatchNorm's, of one row
+        except ValueError:  # from BatchNorm, for one row
             return False
 
 

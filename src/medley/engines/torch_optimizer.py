@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch on a client's parameters."""
+"""PyTorch's optimizers on a client's parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TorchOptimizer:
     """One descent's optimizer, on the parameters as the network has them, or on x as a whole.
 
     Args:
-        me: the client; the state that it keeps is restored
+        me: the client, whose kept state is restored
         w: the point [d], which steps change in place
     """
 
@@ -24,7 +24,7 @@ class TorchOptimizer:
         self.params = [nn.Parameter(v) for v in self.views(w)]
         self.optimizers = made(make, self.params, me.pace.lr)
         self.phase, kept = f"{me.phase}/" if me.phase else "", me.optimizer_state or {}
-        """Each phase of a client's work has a state of its own."""
+        """Each phase of a client's work has its own state."""
         self.others = {place: v for place, v in kept.items() if place.rpartition("/")[0] != me.phase}
         for place, value in kept.items():
             if place in self.others:
@@ -50,7 +50,7 @@ class TorchOptimizer:
             optimizer.step()
 
     def state(self) -> dict[str, Any]:
-        """Tensors and numbers by the parameter's number and their name. Raises RecipeError for other state."""
+        """Tensors and numbers, by the parameter's number and their name. Raises RecipeError for any other state."""
         out: dict[str, Any] = dict(self.others)
         for number, p in enumerate(self.params):
             optimizer = self.optimizer(p)
@@ -58,7 +58,7 @@ class TorchOptimizer:
                 if not isinstance(value, Tensor | float | int | str | None):
                     raise RecipeError(
                         f"Pace(optimizer_state='kept'): {type(optimizer).__name__} has {name!r}, a "
-                        f"{type(value).__name__}; Medley can keep only tensors and numbers, so give 'fresh'",
+                        f"{type(value).__name__}; Medley can keep only tensors and numbers, so use 'fresh'",
                         "optimizer_state",
                     )
                 out[f"{self.phase}{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value
@@ -66,20 +66,20 @@ class TorchOptimizer:
 
 
 def made(make: OptimizerFactory, params: list[nn.Parameter], lr: float) -> list[torch.optim.Optimizer]:
-    """The optimizers of these parameters: what the factory makes, and AdamW beside Muon, which takes matrices only.
+    """The optimizers of these parameters: the factory's, and AdamW in addition to Muon, which takes only matrices.
 
-    Raises RecipeError for Muon without a matrix, and where one learning rate does not suit both.
+    Raises RecipeError for Muon without a matrix, and if one learning rate does not suit both.
     """
     rest = [p for p in params if p.ndim != 2]
     given = getattr(make, "keywords", {})
     if not rest or getattr(make, "func", make) is not getattr(torch.optim, "Muon", None):
         return [make(params, lr=lr)]
     if len(rest) == len(params):
-        raise RecipeError("Pace(optimizer=Muon): it takes matrices, and this model has none", "optimizer")
+        raise RecipeError("Pace(optimizer=Muon): it takes only matrices, but this model has none", "optimizer")
     if given.get("adjust_lr_fn") != "match_rms_adamw":
         raise RecipeError(
-            f"Pace(optimizer=Muon): it takes matrices, and this model has a parameter {list(rest[0].shape)}; give "
-            "functools.partial(torch.optim.Muon, adjust_lr_fn='match_rms_adamw'): AdamW then takes the others, at the "
+            f"Pace(optimizer=Muon): it takes only matrices, but this model has a parameter {list(rest[0].shape)}; use "
+            "functools.partial(torch.optim.Muon, adjust_lr_fn='match_rms_adamw'): AdamW then trains the others, at the "
             "same learning rate",
             "optimizer",
         )

@@ -11,11 +11,11 @@ from ..storage.history import Row
 
 
 class Bar:
-    """One bar over all runs, with the figures of the last one that has finished. It is drawn within ``with``.
+    """One bar over all runs, with the figures of the run that finished last. It is drawn within ``with``.
 
     Args:
-        shown: whether it is drawn; None draws it on a terminal and in a notebook
-        tell: a function that is called with a run's number and each of its rows; default none
+        shown: whether to draw it; None draws it on a terminal and in a notebook
+        tell: a function to call with a run's number and each of its rows; default none
     """
 
     def __init__(

@@ -30,11 +30,11 @@ class Board:
     Attributes:
         results: the runs
         base: the method from which differences are taken; default the first
-        status: "finished", or "interrupted" where some runs were not made
+        status: "finished", or "interrupted" if some runs were not made
         partition: the partition of the first seed, see `Federation.describe`; shown in the HTML report
-        target: target values of metrics, by name. Where runs reached them, methods are compared by rounds, exchanges,
-            bytes and virtual seconds that it took. Default: the target that the runs' settings have
-        target_over: number of last evaluations whose mean is held against the target; default that of the runs
+        target: target values of metrics, by name. If runs reached them, methods are compared by the rounds, exchanges,
+            bytes and virtual seconds that this took. Default: the target in the runs' settings
+        target_over: number of last evaluations whose mean is compared with the target; default: the runs' own
         command: the command line that made the runs; shown in the report
     """
 
@@ -52,7 +52,7 @@ class Board:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A dict for each method: means, spreads, 95 % intervals, the paired difference from ``base``, the status."""
+        """A dict per method: means, spreads, 95 % intervals, the paired difference from ``base``, the status."""
         return report.rows(self._told, self.base)
 
     def table(self) -> Any:
@@ -60,7 +60,7 @@ class Board:
         return report.table(self._told, self.base)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """The table; a narrow console leaves out the status, where all runs ended well, and then the last columns."""
+        """The table; a narrow console leaves out the status if all runs ended well, and then the last columns."""
         from rich.measure import Measurement
 
         table = self.table()
@@ -99,18 +99,18 @@ class Board:
         return report.markdown(self._told, self.base)
 
     def paired(self, base: str | None = None, metric: str | None = None) -> list[report.Paired]:
-        """Differences of every method from ``base``, seed by seed. Raises RecipeError for a base that is not there."""
+        """Differences of every method from ``base``, seed by seed. Raises RecipeError for an unknown ``base``."""
         return report.paired(self._told, base or self.base, metric)
 
     def save(
         self, path: str | Path, *, title: str | None = None, metric: str | None = None, over: str = "round"
     ) -> Path:
-        """Write the board; the ending of ``path`` says in which form. Returns the path.
+        """Write the board in the form that the ending of ``path`` names. Returns the path.
 
-        - .html: a report, called ``title``; default its methods and data
-        - .csv, .md, .tex: the table; for LaTeX with booktabs
+        - .html: a report with the title ``title``; default: its methods and data
+        - .csv, .md, .tex: the table; .tex is LaTeX with booktabs
         - .svg, .pdf: the curves of ``metric`` over "round" (default), "bytes", "seconds" or "epsilon"; a PDF needs
-          Matplotlib, ``pip install 'medley-fl[figures]'``. Default the figure that runs are compared by
+          Matplotlib, ``pip install 'medley-fl[figures]'``. Default: the figure that runs are compared by
         - .json: all figures
         - a folder: every run, as `load` reads them
 
@@ -188,13 +188,13 @@ FORMS = {
     ".pdf": "curves",
     ".json": "figures",
 }
-"""What a file of each ending holds."""
+"""What a file of each ending contains."""
 
 
 def kind_of(path: Path) -> str:
-    """The form in which a board is saved: an ending of `FORMS`, or "folder".
+    """The form in which to save a board: an ending of `FORMS`, or "folder".
 
-    Raises RecipeError for another ending, and for a PDF where Matplotlib is not installed.
+    Raises RecipeError for another ending, and for a PDF if Matplotlib is not installed.
     """
     if path.suffix == ".pdf" and not is_installed("matplotlib"):
         raise RecipeError(f"{path}: a PDF needs Matplotlib, pip install 'medley-fl[figures]'; or save as .svg", "save")
@@ -202,12 +202,12 @@ def kind_of(path: Path) -> str:
         return path.suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
         listed = ", ".join(f"{ending} ({what})" for ending, what in FORMS.items())
-        raise RecipeError(f"{path}: a board is saved as {listed}, or into a folder", "save")
+        raise RecipeError(f"{path}: save a board as {listed}, or into a folder", "save")
     return "folder"
 
 
 def _finite(value: Any) -> Any:
-    """The same value with null in place of nan and infinity, which JSON lacks."""
+    """The same value with null instead of nan and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

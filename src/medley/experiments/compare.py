@@ -16,7 +16,7 @@ from .plan import Method, seeds_of, split
 from .sweep import Sweep, check_options
 
 PER_METHOD = ("reply_policy", "codec", "device")
-"""Options that may be mappings by the name of a method."""
+"""Options that may be mappings by a method's name."""
 
 
 def compare(
@@ -34,24 +34,24 @@ def compare(
     """Run every method with every seed. Equal seeds have the same partition, cohorts, batch orders and initial x.
 
     Args:
-        methods: a list of methods, or methods by name. Methods of a list are called by their own names; where several
-            are of one kind, the settings that differ are added
+        methods: a list of methods, or methods by name. Methods in a list get their own names; if several are of one
+            kind, the settings that differ are added
         fed: the federation
         rounds: rounds of every run. Default 100
         seeds: a list of seeds, or their number; 5, the default, means 0, 1, ..., 4
         jobs: runs at a time, in processes of their own. Default: one for each core
-        save: a file that `Board.save` writes at the end; or a folder that keeps every run as it finishes, so that the
-            same call after Ctrl-C makes only those runs that the folder lacks. Default None saves nothing
+        save: a file that `Board.save` writes at the end; or a folder that keeps every run as it finishes, so that after
+            Ctrl-C the same call makes only the missing runs. Default None saves nothing
         base: the name of the method from which differences are taken. Default: the first
-        progress: whether a bar is drawn. Default None draws it on a terminal and in a notebook
+        progress: whether to draw a bar. Default None draws it on a terminal and in a notebook
         options: options of `medley.run`; ``recipe`` is the TOML source, kept in the folder. ``reply_policy``, ``codec``
             and ``device`` may be mappings by method: ``reply_policy={"FedBuff": ReplyPolicy(replies=5)}``. ``on_round``
-            is called in this process, with rows that have ``method`` and ``seed`` too
+            is called in this process, with rows that also have ``method`` and ``seed``
 
-    Every method is checked before the first run: one that the federation cannot serve is refused at once. A run that
-    diverges is a row of the board like any other. ``save`` is tried before the first run; where it fails at the end all
-    the same, the error's ``result`` is the board. Raises RecipeError for methods that cannot be told apart, WireError
-    for a folder of other settings, Unsupported for a method that needs more than there is.
+    Medley checks every method before the first run, and raises Unsupported at once if one needs more than the
+    federation offers. A run that diverges is a row of the board like any other. ``save`` is tried before the first run;
+    if it still fails at the end, the error's ``result`` is the board. Raises RecipeError for methods that cannot be
+    told apart, and WireError for a folder with other settings.
     """
     check_options(compare, options)
     if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
@@ -81,7 +81,7 @@ def compare(
 
 
 def _save(board: Board, path: Path) -> None:
-    """Write the board; it is the ``result`` of an error."""
+    """Write the board; if that fails, the board is the ``result`` of the error."""
     try:
         board.save(path)
     except MedleyError as e:
@@ -90,7 +90,7 @@ def _save(board: Board, path: Path) -> None:
 
 
 def _own_options(methods: Mapping[str, Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Options of single methods by name, taken out of ``options``. Raises RecipeError for a name that is not there."""
+    """Options of single methods by name, removed from ``options``. Raises RecipeError for an unknown name."""
     own: dict[str, dict[str, Any]] = {}
     for key in PER_METHOD:
         if isinstance(options.get(key), Mapping):
@@ -102,7 +102,7 @@ def _own_options(methods: Mapping[str, Method], options: dict[str, Any]) -> dict
 
 
 def names(methods: Sequence[Method]) -> list[str]:
-    """A name for each method: its class, and where several are of one class, the settings that are not the default.
+    """A name for each method: its class, and if several have the same class, the settings that are not the default.
 
     ``lr`` is the factor on the clients' lr.
     """
@@ -128,7 +128,7 @@ def names(methods: Sequence[Method]) -> list[str]:
 
 
 def preset(method: Algorithm[Any, Any]) -> str:
-    """The short name of a method that a class method without arguments makes, such as "SHED.fast"; else empty."""
+    """The short name of a method that a class method without arguments makes, such as "SHED.fast"; otherwise empty."""
     return next((name for name, make in presets(type(method)).items() if make() == method), "")
 
 
@@ -144,7 +144,7 @@ def presets(kind: type[Algorithm[Any, Any]]) -> dict[str, Callable[..., Algorith
 
 
 def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """The defaults of a method's settings; those of a wrapper's method too, under the names of `settings`."""
+    """The defaults of a method's settings; for a wrapper also those of its method, under the names of `settings`."""
     own = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     if not isinstance(algorithm, Wrapper):
         return own

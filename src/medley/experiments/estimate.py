@@ -1,4 +1,4 @@
-"""The cost of a run before it is run: operations, bytes, memory and seconds, from a short trial."""
+"""Estimates what a run will cost, from a short trial: operations, bytes, memory and seconds."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .profile import operations
 from .trial import ROUNDS, Small, Trial, TrialRound, local, tried
 
 CHEAP = 1.5
-"""Seconds of a round up to which whole rounds are run in place of an estimate from few rows."""
+"""If a round takes at most so many seconds, whole rounds are run instead of an estimate from few rows."""
 
 LOOKED_AT = 200
-"""Rounds whose cohorts are drawn for the mean number of clients and rows."""
+"""Rounds whose cohorts are drawn to find the mean number of clients and rows."""
 
 VISITED = 2000
-"""Rounds whose cohorts are drawn for the number of different clients."""
+"""Rounds whose cohorts are drawn to find the number of different clients."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Estimate:
     """The cost of one method's run.
 
     Attributes:
-        engine: the engine that its trial ran
+        engine: the engine that its trial used
         parameters: d
         clients: mean number of clients in a round
         rows: mean number of row gradients of local steps in a round
-        flops: operations of these; 0 where torch counts none
+        flops: operations of these; 0 if torch counts none
         down, up: bytes of a round's messages
         memory: the most bytes that the process holds
-        seconds: of a round, without evaluation
+        seconds: seconds of a round, without evaluation
         evaluation: seconds of one evaluation
-        rounds, evaluations: their numbers in a run
-        whole: True where whole rounds were run, False where seconds were estimated from few rows
+        rounds, evaluations: how many there are in a run
+        whole: True if whole rounds were run, False if seconds were estimated from few rows
     """
 
     name: str
@@ -89,7 +89,7 @@ class Shared(NamedTuple):
 def estimates(
     methods: Mapping[str, Method], fed: Population, rounds: int, seeds: int = 1, **options: Any
 ) -> Iterator[Estimate]:
-    """The cost of each method's runs, one after the other; see `estimate`. A stream's rounds are those of a task."""
+    """The cost of each method's runs, one after the other; see `estimate`. For a stream, rounds are those of a task."""
     drawn: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
         algorithm = split(method)[0]
@@ -114,9 +114,9 @@ def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared
 def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) -> Estimate:
     """Estimate the cost of a run of ``method`` by a trial of a few rounds with few rows.
 
-    A round takes a·clients + c·rows seconds, by a fit of the trial's rounds, with the rows in local steps; other work
-    on a client's rows is taken to grow with them. Where a round is cheap, whole rounds are run and their median is
-    taken. Raises what `medley.run` raises before its first round.
+    A round takes a·clients + c·rows seconds, by a fit of the trial's rounds, where rows are those in local steps; other
+    work on a client's rows is assumed to grow with them. If a round is cheap, whole rounds are run and the estimate is
+    their median. Raises what `medley.run` raises before its first round.
     """
     draw, o = shared.draw, shared.options
     memory.restart()
@@ -167,7 +167,7 @@ def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
 def _fit(rounds: list[TrialRound]) -> tuple[float, float]:
     """Seconds of a client and of a row of its local steps, from a trial's last two rounds: many rows and few.
 
-    Neither is negative: a noisy second round leaves all seconds to the clients, a noisy first one to the rows.
+    Neither is negative: a noisy second round assigns all seconds to the clients, a noisy first one to the rows.
     """
     large, small = rounds[-2:]
     row = max(0.0, large.wall - small.wall) / max(1, large.rows - small.rows)
@@ -176,7 +176,7 @@ def _fit(rounds: list[TrialRound]) -> tuple[float, float]:
 
 
 def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
-    """The peak, and clients' memories that the trial has not held: the acknowledged one and the one before it."""
+    """The peak, plus clients' memories that the trial did not hold: the acknowledged one and its predecessor."""
     visits = Counter(i for t in range(1, min(rounds, VISITED) + 1) for i in shared.draw.cohort(t))
     held = trial.memory * sum(min(n, 2) for n in visits.values())
     more = min(held, BUDGET) - min(trial.memory * 2 * trial.rounds[-1].clients, BUDGET)
@@ -184,7 +184,7 @@ def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
 
 
 def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> float:
-    """Seconds of one evaluation: a forward pass of a part of the first task's rows, scaled to all that it takes."""
+    """Seconds of one evaluation: a forward pass over part of the first task's rows, scaled up to all its rows."""
     rows, data = draw.clients.rows, draw.tasks[0]
     mine = rows.layout.step(0)
     n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).drawn(0, data).places)
@@ -202,7 +202,7 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> flo
 
 
 def _forward(draw: Simulation) -> float:
-    """Operations of one row's forward pass; 0 where torch cannot count them."""
+    """Operations of one row's forward pass; 0 if torch cannot count them."""
     problem: Any = draw.problem
     problem = problem.joint if isinstance(problem, SharedNetwork) else problem
     if not isinstance(problem, NetworkProblem):

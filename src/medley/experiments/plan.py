@@ -22,13 +22,13 @@ from ..storage.result import Result
 Method = Algorithm[Any, Any] | Tuned
 
 VERSIONS = ("python", "medley", "torch", "numpy", "scipy", "platform", "machine")
-"""Entries of an environment that runs of one comparison should share; their threads follow the number of jobs."""
+"""Settings of the environment that runs of one comparison should share; their threads follow the number of jobs."""
 
 LONGEST = 120
-"""Signs of a folder's name before it is cut; file systems take 255 bytes."""
+"""Characters of a folder's name before it is cut; file systems allow 255 bytes."""
 
 RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]", re.IGNORECASE)
-"""Names that Windows keeps for devices."""
+"""Names that Windows reserves for devices."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class PlannedRun:
 
     @property
     def done(self) -> bool:
-        """True where the folder holds a result, final or not."""
+        """True if the folder holds a result, final or not."""
         return self.folder is not None and (self.folder / "result.json").exists()
 
     def kept(self) -> Result | None:
-        """The final result from an earlier call, or None. Raises WireError for a result of other settings."""
+        """The final result from an earlier call, or None. Raises WireError if its settings differ."""
         if self.folder is None or not self.done:
             return None
         result = Result.load(self.folder, model=False)
         theirs = {key: result.settings[key] for key in self.settings if key in result.settings}
         if why := difference(theirs, self.settings):
-            raise WireError(f"{self.folder} holds another run: {why}; choose another folder, or remove that one")
+            raise WireError(f"{self.folder} holds another run: {why}; choose another folder, or delete that one")
         if result.status.outcome == "interrupted":
             return None
         ours = environment()
@@ -73,7 +73,7 @@ def settings_of(method: Method) -> dict[str, Any]:
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from a JSON file, to be compared with others from one."""
+    """Settings as a JSON file would return them, for comparison with settings from a file."""
     return cast("dict[str, Any]", json.loads(json.dumps(settings, default=plain)))
 
 
@@ -93,8 +93,8 @@ def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
 def slot(folder: Path, name: str, seed: int, names: Iterable[str] = ()) -> Path:
     """The folder below ``folder`` for the result of a method with a seed.
 
-    Different names have different folders in any file system: all signs that one could refuse or confuse are escaped,
-    long names are cut, and a name that differs in case only from an earlier one of ``names`` is marked.
+    Different names get different folders in any file system: characters that a file system could reject or confuse are
+    escaped, long names are cut, and a name that differs only in case from an earlier one of ``names`` is marked.
     """
     escaped = re.sub(r"^\.|[. ]$|^$", lambda m: f"%{ord(m[0] or '_'):02X}", quote(name, safe=" ()=,"))
     if RESERVED.fullmatch(escaped.partition(".")[0]):

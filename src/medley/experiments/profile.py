@@ -1,4 +1,4 @@
-"""Time of a run by part, beside the limit of this machine."""
+"""Time of a run by part, next to the limit of this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PARTS = {
     "local steps": "descents on clients' rows",
     "clients beside their steps": "their data, requests, replies and memories",
     "aggregation": "summing replies",
-    "exchanges": "messages, ledger and clock; waiting, where other processes work",
+    "exchanges": "messages, ledger and clock; waiting for other processes",
     "server": "the method's own step",
     "evaluation": "loss and accuracy",
     "files": "checkpoint, history and ledger",
-    "beside all this": "drawing clients, x₀, the loop",
+    "everything else": "drawing clients, x₀, the loop",
 }
-"""Parts of a run, with a word on each."""
+"""Parts of a run, with a short description of each."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Limits:
 
     @classmethod
     def measure(cls, dtype: torch.dtype) -> Limits:
-        """Measure with torch's present number of threads: the best of a few, in about a quarter of a second."""
+        """Measure with torch's current number of threads: the best of a few, in about a quarter of a second."""
         a, b = (torch.randn(1024, 1024, dtype=dtype) for _ in "ab")
         product = min(_best(lambda: a @ b), _best(lambda: linear(a, b)))
         return cls(2e-9 * 1024**3 / product)
@@ -65,7 +65,7 @@ class Profile:
     limits: Limits
 
     def text(self) -> str:
-        """A table, and the speed of local steps beside its limit."""
+        """A table, and the speed of local steps next to the machine's limit."""
         total = sum(self.seconds.values())
         lines = [f"{'where the time went':28}{'s':>9}{'share':>8}{'ms a round':>12}"]
         for part, why in PARTS.items():
@@ -84,15 +84,15 @@ class Profile:
 def profiled(
     method: Algorithm[Any, Any] | Tuned, fed: Federation, rounds: int = 100, **options: Any
 ) -> tuple[Result, Profile]:
-    """`medley.run` with a profile of its time. The arguments are those of `medley.run`.
+    """`medley.run` with a profile of its time. It takes the same arguments as `medley.run`.
 
-    Work in other processes counts as exchanges: a run in one process shows its parts.
+    Work in other processes counts as exchanges: profile a run in one process to see its parts.
     """
     began = time.perf_counter()
     with Stopwatch() as watch:
         result = run(method, fed, rounds, **options)
     seconds = dict(watch.seconds)
-    seconds["beside all this"] = time.perf_counter() - began - sum(seconds.values())
+    seconds["everything else"] = time.perf_counter() - began - sum(seconds.values())
     forward = 2.0 * result.x.numel()
     if result.model is not None:
         X = fed.data.X[:1]
@@ -102,7 +102,7 @@ def profiled(
 
 
 def operations(module: nn.Module, rows: Data) -> float:
-    """Operations of a forward pass of these rows, in the module's present mode; 0 where torch cannot count them."""
+    """Operations of a forward pass of these rows, in the module's current mode; 0 if torch cannot count them."""
     from torch.utils.flop_counter import FlopCounterMode  # loaded for a profile or a plan only
 
     # oneDNN's recurrent layers are one operation that torch does not count.

@@ -1,4 +1,4 @@
-"""A sweep: every method with every seed, side by side in forked processes; no finished run is lost."""
+"""A sweep: every method with every seed, in parallel forked processes; no finished run is lost."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OWN_OPTIONS = ("seed", "throw", "progress", "checkpoint", "resume", "recipe")
 """Options of a run that a sweep sets itself."""
 
 OPTIONS = [name for name in signature(RunOptions).parameters if name not in OWN_OPTIONS]
-"""Options of a run that a sweep hands on."""
+"""Options of a run that a sweep passes on."""
 
 IDENTIFIED = ("init", "codec", "metrics")
-"""Options of a run that their text in the settings does not tell apart."""
+"""Options of a run whose text in the settings does not distinguish them."""
 
 
 def check_options(call: Callable[..., Any], options: Iterable[str]) -> None:
-    """Raise UnknownSetting, with the nearest right one, for a keyword that neither the call nor `medley.run` takes."""
+    """Raise UnknownSetting, with the nearest valid name, for a keyword that neither the call nor `medley.run` has."""
     refuse_unknown(call, call.__name__, [key for key in options if key not in OWN_OPTIONS], OPTIONS)
 
 
@@ -49,11 +49,10 @@ class Sweep:
     """Every named method with every seed, in that order. A run that diverges does not end the sweep.
 
     Attributes:
-        jobs: number of processes that work at a time, with one thread each. Default: one for each core, or one where
-            runs bring a transport or an accelerator. With one job the runs are made in this process, with torch's own
-            threads
-        folder: keeps every finished run; those found in it are not made again. Default None keeps none
-        progress: whether a bar is drawn; None draws it on a terminal
+        jobs: number of processes at a time, with one thread each. Default: one per core, or one if runs bring a
+            transport or an accelerator. With one job the runs are made in this process, with torch's own threads
+        folder: keeps every finished run; runs found in it are not repeated. Default None keeps none
+        progress: whether to draw a bar; None draws it on a terminal
     """
 
     methods: Mapping[str, Method]
@@ -66,14 +65,14 @@ class Sweep:
     progress: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Options of single methods, by their names; they replace those of ``options``."""
+    """Options of single methods, by their names; they override ``options``."""
     recipe: str | None = None
-    """The TOML source, written into the folder once its runs are seen to be of this call."""
+    """The TOML source, written into the folder once its runs are known to be of this call."""
 
     def __post_init__(self) -> None:
         for key in OWN_OPTIONS:
             if key in self.options:
-                remedy = "; say which by seeds=, a list or their number" if key == "seed" else ""
+                remedy = "; set them with seeds=, a list or their number" if key == "seed" else ""
                 raise RecipeError(f"{self.call}({key}=...): {self.call} sets this for every run itself{remedy}", key)
         take(self, integer, "jobs")
         if self.jobs is not None and ((jobs := integer(self.jobs)) is None or jobs < 1):
@@ -86,8 +85,8 @@ class Sweep:
     def run(self) -> tuple[list[Result], Status]:
         """Make all runs. Returns the results in order, and the status of the sweep.
 
-        Ctrl-C ends the sweep early: the status says so, and interrupted runs are returned as far as they came. An
-        error of a run is raised, and its message names the run.
+        Ctrl-C ends the sweep early: the status says so, and interrupted runs are returned with the rounds that they
+        made. An error in a run is raised with the run's name in its message.
         """
         with ExitStack() as stack:
             if self.folder is not None:
@@ -106,11 +105,11 @@ class Sweep:
             workers = min(self.jobs or self._default_jobs(), len(todo))
             if workers > 1 and "fork" not in multiprocessing.get_all_start_methods():
                 log.warning(
-                    "%s(jobs=%d): this system cannot fork; runs are made one after the other", self.call, workers
+                    "%s(jobs=%d): this system cannot fork, so runs are made one after the other", self.call, workers
                 )
                 workers = 1
             if workers > 1:
-                if self.folder is None:  # results of other processes come by way of files
+                if self.folder is None:  # results of other processes come through files
                     place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="medley-")))
                     todo = {
                         k: replace(run, folder=slot(place, run.name, run.seed, self.methods)) for k, run in todo.items()
@@ -120,7 +119,7 @@ class Sweep:
                 made, stopped = in_turn(todo, self.make, bar)
         results |= made
         for result in results.values():
-            result.model = None  # x is kept, and one copy of the weights is enough
+            result.model = None  # x is kept, so there is a copy of the weights
         status = self._interrupted(results, len(runs)) if stopped else Status("finished")
         return [results[k] for k in sorted(results)], status
 
@@ -138,7 +137,7 @@ class Sweep:
         return runs
 
     def make(self, run: PlannedRun, tick: Callable[[Row], object]) -> Result:
-        """Make one run and save it; ``tick`` is called with every row. An error is raised with the run's name."""
+        """Make one run and save it; ``tick`` is called with every row. Errors carry the run's name."""
         try:
             result = self.fed.run(
                 run.method,
@@ -162,7 +161,7 @@ class Sweep:
         return result
 
     def _tell(self, runs: Mapping[int, PlannedRun]) -> Callable[[int, Row], object] | None:
-        """A function that hands a row of a run to ``on_round``, with the run's method and seed; None without one."""
+        """A function that passes a run's row to ``on_round``, with method and seed; None without ``on_round``."""
         on_round = self.options.get("on_round")
         if on_round is None:
             return None
@@ -175,7 +174,7 @@ class Sweep:
         return options
 
     def _check(self, runs: Iterable[PlannedRun]) -> None:
-        """Raise the error with which a run will be refused, before any is made."""
+        """Raise the error that a run would raise at its start, before any run is made."""
         first = {run.name: run for run in reversed(list(runs))}
         if first:
             given = {name: {"rounds": self.rounds, **self.options_of(name)} for name in first}
@@ -201,5 +200,5 @@ class Sweep:
 
     def _interrupted(self, results: Mapping[int, Result], total: int) -> Status:
         done = sum(r.status.outcome != "interrupted" for r in results.values())
-        more = f"; the same call goes on from {self.folder}" if self.folder is not None else ""
+        more = f"; the same call resumes from {self.folder}" if self.folder is not None else ""
         return Status("interrupted", f"stopped by Ctrl-C: {done} of {total} runs are done{more}")

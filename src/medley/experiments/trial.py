@@ -1,4 +1,4 @@
-"""A short run in the place of a long one: whole cohorts, few rows, and no evaluation."""
+"""A short run that stands for a long one: whole cohorts, few rows, and no evaluation."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ROUNDS = 3
 """Rounds of a trial, in each task that it visits. In the last one every client has few rows."""
 
 TASKS = 2
-"""Tasks of a stream that a trial visits; later ones are taken to cost as much as the second."""
+"""Tasks of a stream that a trial visits; later ones are assumed to cost as much as the second."""
 
 BATCHES = 2
-"""Mini-batches of the clients that have the most rows in a trial."""
+"""Mini-batches of the clients with the most rows in a trial."""
 
 LARGE = 2
 """The number of these clients."""
 
 SHARE = 8
-"""The other clients have a batch's rows divided by this number."""
+"""The other clients get a batch's rows divided by this number."""
 
 
 def local(pace: Pace, n: int) -> int:
-    """Rows in a client's local steps of one round, of n rows in all."""
+    """Rows in a client's local steps of one round, given its n rows."""
     batch = n if pace.batch is None else min(pace.batch, n)
     if pace.steps is not None:
         return pace.steps * batch
@@ -54,11 +54,11 @@ UNMEASURED = SimpleNamespace(
 
 @dataclass(frozen=True, eq=False)
 class Small:
-    """A draw whose clients have few rows, as `medley.federation.run.PreparedRun` takes one.
+    """A draw whose clients have few rows, in the form that `medley.federation.run.PreparedRun` takes.
 
     Attributes:
         draw: the whole draw
-        cut: whether clients have few rows; otherwise they keep all, and rounds are those of the draw
+        cut: whether clients have few rows; if False they keep all, and the rounds are the draw's own
     """
 
     draw: Simulation
@@ -77,7 +77,7 @@ class Small:
         return min(TASKS, self.draw.task_count)
 
     def real(self, round: int) -> int:
-        """The round of the draw in whose place the trial's round stands."""
+        """The round of the draw that the trial's round stands for."""
         if self.draw.rounds_per_task is None:
             return round
         task, step = divmod(round - 1, ROUNDS)
@@ -133,7 +133,7 @@ class Small:
 
 
 class TrialRound(NamedTuple):
-    """One round of a trial: seconds, the cohort's number, the rows in its local steps, bytes down and up."""
+    """One round of a trial: seconds, the cohort's size, the rows in its local steps, bytes down and up."""
 
     wall: float
     clients: int
@@ -143,7 +143,7 @@ class TrialRound(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The rounds of a trial run in order, its result, and bytes of a client's newest memory, a mean."""
+    """The rounds of a trial in order, its result, and the mean bytes of a client's newest memory."""
 
     rounds: list[TrialRound]
     result: Result
@@ -151,7 +151,7 @@ class Trial(NamedTuple):
 
 
 class Kept:
-    """The transport in this process. It keeps the host that it has opened."""
+    """The transport in this process. It remembers the host that it opened."""
 
     host: Any = None
 

@@ -1,4 +1,4 @@
-"""The best settings of a method on a grid, judged on rows that neither training nor the test has seen."""
+"""The best settings of a method on a grid, judged on rows used neither for training nor for the test."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .sweep import Sweep, check_options
 log = logging.getLogger("medley")
 
 LAST = 10
-"""A run's score is the mean over its last evaluations, so many of them."""
+"""A run's score is the mean over this many of its last evaluations."""
 
 DEFAULTS = ("acc", "accuracy", "test_loss", "loss")
-"""Figures to choose by; the first that the runs have counts."""
+"""Figures to choose by, in order of preference; the first that the runs have counts."""
 
 UNKNOWN = "tune(metric=...): the history"
 
@@ -34,7 +34,7 @@ Grid = Mapping[str, Sequence[Any]]
 """Values to try, by setting."""
 
 Point = dict[str, Any]
-"""A point of a grid: one value of each setting."""
+"""A point of a grid: one value for each setting."""
 
 
 def tune(
@@ -49,26 +49,26 @@ def tune(
     save: str | Path | None = None,
     **options: Any,
 ) -> Tuned:
-    """The point of ``grid`` with the best ``metric`` on the validation split; the first of equals.
+    """The point of ``grid`` with the best ``metric`` on the validation split; the first one in a tie.
 
     Args:
-        method: the method; of a `Tuned` one, the factor "lr" of the grid multiplies the factor that it has
+        method: the method; if it is `Tuned`, the factor "lr" of the grid multiplies its own
         fed: the federation; it needs a validation split
         grid: lists of values. The key "lr" is a factor on every client's lr; the other keys are the method's settings
-        rounds, seeds: of every run, as in `compare`. Default 100 rounds and the seed 0
-        metric: the figure to choose by. Default the first that there is of acc, the mean over a stream's tasks at the
-            end, accuracy, test_loss and loss
+        rounds, seeds: for every run, as in `compare`. Default 100 rounds and seed 0
+        metric: the figure to choose by. Default: the first of these that exists: acc (the mean over a stream's tasks at
+            the end), accuracy, test_loss, loss
         jobs: runs at a time, as in `compare`
         save: a folder that keeps finished runs, as in `compare`. Default None keeps none
         options: options of `medley.run`; ``progress`` shows or hides one bar over all runs
 
     The score of a point is the mean over the seeds of the mean over the last 10 evaluations after round 0; a point that
-    diverged loses to any that did not. The record of the returned method has a dict for each point, in the order of the
-    grid: its settings, score, scores by seed, status, rounds, whether it was chosen, and, where the chosen point lies
-    at the edge of its grid, a note, which is a warning of the log too and stands in reports.
+    diverged loses to any that did not. The record of the returned method has a dict per point, in the order of the
+    grid: its settings, score, scores by seed, status, rounds, and whether it was chosen. If the chosen point lies at
+    the edge of its grid, the dict also has a note, which appears in reports and as a warning in the log.
 
     Raises RecipeError for an unknown key, an empty grid, ``evaluate_on="test"``, no validation split, and, after the
-    first evaluated round, for a metric that is not there or is nan everywhere; Diverged if all points diverged.
+    first evaluated round, if the metric is missing or always nan; Diverged if all points diverged.
     """
     check_options(tune, options)
     _check(method, grid, metric, options)
@@ -76,7 +76,7 @@ def tune(
     points = points_of(algorithm, grid)
     candidates = {_name(algorithm, p): variant(algorithm, p, lr) for p in points}
     if len(candidates) < len(points):
-        raise RecipeError(f"tune(grid={dict(grid)!r}): the same value comes twice", "grid")
+        raise RecipeError(f"tune(grid={dict(grid)!r}): the same value occurs twice", "grid")
     progress, folder = options.pop("progress", None), None if save is None else Path(save)
     options = {**options, "evaluate_on": "validation", "on_round": _checking(metric, options.get("on_round"))}
     sweep = Sweep(candidates, fed, rounds, seeds_of(seeds, "tune"), "tune", jobs, folder, progress, options)
@@ -105,8 +105,8 @@ def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
     for key, values in grid.items():
         if key not in keys and key in Pace.__dataclass_fields__:
             raise RecipeError(
-                f"tune(grid=...): {key!r} is a setting of the clients' pace, the same for all methods; tune on a "
-                f"federation of each Pace({key}=...), and compare the scores",
+                f"tune(grid=...): {key!r} is a setting of the clients' pace, the same for all methods; "
+                f"call tune on one federation per Pace({key}=...), and compare the scores",
                 key,
             )
         if key not in keys:
@@ -126,9 +126,9 @@ def _judged(runs: list[Result], metric: str) -> dict[str, Any]:
 
 
 def _checking(metric: str | None, on_round: Callable[[Row], object] | None) -> Callable[[Row], object] | None:
-    """``on_round``, that first raises RecipeError for a metric that the runs' rows lack.
+    """``on_round``, preceded by a check that raises RecipeError for a metric that the runs' rows lack.
 
-    Row 0 lacks notes of a round. Figures of a stream and those of clients' own models may come with the last row.
+    Row 0 lacks notes of a round. Figures of a stream and of clients' own models may come only with the last row.
     """
     if metric is None:
         return on_round
@@ -153,7 +153,7 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
         if any(map(usable, results)):
             raise RecipeError(
                 f"tune(metric={metric!r}): it is nan at the end of every run that ended well, so it cannot "
-                "choose between points; give a metric that has a value on these rows",
+                "choose between points; choose a metric that has a value on these rows",
                 "metric",
             )
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
@@ -186,7 +186,7 @@ def known(algorithm: Algorithm[Any, Any]) -> list[str]:
 
 
 def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: float = 1.0) -> Tuned:
-    """``algorithm`` with these settings, named as in `known`; ``lr`` multiplies the factor in them."""
+    """``algorithm`` with these settings, named as in `known`; ``lr`` multiplies its factor."""
     own = {k: v for k, v in settings.items() if k != "lr"}
     method: Any = algorithm  # mypy doesn't know that every method is a dataclass
     if isinstance(algorithm, Wrapper):
@@ -199,7 +199,7 @@ def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: flo
 def score(result: Result, metric: str) -> float:
     """The mean of the last evaluations, or the final figure of a stream of tasks; nan for an unusable run.
 
-    Row 0, the model before any training, counts where it is the only one.
+    Row 0, the model before any training, counts only if there is no other row.
     """
     rows = result.history[1:][-LAST:] or result.history
     values = [row[metric] for row in (*rows, figures_of(result)) if metric in row]

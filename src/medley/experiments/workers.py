@@ -1,4 +1,4 @@
-"""Execution of planned runs: one after the other in this process, or side by side in forked ones."""
+"""Makes planned runs: one after the other in this process, or in parallel forked ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .bar import Bar
 from .plan import PlannedRun
 
 Make = Callable[[PlannedRun, Callable[[Row], object]], Result]
-"""Makes a run, saves its result in its folder and returns it; the second argument is called with every new row."""
+"""Makes a run, saves its result in its folder and returns it; it calls the second argument with every new row."""
 
 PlannedRuns = Mapping[int, PlannedRun]
 """Planned runs by number."""
 
 Made = tuple[dict[int, Result], bool]
-"""Results by number, the interrupted ones among them, and whether Ctrl-C ended the work."""
+"""Results by number, including interrupted ones, and whether Ctrl-C ended the work."""
 
 
 def in_turn(runs: PlannedRuns, make: Make, bar: Bar) -> Made:
@@ -48,7 +48,7 @@ def in_turn(runs: PlannedRuns, make: Make, bar: Bar) -> Made:
 def forked(runs: PlannedRuns, make: Make, workers: int, bar: Bar) -> Made:
     """Make the runs in ``workers`` forked processes, which leave the results in the runs' folders.
 
-    Raises the error of a run that fails, and MedleyError for a process that dies.
+    Raises the error of a failing run, and MedleyError if a process dies.
     """
     stopped = False
     pool = Pool(runs, make)
@@ -75,7 +75,7 @@ class Pool:
         self.processes: list[Any] = []
 
     def start(self, workers: int) -> None:
-        """Fork the processes. It has to come before the bar starts its thread.
+        """Fork the processes. Call it before the bar starts its thread.
 
         Threads of torch do no harm: a worker computes with one thread.
         """
@@ -90,7 +90,7 @@ class Pool:
                 theirs.close()
 
     def serve(self, bar: Bar) -> None:
-        """Hand out the runs until all are made. Raises the error of a run, or MedleyError for a process that died."""
+        """Distribute the runs until all are made. Raises a run's error, or MedleyError if a process died."""
         for end in self.ends:
             self._give(end)
         while self.busy:
@@ -98,7 +98,7 @@ class Pool:
                 k = self.busy[end]
                 try:
                     what, *said = end.recv()
-                except (EOFError, OSError):  # OSError where it died before it had read its run's number
+                except (EOFError, OSError):  # OSError if it died before it had read its run's number
                     raise MedleyError(
                         f"{bar.call}: the process of {self.runs[k]} died, perhaps because memory ran out; try "
                         "fewer jobs"
@@ -119,7 +119,7 @@ class Pool:
                 end.send(self.busy[end])
 
     def end(self) -> None:
-        """Stop all processes. A run that is going on is interrupted and saved as far as it came."""
+        """Stop all processes. A run in progress is interrupted, and saved with the rounds that it made."""
         for process in self.processes:
             process.terminate()
         for end in self.ends:
@@ -131,12 +131,12 @@ class Pool:
 
 
 def work(end: pipes.Connection, others: list[pipes.Connection], runs: PlannedRuns, make: Make) -> None:
-    """The main function of a worker: makes the runs whose numbers it is sent, and reports rows, ends and failures."""
-    # Ctrl-C reaches the whole process group; the parent alone answers it, and asks its workers to stop.
+    """The main function of a worker: makes the runs whose numbers it receives, and reports rows, ends and failures."""
+    # Ctrl-C reaches the whole process group; only the parent answers it, and asks its workers to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     for other in others:
-        other.close()  # with a copy of it open here, the parent's death would go unnoticed
+        other.close()  # with a copy open here, the parent's death would go unnoticed
     torch.set_num_threads(1)
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
         while True:
@@ -165,7 +165,7 @@ def described(e: Exception) -> tuple[str, str, list[str], dict[str, Any], str]:
 
 
 def revived(module: str, name: str, args: list[str], state: dict[str, Any], trace: str) -> Exception:
-    """Inverse of `described`: an error of the same class where it is known here, with the traceback as a note."""
+    """Inverse of `described`: an error of the same class if that is known here, with the traceback as a note."""
     kind = getattr(sys.modules.get(module), name, MedleyError)
     e = cast(Exception, kind.__new__(kind))  # not kind(*args): a constructor may want more than its message
     e.args = tuple(args)

@@ -14,10 +14,10 @@ ActiveVecs = Float[Tensor, "a d"]
 """One vector per active client."""
 
 Stack = ActiveVecs | Sequence[Vec]
-"""One vector per active client: stacked [a, d], or a of them [d] as they came in."""
+"""One vector per active client: stacked [a, d], or a list of a vectors [d] as they arrived."""
 
 CPU, GPU = 1 << 17, 1 << 22
-"""Coordinates of a piece. 512 KiB of float32 a row are long enough to hide a call, and short enough for the cache."""
+"""Coordinates of a piece. 512 KiB of float32 per row are long enough to hide a call, and short enough for the cache."""
 
 
 def spans(d: int, device: torch.device, size: int | None = None) -> Iterator[slice]:

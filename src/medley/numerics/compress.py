@@ -1,4 +1,4 @@
-"""Vectors in small integers, with one scale a row."""
+"""Vectors in small integers, with one scale per row."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Scales = Float[Tensor, "*k"]
 
 
 def quantise(v: Float[Tensor, "*k d"], bits: int = 8) -> tuple[Codes, Scales]:
-    """The nearest of 2^bits − 1 evenly spaced levels of every row, and the rows' scales.
+    """The nearest of 2^bits − 1 evenly spaced levels for every row, and the rows' scales.
 
     Codes are int8 up to 8 bits, int16 up to 16. By row
 
         |restore(*quantise(v)) − v| ≤ max|v|/(2^bits − 2),
 
-    a little more for the scale's own rounding. Scales are rounded up to numbers that bfloat16 holds: so a codec that
-    narrows floats leaves both ends with the same scale.
+    and slightly more because the scale itself is rounded. Scales are rounded up to numbers that bfloat16 holds, so that
+    a codec that narrows floats leaves both ends with the same scale.
     """
     levels = 2 ** (bits - 1) - 1
     scale = v.abs().amax(-1) / levels
@@ -39,17 +39,17 @@ def restore(codes: Codes, scale: Scales) -> Float[Tensor, "*k d"]:
 def spoils(v: Float[Tensor, "*k d"], sent: Float[Tensor, "*k d"], metric: Vec, most: float = 0.5) -> bool:
     """True if ‖sent − v‖² > most·‖v‖² in some row, with ‖v‖² = Σ_j metric_j v_j².
 
-    One scale a row suits entries of about one size. Where units differ by orders of magnitude it leaves the small
-    entries at 0, though they may matter most.
+    One scale per row suits entries of similar size. If units differ by orders of magnitude, it leaves the small entries
+    at 0, though they may matter most.
 
     Args:
         v, sent: rows before and after the codes.
         metric: weight of each column [d].
-        most: the share that may be lost; by default one half.
+        most: the share that may be lost; default one half.
     """
     return bool(((sent - v).square() @ metric > most * (v.square() @ metric)).any())
 
 
 def exponents(size: Vec) -> Int[Tensor, " d"]:
-    """The nearest powers of 2 of positive sizes, as exponents in int8; of zeros, 0."""
+    """The nearest powers of 2 to positive sizes, as exponents in int8; 0 for zeros."""
     return torch.where(size > 0, size, 1).log2().round().clamp(-127, 127).to(torch.int8)

@@ -1,7 +1,7 @@
 """Leading eigenpairs of an agent's Hessian, and the server's solves with the pairs of all agents.
 
-An agent decomposes AᵀA − Wᵀdiag(c)W: its data's part of the Hessian, less the part that the server holds already. A
-d × d matrix is made only if d is the smallest side.
+An agent decomposes AᵀA − Wᵀdiag(c)W: its data's part of the Hessian, minus the part that the server already holds. A d
+× d matrix is made only if d is the smallest side.
 
 Source: SHED (Dal Fabbro, Dey, Rossi & Schenato, "SHED: A Newton-type Algorithm for Federated Learning based on
 Incremental Hessian Eigenvector Sharing", JMLR 25, 2024), sections 2 to 4.
@@ -26,13 +26,13 @@ Factor = Float[Tensor, "m d"]
 """A of a Hessian AᵀA + δI."""
 
 Vectors = Float[Tensor, "q d"]
-"""Eigenvectors, a row each."""
+"""Eigenvectors, one per row."""
 
 Values = Float[Tensor, " q"]
 """Their eigenvalues."""
 
 LARGE, FEW = 1000, 20
-"""From an order of ``LARGE`` on, Lanczos finds one in ``FEW`` of the eigenpairs sooner than LAPACK finds them all."""
+"""From order ``LARGE`` on, Lanczos finds one in ``FEW`` of the eigenpairs sooner than LAPACK finds all of them."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Spectrum:
     Attributes:
         d: order of the matrix.
         values: eigenvalues [r].
-        basis: eigenvectors by rows [r, d]; or, where its rows are shorter, the factors B with eigenvectors B·Z, Z = [A;
+        basis: eigenvectors by rows [r, d]; or, if its rows are shorter, the factors B with eigenvectors B·Z, Z = [A;
             √|c| W].
-        least: the eigenvalues that are not listed; those of a partial list are unknown.
+        least: the eigenvalues that are not listed; unknown for a partial list.
         total: Σ|λ| over all eigenvalues; for a partial list their trace Σλ.
         partial: only some of the eigenpairs are listed.
     """
@@ -57,16 +57,16 @@ class Spectrum:
     partial: bool = False
 
     def vectors(self, first: int, last: int, A: Factor, W: Vectors, c: Values) -> Float[Tensor, "r d"]:
-        """Eigenvectors from number ``first`` up to before ``last``, by rows; A, W, c as they were decomposed."""
+        """Eigenvectors from number ``first`` up to before ``last``, by rows; A, W, c as in the decomposition."""
         rows = self.basis[first:last]
         return rows if rows.shape[1] == self.d else rows @ _stack(A, W, c)
 
     def next(self, q: int) -> float:
-        """The largest |eigenvalue| that the first ``q`` pairs leave out."""
+        """The largest |eigenvalue| not among the first ``q`` pairs."""
         return abs(float(self.values[q])) if q < len(self.values) else self.least
 
     def mean(self, q: int) -> float:
-        """The mean |eigenvalue| that the first ``q`` pairs leave out."""
+        """The mean |eigenvalue| not among the first ``q`` pairs."""
         if q == len(self.values) and not self.partial:
             return self.least
         return max(self.total - float(self.values[:q].abs().sum()), 0.0) / (self.d - q)
@@ -82,12 +82,12 @@ class Spectrum:
 def decompose(A: Factor, W: Vectors, c: Values, few: int | None = None) -> Spectrum:
     """Eigenpairs of AᵀA − Wᵀdiag(c)W that are not zero; of AᵀA alone, those above its smallest eigenvalue.
 
-    By the Gram matrix of the rows where these are fewer than d, else of the matrix itself.
+    Uses the Gram matrix of the rows if these are fewer than d, otherwise the matrix itself.
 
     Args:
         A: [m, d].
-        W, c: rows [q, d] and their weights [q]; possibly none.
-        few: where so few are wanted of many, Lanczos finds them, and the list is partial.
+        W, c: rows [q, d] and their weights [q]; may be empty.
+        few: if this is few enough of many, Lanczos finds them, and the list is partial.
     """
     d, rows = A.shape[1], len(A) + len(W)
     order = min(d, rows)
@@ -107,7 +107,7 @@ def decompose(A: Factor, W: Vectors, c: Values, few: int | None = None) -> Spect
 
 
 def excess(A: Factor, W: Vectors, c: Values) -> float:
-    """‖AᵀA − Wᵀdiag(c)W‖² − ‖AᵀA‖², Frobenius norms: below 0 where Wᵀdiag(c)W is nearer to AᵀA than 0 is."""
+    """‖AᵀA − Wᵀdiag(c)W‖² − ‖AᵀA‖², Frobenius norms: below 0 if Wᵀdiag(c)W is nearer to AᵀA than 0 is."""
     return float(c @ (W @ W.T).square() @ c - 2 * c @ (W @ A.T).square().sum(1))
 
 
@@ -130,7 +130,7 @@ def _by_gram(A: Factor, W: Vectors, c: Values) -> tuple[Float[Tensor, " r"], Flo
 
 
 def _lanczos(A: Factor, W: Vectors, c: Values, few: int) -> Spectrum | None:
-    """The ``few`` pairs of largest |λ|; None where it did not converge, as on clustered spectra."""
+    """The ``few`` pairs of largest |λ|; None if it did not converge, as on clustered spectra."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # many modules for one method
 
     d = A.shape[1]
@@ -156,7 +156,7 @@ class Sketch:
     Attributes:
         V, lam: eigenvectors by rows [q, d], and eigenvalues [q].
         owner: the agent of each pair [q].
-        base: marks pairs of an earlier Hessian that later ones correct [q].
+        base: marks pairs of an earlier Hessian, which later pairs correct [q].
         gram: VVᵀ [q, q]; None once there are more pairs than dimensions.
     """
 
@@ -184,7 +184,7 @@ class Sketch:
         Args:
             pairs: eigenvectors and eigenvalues by agent.
             anew: agents whose earlier pairs are dropped.
-            based: agents whose earlier pairs are a base from now on.
+            based: agents whose earlier pairs become a base from now on.
         """
         keep = torch.tensor([i not in anew for i in self.owner.tolist()], dtype=torch.bool, device=self.owner.device)
         old, gram = (self.V, self.gram) if bool(keep.all()) else (self.V[keep], None)
@@ -226,14 +226,14 @@ class Sketch:
         g: Mapping[int, Vec],
         told: Mapping[int, Values],
     ) -> list[float]:
-        """Σp_i f_i(x − ηv) for every η, up to one constant: as told by the agents that answered, else by models.
+        """Σp_i f_i(x − ηv) for every η, up to one constant: reported by the agents that answered, else modelled.
 
         The model of an agent that did not answer is −η·g_iᵀv + η²/2·vᵀĤ_iv.
 
         Args:
             v: direction [d].
             p, rho, g: weights, ρ_i and gradients of the agents.
-            told: losses at every η, of the agents that answered; at least one.
+            told: losses at every η, from the agents that answered; at least one.
         """
         rest = {i: w for i, w in p.items() if i not in told}
         down, bend = sum(w * float(v @ g[i]) for i, w in rest.items()), self.bend(rest, rho, v)
@@ -241,14 +241,14 @@ class Sketch:
         return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
 
     def diagonal(self, c: Values, rho: float) -> Vec:
-        """The diagonal of VᵀcV + ρI [d], no less than ρ: pairs of an earlier Hessian may be taken off."""
+        """The diagonal of VᵀcV + ρI [d], at least ρ: pairs of an earlier Hessian may be subtracted."""
         return (c @ self.V.square() + rho).clamp(min=rho)
 
     def solve(self, c: Values, rho: float, g: Vec) -> Vec:
         """(VᵀcV + ρI)⁻¹g: by Woodbury's identity while there are fewer pairs than dimensions, else by Cholesky.
 
-        Where that matrix is not positive a floor is put under ρ: only then, since a floor that is always there would
-        be felt by well-posed problems too.
+        If that matrix is not positive, ρ gets a floor. Only then, since a permanent floor would affect well-posed
+        problems too.
         """
         if self.gram is None:
             return dense.solve((self.V.T * c) @ self.V + rho * torch.eye(len(g)).to(g), g)
@@ -260,7 +260,7 @@ class Sketch:
         return g
 
     def _woodbury(self, c: Values, rho: float, g: Vec) -> Vec | None:
-        """None where the matrix is not positive. U = √|c| V, in the rows + that are added and − that are taken off:
+        """None if the matrix is not positive. U = √|c| V, with added rows + and subtracted rows −:
         it is positive iff ρI − U₋(I − U₊ᵀ(ρI + U₊U₊ᵀ)⁻¹U₊)U₋ᵀ is.
         """
         assert self.gram is not None

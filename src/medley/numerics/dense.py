@@ -17,11 +17,11 @@ Triangle = Float[Tensor, " t"]
 
 
 def solve(H: Matrix, g: Vec) -> Vec:
-    """H⁻¹g for H ⪰ 0; of several solutions, where H is singular, one of least norm in the scaled variables.
+    """H⁻¹g for H ⪰ 0; if H is singular, a solution of least norm in the scaled variables.
 
-    H is scaled to a unit diagonal first, so that a column of data in other units costs no digits. Directions whose
-    scaled eigenvalue is below d·eps count as null, and only when the Cholesky factorisation meets them: a floor that
-    is always there would be felt by well-posed problems too. A zero row of H leaves that entry of p at 0.
+    H is first scaled to a unit diagonal, so that a data column in other units costs no digits. Directions whose scaled
+    eigenvalue is below d·eps count as null, but only if the Cholesky factorisation meets them: a permanent floor would
+    affect well-posed problems too. A zero row of H leaves that entry of p at 0.
     """
     scale = H.diagonal().clamp(min=0).sqrt()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)

@@ -14,7 +14,7 @@ def distillation(student: Float[Tensor, "b c"], teacher: Float[Tensor, "b c"], T
         student, teacher: outputs [b, c].
         T: temperature.
 
-    Its gradient is 0 where the two differ by a constant a row. (Hinton, Vinyals & Dean, "Distilling the Knowledge in a
+    Its gradient is 0 if the two differ by a constant per row. (Hinton, Vinyals & Dean, "Distilling the Knowledge in a
     Neural Network", 2015.)
     """
     return F.cross_entropy(student / T, (teacher / T).softmax(1))

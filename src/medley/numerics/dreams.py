@@ -1,4 +1,4 @@
-"""Data-free synthesis: rows that a trained network takes for ones of given classes.
+"""Data-free synthesis: rows that a trained network takes for rows of given classes.
 
 Source: Zhang, Chen, Zhuang & Lyu, "TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation", ICCV
 2023, with the learning rates of the authors' code.
@@ -26,7 +26,7 @@ SOFT = 20.0
 
 @dataclass(frozen=True)
 class Dreamer:
-    """Trains a generator against a teacher, and a student on the rows it makes.
+    """Trains a generator against a teacher, and a student on the generated rows.
 
     Attributes:
         network: architecture of teacher and student.
@@ -35,7 +35,7 @@ class Dreamer:
         rows, batch: rows to make, and rows at a time.
         steps: steps of the generator for each batch, and then of the student.
         oh, bn, adv: weights of the generator's losses: the teacher sees the wanted label; BatchNorm's inputs are as in
-            training; the student differs from the teacher where their classes agree.
+            training; the student differs from the teacher if their classes agree.
     """
 
     network: nn.Module
@@ -94,7 +94,7 @@ class Dreamer:
         y: Int[Tensor, " b"],
         compared: Bool[Tensor, "b c"],
     ) -> Tensor:
-        """The generator's loss of rows ``X`` that should have labels ``y``; before there is a student, without it."""
+        """The generator's loss for rows ``X`` that should have labels ``y``; without a student until there is one."""
         C = compared.shape[1]
         with statistics(teacher) as off:
             t = teacher(X)[:, :C]
@@ -115,7 +115,7 @@ def passes(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 
 @contextmanager
 def drawing(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Inside, torch's global streams, the CPU's and the device's, begin as this one; outside they are as they were."""
+    """Inside, the global streams of torch (CPU and device) start from ``generator``; afterwards they are restored."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []):
         (torch.manual_seed if cuda else torch.default_generator.manual_seed)(generator.initial_seed())

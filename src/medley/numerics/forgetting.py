@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 
 def figures(matrix: Sequence[Sequence[float]], first: Sequence[int] = ()) -> dict[str, float]:
-    """Figures of a[s][j], the test accuracy on task j after task s, of the S tasks done; none for S = 0.
+    """Figures of a[s][j], the test accuracy on task j after task s, over the S tasks done; none for S = 0.
 
     Args:
         acc: mean accuracy at the end, (1/S) Σ_j a[S−1][j].
         learn: mean accuracy right after each task, (1/S) Σ_j a[j][j].
-        fgt: mean loss since then over all tasks but the last; acc = learn − (S−1)/S·fgt.
+        fgt: mean loss in accuracy since then over all tasks but the last; acc = learn − (S−1)/S·fgt.
         bwt: −fgt.
-        fgt_max: mean loss since each task's best, from the first step on at which a client had it; at least ``fgt``.
+        fgt_max: mean loss since each task's best, from the first step at which a client had it; at least ``fgt``.
 
-    ``first`` has these steps; by default every task j is first met at step j.
+    ``first`` holds these steps; by default every task j is first met at step j.
     """
     S = len(matrix)
     if S == 0:

@@ -1,4 +1,4 @@
-"""Herding: rows in an order that keeps their mean closest to the mean of all."""
+"""Herding: orders rows so that the mean of the first ones stays closest to the mean of all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def herd(features: Float[Tensor, "n f"], size: int, weights: Float[Tensor, " n"]
     Args:
         features: rows [n, f], used as they are; iCaRL gives them unit length first.
         size: number of rows to choose.
-        weights: weights of the mean of all, of sum 1 [n]; None for equal ones. Chosen rows always count alike.
+        weights: weights for the mean of all, with sum 1 [n]; None for equal ones. Chosen rows always count equally.
 
-    Any prefix of the order is the order of that size. Of equal distances, up to rounding, the lowest row is taken.
+    Any prefix of the order is the order of that size. If distances are equal up to rounding, the lowest row is taken.
     Source: Welling, "Herding Dynamical Weights to Learn", ICML 2009.
     """
     mean = features.mean(0) if weights is None else weights @ features
     total = torch.zeros_like(features[0])
     free = torch.ones(len(features), dtype=torch.bool, device=features.device)
-    close = torch.finfo(features.dtype).eps ** 0.5  # of two rows, both are as far from their mean
+    close = torch.finfo(features.dtype).eps ** 0.5  # two rows are equally far from their mean
     chosen: list[int] = []
     for k in range(1, min(size, len(features)) + 1):
         off = (mean - (total + features) / k).square().sum(1)

@@ -8,7 +8,7 @@ from ..contract.types import Vec
 
 
 class Table:
-    """g′ = Σ_j w_j ∇_j, ∇_j at the point of its last visit; all start at x. Keeps a vector [d] a component.
+    """g′ = Σ_j w_j ∇_j, ∇_j at the point of its last visit; all start at x. It keeps one vector [d] per component.
 
     Args:
         components: gradients as functions of the point.

@@ -1,4 +1,4 @@
-"""Modules whose weights a seed draws anew."""
+"""Modules whose weights are drawn again from a seed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 """Layers that draw all parameters from ±1/√hidden units."""
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-"""Layers that begin at weights of 1 and biases of 0."""
+"""Layers that start with weights of 1 and biases of 0."""
 
 
 def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
-    """A copy of ``module`` on the CPU with the parameters that ``seed`` draws by the layers' own ``reset_parameters``.
+    """A copy of ``module`` on the CPU, with parameters drawn from ``seed`` by the layers' own ``reset_parameters``.
 
-    Parameters that no layer resets, and all buffers, stay as the module has them. Torch's global CPU stream is left as
-    it was.
+    Parameters that no layer resets, and all buffers, stay as they are. Torch's global CPU stream is left unchanged.
     """
     kept = {name: b.detach().clone() for name, b in module.named_buffers()}
     fresh = copy.deepcopy(module).cpu()
@@ -41,9 +40,9 @@ def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def undrawn(module: nn.Module) -> str | None:
-    """The name of a trainable parameter with values that its layer's ``reset_parameters`` never gives; None without.
+    """The name of a trainable parameter whose values its layer's ``reset_parameters`` never gives; None if none.
 
-    Subclasses and other layers are not judged, nor are parameters with several places.
+    Subclasses, other layers, and parameters used in several places are not judged.
     """
     places = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     for path, m in module.named_modules():
@@ -62,4 +61,4 @@ def _drawn(layer: nn.Module, name: str, p: Tensor) -> bool:
         inputs = int(layer.hidden_size)  # type: ignore[arg-type]
     else:
         return True
-    return float(p.abs().max()) <= 1.01 / math.sqrt(inputs)  # a percent for roundings of float16
+    return float(p.abs().max()) <= 1.01 / math.sqrt(inputs)  # one per cent for float16's rounding

@@ -1,4 +1,4 @@
-"""By products with H alone: linear systems H p = g, and H's diagonal."""
+"""Linear systems H p = g, and H's diagonal, from products with H alone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
     Args:
         product: v -> Hv.
         g: right-hand side [d].
-        steps: most products.
-        tol: ends at ‖g − Hp‖ ≤ tol·‖g‖.
+        steps: the most products.
+        tol: stops at ‖g − Hp‖ ≤ tol·‖g‖.
 
-    Ends too where H is singular in the direction of search; the p from before that is still a direction of descent.
+    Also stops if H is singular in the search direction; the p from before that is still a descent direction.
     """
     p, r = torch.zeros_like(g), g
     v, rr = r, float(r @ r)
@@ -33,7 +33,7 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
             break
         Hv = product(v)
         vHv = float(v @ Hv)
-        if vHv <= 1e-12 * float(v.norm() * Hv.norm()):  # 0, but for rounding
+        if vHv <= 1e-12 * float(v.norm() * Hv.norm()):  # 0 up to rounding
             break
         a = rr / vHv
         p, r = p + a * v, r - a * Hv
@@ -43,9 +43,9 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
 
 
 def richardson(product: Product, g: Vec, steps: int, alpha: float) -> Vec:
-    """p ≈ H⁻¹g by ``steps`` of p ← p − α(Hp − g) from p = g [d], a product each.
+    """p ≈ H⁻¹g by ``steps`` of p ← p − α(Hp − g) from p = g [d], one product each.
 
-    Converges for 0 < α < 2/λ_max(H), with the factor max|1 − αλ| a step.
+    Converges for 0 < α < 2/λ_max(H), with the factor max|1 − αλ| per step.
     """
     p = g
     for _ in range(steps):
@@ -58,7 +58,7 @@ def hutchinson(product: Product, like: Vec, probes: int, seed: int) -> Vec:
 
     Args:
         like: gives shape, dtype and device [d].
-        seed: of the signs, so that all clients have the same where their estimates are compared.
+        seed: seed of the signs, so that all clients use the same ones if their estimates are compared.
 
     Hutchinson, "A Stochastic Estimator of the Trace of the Influence Matrix", Comm. Stat. Simul. Comput. 1989.
     """

@@ -1,4 +1,4 @@
-"""Armijo's rule when the function is spread over clients: a batch of candidate steps an exchange."""
+"""Armijo's rule for a function that is spread over clients: one exchange tries a batch of candidate steps."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ AskLosses = Callable[[Sequence[float]], Sequence[float]]
 """f(x − ηp) for every η, in order, by one exchange."""
 
 Alpha = Annotated[float, above(0), below(0.5)]
-"""Share of the slope by which f has to fall.
+"""The share of the slope by which f must fall.
 
-At 1/2 an exact Newton step on a quadratic holds with equality, and rounding decides.
+At 1/2 an exact Newton step on a quadratic gives equality, and rounding decides.
 """
 
 Beta = Annotated[float, above(0), below(1)]
 """Candidates are η = βᵏ."""
 
 Tries = Annotated[int, at_least(1)]
-"""Candidates an exchange."""
+"""Candidates per exchange."""
 
 SMALLEST = 1e-16
-"""A step of a smaller share of p no longer moves x."""
+"""A step by a smaller share of p no longer moves x."""
 
 
 def candidates(beta: float, first: int, tries: int) -> list[float]:
@@ -34,7 +34,7 @@ def candidates(beta: float, first: int, tries: int) -> list[float]:
 
 
 def slack(f: float) -> float:
-    """A bound on the rounding of f. Near the optimum differences of f are rounding alone."""
+    """A bound on the rounding of f. Near the optimum, differences of f are only rounding."""
     return 10 * sys.float_info.epsilon * max(1.0, abs(f))
 
 
@@ -44,16 +44,16 @@ def backtrack(
     """The largest η = βᵏ with f(x − ηp) ≤ f(x) − α η pᵀg, and f(x − ηp).
 
     Args:
-        losses: one exchange. It is asked for f(x) too, as η = 0, so that f is of the same clients on both sides.
+        losses: one exchange. It also asks for f(x), as η = 0, so that both sides of the test use the same clients' f.
         slope: pᵀg.
         alpha, beta: as in the rule; by default 0.1 and 1/2.
-        tries: candidates an exchange.
+        tries: candidates per exchange.
 
-    Raises Stalled where p is no direction of descent, or where no step down to 1e-16 is short enough.
+    Raises Stalled if p is not a descent direction, or if no step down to 1e-16 is short enough.
     """
     if not slope >= 0:
         raise Stalled(
-            f"the direction p does not go down: pᵀg = {slope:.3g}. The curvature it was made with is not positive "
+            f"p is not a descent direction: pᵀg = {slope:.3g}. The curvature behind it is not positive "
             "definite; raise the problem's mu"
         )
     first = 0
@@ -66,6 +66,6 @@ def backtrack(
         first += tries
     raise Stalled(
         f"no step along p makes f smaller, down to η = {SMALLEST:g} (pᵀg = {slope:.3g}): gradient and loss do "
-        "not belong together, or rounding is too coarse; run in float64, without a narrow codec, or with a "
+        "not match, or rounding is too coarse; run in float64, without a narrow codec, or with a "
         "larger mu"
     )

@@ -1,4 +1,4 @@
-"""Limited-memory BFGS: H⁻¹g from the last moves and changes of gradient, on top of any first guess of H⁻¹.
+"""Limited-memory BFGS: H⁻¹g from the last moves and gradient changes, starting from any first guess of H⁻¹.
 
 Source: Nocedal, "Updating Quasi-Newton Matrices with Limited Storage", Mathematics of Computation 35 (1980).
 """
@@ -19,7 +19,7 @@ Moves = Float[Tensor, "m d"]
 
 @dataclass(frozen=True)
 class Curve:
-    """Pairs of a move s and its change of gradient y, the oldest first: ``S`` and ``Y`` [m, d]."""
+    """Pairs of a move s and its gradient change y, oldest first: ``S`` and ``Y`` [m, d]."""
 
     S: Moves
     Y: Moves
@@ -47,7 +47,7 @@ class Curve:
         return float(self.S[-1] @ self.Y[-1] / (self.Y[-1] @ self.Y[-1])) if len(self) else 1.0
 
     def solve(self, g: Vec, first: Callable[[Vec], Vec]) -> Vec:
-        """H⁻¹g by the two-loop recursion, where ``first`` multiplies by the first guess, symmetric and positive."""
+        """H⁻¹g by the two-loop recursion; ``first`` multiplies by the first guess, which is symmetric and positive."""
         rho = 1 / (self.S * self.Y).sum(1)
         alpha = torch.empty_like(rho)
         q = g

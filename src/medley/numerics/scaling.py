@@ -1,4 +1,4 @@
-"""Features with mean 0 and deviation 1."""
+"""Scales features to mean 0 and deviation 1."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Scaling:
 
     Attributes:
         mean: Mean of each feature [1, features], or of each channel of images [1, channels, 1, 1], float64.
-        deviation: Standard deviation, of the same shape; 1 where a feature is constant.
-        shared: Whether they are given numbers, and not those of the rows that are scaled; default False.
-        coding: How a frame's columns become these features; None where they are the features.
+        deviation: Standard deviation, of the same shape; 1 if a feature is constant.
+        shared: Whether they are given numbers rather than computed from the scaled rows; default False.
+        coding: How a frame's columns become these features; None if they are already the features.
     """
 
     mean: Tensor
@@ -36,7 +36,7 @@ class Scaling:
         per_mean = X[:, :1].numel()
         mean = total(X, lambda b: b.sum(over, keepdim=True)) / per_mean
         variance = total(X, lambda b: (b - mean).square().sum(over, keepdim=True)) / per_mean
-        # A smaller deviation is the rounding of the rows' dtype, or of the mean.
+        # A smaller deviation is only rounding, of the rows' dtype or of the mean.
         least = max(torch.finfo(X.dtype).eps if X.is_floating_point() else 0.0, 1e-14)
         constant = variance.sqrt() <= least * mean.abs()
         return cls(mean, torch.where(constant, 1.0, variance.sqrt()))
@@ -48,13 +48,13 @@ class Scaling:
         return torch.cat([((b.double() - self.mean) / self.deviation).float() for b in blocks(X)])
 
     def of_table(self, table: Any, columns: Mapping[str, Any], call: str) -> Tensor:
-        """Features of a table's columns, as its own ``columns_of`` calls them, by the coding. Raises BadData."""
+        """Features of a table's columns, as its own ``columns_of`` names them, by the coding. Raises BadData."""
         assert self.coding is not None, "a scaling without a coding is of features"
         found = {name: cells(table, columns[name]) for name in self.coding.names if name in columns}
         return self(torch.from_numpy(self.coding(found, call)))
 
     def after(self, first: Scaling | None) -> Scaling:
-        """The scaling that does ``first``, where there is one, and then this."""
+        """The scaling that applies ``first``, if given, and then this one."""
         if first is None:
             return self
         mean, deviation = first.mean + first.deviation * self.mean, first.deviation * self.deviation
@@ -71,13 +71,13 @@ class Scaling:
         return torch.equal(self.mean, other.mean) and torch.equal(self.deviation, other.deviation)
 
     def plain(self) -> dict[str, Any]:
-        """Mean and deviation as lists, whether they are shared, and the coding where there is one, for JSON."""
+        """Mean and deviation as lists, whether they are shared, and the coding if there is one, for JSON."""
         coding = {} if self.coding is None else {"coding": self.coding.plain()}
         return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist(), "shared": self.shared, **coding}
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Scaling:
-        """Inverse of `plain`. Raises KeyError, TypeError or ValueError for another table."""
+        """Inverse of `plain`. Raises KeyError, TypeError or ValueError for any other table."""
         mean, deviation = (torch.tensor(table[k], dtype=torch.float64) for k in ("mean", "deviation"))
         coding = Coding.from_plain(table["coding"]) if "coding" in table else None
         return cls(mean, deviation, table.get("shared") is True, coding)
@@ -85,7 +85,7 @@ class Scaling:
 
 def blocks(X: Tensor) -> Sequence[Tensor]:
     """X in parts of about 2 MB each in float64."""
-    # Larger ones go back to the system every time, and page faults dominate.
+    # Larger ones are returned to the system every time, and page faults dominate.
     return torch.split(X, max(1, 2**18 // max(1, X[0].numel())))
 
 

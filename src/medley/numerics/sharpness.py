@@ -8,7 +8,7 @@ from ..contract.types import Num, Vec
 
 
 def stretched(v: Vec, length: Num) -> Vec:
-    """length·v/‖v‖ [d], or 0 for v = 0; of a stack [k, d] row by row."""
+    """length·v/‖v‖ [d], or 0 for v = 0; row by row for a stack [k, d]."""
     norm = v.norm(dim=-1, keepdim=True)
     scale: Vec = length / norm.clamp(min=torch.finfo(v.dtype).tiny)
     return v * scale

@@ -1,4 +1,4 @@
-"""Weighted sums and means of vectors of which some may be missing, corrections and row gradients of bounded length."""
+"""Weighted sums and means of vectors, some of which may be missing; corrections and row gradients of bounded length."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Terms = Sequence[tuple[float, Vec | None]]
 
 
 def weighted(terms: Terms) -> Vec:
-    """Σ weight·v over the vectors that are present, without those of weight 0; at least one must remain."""
+    """Σ weight·v over the vectors that are present with a nonzero weight; at least one must remain."""
     total = [weight * v for weight, v in terms if weight and v is not None]
     return sum(total[1:], total[0])
 
 
 def mean(terms: Terms) -> Vec | None:
-    """Their weighted mean; None where no vector is there."""
+    """Their weighted mean; None if there are no vectors."""
     there = [(weight, v) for weight, v in terms if v is not None]
     return weighted(there) / sum(weight for weight, _ in there) if there else None
 
@@ -29,7 +29,7 @@ def bounded(c: Vec, clip: float | None, v: Vec) -> Vec:
     """c, shortened to at most clip·‖v‖; ``clip=None`` leaves it as it is."""
     if clip is None:
         return c
-    if not c.is_cpu:  # no wait for an accelerator
+    if not c.is_cpu:  # do not wait for an accelerator
         factor: Tensor = (clip * v.norm() / c.norm()).nan_to_num(1.0).clamp(max=1.0)
         return c * factor
     norm = float(c.norm())
@@ -37,8 +37,8 @@ def bounded(c: Vec, clip: float | None, v: Vec) -> Vec:
 
 
 def shortening(norms: Float[Tensor, " n"], bound: float) -> Float[Tensor, " n"]:
-    """The factor min(1, bound/‖g‖) of each vector g; 0 for one whose norm is not finite.
+    """The factor min(1, bound/‖g‖) of each vector g; 0 if the norm is not finite.
 
-    A vector with NaN or infinities has to be left out besides, since 0 times them is NaN.
+    The caller must also leave out a vector with NaN or infinities, since 0 times them is NaN.
     """
     return (bound / norms.clamp(min=bound)).nan_to_num_(0.0)

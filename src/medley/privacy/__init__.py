@@ -1,4 +1,4 @@
-"""Differential privacy: a wrapper of methods, its noise, and the accounting of what a run has spent."""
+"""Differential privacy: a wrapper of methods, its noise, and the accounting of the privacy that a run has spent."""
 
 from .accountant import epsilon, noise_for
 from .mechanisms import Banded

@@ -1,8 +1,8 @@
-"""Accounting: the ε that a run has spent, by the law that drew its clients and the noise of its sums.
+"""Accounting: the ε that a run has spent, from the distribution of its cohorts and the noise of its sums.
 
-The arithmetic is that of `dp-accounting` (extra ``privacy``), which only this module imports. Where clients come and
-go (adding or removing one changes a data set), privacy loss distributions are composed. Cohorts of a fixed size out of
-a fixed number of clients change by replacing one, and are counted in Rényi's divergence: a sum then moves by up to
+`dp-accounting` (extra ``privacy``), which only this module imports, does the arithmetic. If neighbouring data sets
+differ by adding or removing a client, privacy loss distributions are composed. If cohorts have a fixed size out of a
+fixed number of clients, neighbours differ by replacing one, and Rényi divergence is used: a sum then moves by up to
 twice its bound.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, Literal
 from ..contract import RecipeError, Sampling
 
 GRID = 1e-3
-"""The step of privacy losses on their grid: more where noise is below z = 0.3 and losses are large, and less, down to a
-16th, where they are small.
+"""The step of the grid of privacy losses: larger if noise is below z = 0.3 and losses are large, and smaller, down to a
+16th, if they are small.
 
 Losses are rounded up, so that ε is a bound at any step.
 """
@@ -30,15 +30,15 @@ ACCURACY = 1e-4
 Accountant = Literal["pld", "rdp"]
 
 ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 512, 1024)
-"""Orders of Rényi's divergence of noise in shares, which is known at whole ones."""
+"""Orders of the Rényi divergence of noise in shares, which is known only at whole orders."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """The sums that one cohort's replies entered, some rounds long.
+    """The sums that one cohort's replies entered, over some rounds.
 
     Attributes:
-        kind, clients, rate, size, period: of the cohort's `Sampling`; the kind "shares" for noise in shares
+        kind, clients, rate, size, period: from the cohort's `Sampling`; the kind "shares" for noise in shares
         noise: z of all sums of one round together: standard deviation over the bound of one client's part; inf for
             rounds without a sum
     """
@@ -53,18 +53,18 @@ class Release:
 
 
 def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
-    """The release of ``rounds`` rounds with this law and noise."""
+    """The release of ``rounds`` rounds with this sampling and noise."""
     s = sampling
     return Release(s.kind, s.clients, s.rate, s.size, s.period, noise, rounds)
 
 
 def in_shares(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
-    """The release of sums with noise in shares; ``noise`` is that of `medley.privacy.skellam.gaussian`."""
+    """The release of sums with noise in shares; ``noise`` is the z' of `medley.privacy.skellam.gaussian`."""
     return Release("shares", sampling.clients, 1.0, 0, sampling.period, noise, rounds)
 
 
 def added(releases: list[Release], now: Release) -> list[Release]:
-    """The releases and one more, joined with the last where both have the same law and noise."""
+    """The releases and one more, merged with the last if both have the same sampling and noise."""
     if releases and dataclasses.replace(releases[-1], rounds=now.rounds) == now:
         return [*releases[:-1], dataclasses.replace(now, rounds=releases[-1].rounds + now.rounds)]
     return [*releases, now]
@@ -81,17 +81,17 @@ def together(noises: Iterable[float]) -> float:
 
 
 def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -> float:
-    """The ε of all releases together, at this δ; inf where one has no noise, or ε is beyond any float.
+    """The ε of all releases together, at this δ; inf if one has no noise, or if ε exceeds any float.
 
-    Noise so small that its privacy losses fit no grid is counted in Rényi's divergence.
+    If noise is so small that its privacy losses fit no grid, Rényi divergence is used.
 
     Args:
         releases: of one run in their order, all with the same kind of sampling
         delta: δ, in (0, 1)
-        by: "pld", privacy loss distributions, or "rdp", Rényi's divergence, which is looser; cohorts of a fixed size
-            and noise in shares are counted by "rdp" always. Default "pld"
+        by: "pld", privacy loss distributions, or "rdp", Rényi divergence, which is looser; cohorts of a fixed size and
+            noise in shares always use "rdp". Default "pld"
 
-    Raises RecipeError where ``dp-accounting`` is not installed.
+    Raises RecipeError if ``dp-accounting`` is not installed.
     """
     found = tuple(releases)
     if any(r.noise * r.noise == 0 for r in found if r.rounds):
@@ -106,9 +106,9 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
 
 
 def within(releases: Iterable[Release], target: float, delta: float, rounds: int | None) -> bool:
-    """True where a bound that is the same for many rounds says that the releases spend at most ``target``.
+    """True if a bound shared by many rounds shows that the releases spend at most ``target``.
 
-    The bound is the ε of a longer run whose every round has the least noise. Its length is ``rounds``, or the next
+    The bound is the ε of a longer run in which every round has the least noise. Its length is ``rounds``, or the next
     power of 2.
     """
     releases = list(releases)
@@ -124,9 +124,9 @@ def within(releases: Iterable[Release], target: float, delta: float, rounds: int
 
 
 def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
-    """The sums that each group of clients had a part in; where one group's are among another's, those of the other.
+    """The sums that each group of clients took part in; a group whose sums are included in another's is left out.
 
-    A group's turns come every ``period`` rounds, and the rounds of a release follow those of the one before.
+    A group's turns come every ``period`` rounds, and the rounds of a release follow the previous release's.
     """
     counts = list[dict[Release, int]]()
     for group in range(max((r.period for r in releases), default=0)):
@@ -158,14 +158,14 @@ def _epsilon(releases: tuple[Release, ...], delta: float, by: Accountant) -> flo
 
 
 def _rate(r: Release) -> float:
-    """The probability with which a client that may take part does."""
+    """The probability that a client that may take part does."""
     return r.rate if r.kind == "poisson" else 1.0
 
 
 def _step(releases: tuple[Release, ...]) -> float:
     """The step of the grid, which adds at most about a quarter to the losses' variance.
 
-    A loss is about rate·(e^l − 1) with the loss l of the sum without a draw; rounding one to a multiple of the step
+    A loss is about rate·(e^l − 1) with the loss l of the sum without sampling; rounding one to a multiple of the step
     adds the step times its mean size to its variance.
     """
     least = min(r.noise for r in releases)
@@ -178,7 +178,7 @@ def _step(releases: tuple[Release, ...]) -> float:
 
 @cache
 def _losses(noise: float, probability: float, step: float) -> Any:
-    """The privacy loss distribution of one sum to which a client's part belongs with this probability."""
+    """The privacy loss distribution of one sum that a client takes part in with this probability."""
     loss = _library().pld.privacy_loss_distribution
     return loss.from_gaussian_mechanism(noise, sampling_prob=probability, value_discretization_interval=step)
 
@@ -200,10 +200,10 @@ def _by_divergence(releases: tuple[Release, ...], delta: float) -> float:
 
 @cache
 def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exchanges: int = 1) -> float:
-    """The least noise z of each sum with which a run spends at most ``target``.
+    """The smallest noise z per sum with which a run spends at most ``target``.
 
     Args:
-        sampling: the law of the cohorts
+        sampling: the distribution of the cohorts
         target: ε
         delta: δ
         exchanges: sums in one round; default 1
@@ -214,7 +214,7 @@ def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exch
     def spent(z: float) -> float:
         return epsilon([release(sampling, z / math.sqrt(exchanges), rounds)], delta)
 
-    # From 1 on, since losses under little noise are long to compose.
+    # From 1 on, since losses under little noise take long to compose.
     low, high = 0.5, 1.0
     while low > 0.05 and spent(low) <= target:
         low, high = low / 2, low

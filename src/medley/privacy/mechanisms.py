@@ -1,4 +1,4 @@
-"""Correlated noise for runs in which a client's turns lie far apart.
+"""Correlated noise for runs in which a client's turns are far apart.
 
 **Sources**: Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta & Xu, "(Amplified) Banded Matrix Factorization",
 NeurIPS 2023; the coefficients of Fichtenberger, Henzinger & Upadhyay, "Constant Matters", ICML 2023.
@@ -21,12 +21,13 @@ from ..contract.settings import Checked, at_least
 class Banded(Checked):
     """Noise C⁻¹Z with a banded lower-triangular Toeplitz matrix C whose columns have norm 1.
 
-    The noise of a round partly cancels that of the rounds before, so that the sum over rounds, which is the model, has
-    less. A client whose turns lie at least ``bands`` rounds apart enters orthogonal columns of C: k turns have the
+    The noise of a round partly cancels that of earlier rounds, so the sum over rounds, which is the model, has less
+    noise. A client whose turns are at least ``bands`` rounds apart enters orthogonal columns of C: k turns have the
     sensitivity √k, as with independent noise.
 
     Attributes:
-        bands: nonzero diagonals of C, at most the rounds between two turns of a client; 1 is independent noise
+        bands: nonzero diagonals of C, at most the number of rounds between two turns of a client; 1 is independent
+            noise
     """
 
     bands: Annotated[int, at_least(1)] = 16
@@ -45,7 +46,7 @@ class Banded(Checked):
 
         Args:
             fresh: z_t, independent standard normal numbers
-            past: n_{t−1}, n_{t−2}, ..., the noise of the rounds before, at most ``bands`` − 1 of them
+            past: n_{t−1}, n_{t−2}, ..., the noise of earlier rounds, at most ``bands`` − 1 of them
         """
         first, *others = self.diagonals
         for c, n in zip(others, past, strict=False):

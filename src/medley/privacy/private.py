@@ -1,11 +1,11 @@
-"""Private: a method whose server sees noisy sums of bounded replies only, with an account of what they reveal.
+"""Private: gives a method's server only noisy sums of bounded replies, and accounts for what they reveal.
 
 **Reference**: McMahan, Ramage, Talwar & Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018
 (DP-FedAvg with a fixed denominator); Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian
 Mechanism", 2019, and Koskela, Jälkö & Honkela, "Computing Tight Differential Privacy Guarantees Using FFT", AISTATS
 2020 (accounting).
 
-**Needs**: weights of clients that are uniform, and a participation whose law is known.
+**Needs**: uniform client weights, and a participation rule whose distribution is known.
 
 **One round sends** (floats per client):
 
@@ -14,7 +14,7 @@ The messages of the method itself.
 **Departures**: none. The expected cohort is the denominator of every mean, so that a lost reply, or a round in which
 nobody takes part, changes neither denominator nor noise.
 
-**Missing replies**: a lost one adds nothing to the sum; noise and denominator stay.
+**Missing replies**: a lost reply adds nothing to the sum; noise and denominator stay.
 
 **Example**
 
@@ -52,13 +52,13 @@ from .rows import RowCohort, RowNoise, by_client, noise_of_rows
 
 @dataclass
 class PrivateServer(WrapperServer):
-    """The wrapped method's state, and the account.
+    """The wrapped method's state, and the privacy account.
 
     Attributes:
-        spent: what was released so far, rounds with the same law and noise together
+        spent: what was released so far; rounds with the same sampling and noise are merged
         bounds: the bound of each exchange under adaptive clipping, by the exchange's name
         past: the noise of past rounds under `Banded`, newest first, by exchange and field
-        rows: what each client released of its rows so far, under unit "row"
+        rows: what each client has released about its rows so far, under unit "row"
     """
 
     spent: list[Release] = field(default_factory=list)
@@ -69,25 +69,25 @@ class PrivateServer(WrapperServer):
 
 @dataclass(frozen=True)
 class Private(Wrapper[PrivateServer]):
-    """A method with differential privacy of its clients, or of each client's rows.
+    """A method with differential privacy for its clients, or for each client's rows.
 
     Attributes:
-        method: the method that runs. Under unit "client" its server may read means and sums only; under unit "row" its
-            clients may use their rows in local steps only
-        noise: z of each sum, the standard deviation of its noise over the bound of one part: a client's reply, or a
-            row's gradient; under a `Quantile` that of sum and count together; None: found for ``epsilon``
-        clip: the bound of a reply's norm; by field, or one number for all fields, or a `Quantile` of the norms. A
-            reply with several fields is bounded as a whole, each field in units of its own bound. Under unit "row" the
-            bound of the norm of a row's gradient, a number
-        epsilon: ε that the run may spend, under unit "row" of each client; None for no limit
-        delta: δ, at which ε is counted; below 1 over the number of units; default 1e-5
-        rounds: rounds over which ``epsilon`` is to last, where ``noise`` is None; under unit "row" a client's own
-        exchanges: sums in one round, where ``noise`` is None; default 1
+        method: the method to run. Under unit "client" its server may read only means and sums; under unit "row" its
+            clients may use their rows only in local steps
+        noise: z of each sum: the standard deviation of its noise over the bound of one part, which is a client's reply
+            or a row's gradient; under a `Quantile`, z of sum and count together. None: Medley finds it from ``epsilon``
+        clip: the bound on a reply's norm; by field, or one number for all fields, or a `Quantile` of the norms. A reply
+            with several fields is bounded as a whole, each field in units of its own bound. Under unit "row" it is the
+            bound on the norm of a row's gradient, a number
+        epsilon: ε that the run may spend, under unit "row" that each client may spend; None for no limit
+        delta: δ at which ε is computed; must be below 1 over the number of units; default 1e-5
+        rounds: rounds that ``epsilon`` must last, if ``noise`` is None; under unit "row" rounds of one client
+        exchanges: sums in one round, if ``noise`` is None; default 1
         mechanism: `Banded` for noise that is correlated over rounds; None for independent noise
         noise_at: "server" (default), or "clients": they add the noise in shares before they mask their replies, so that
             the server of a run with ``secure=`` sees no sum without noise; see `medley.privacy.skellam`
         unit: "client" (default): the server adds noise to sums of replies; "row": clients add noise to their local
-            steps, whose batches are drawn by Poisson's law with the pace's batch as the expected size
+            steps, whose batches are drawn by Poisson sampling with the pace's batch as the expected size
     """
 
     method: Algorithm[Any, Any]
@@ -107,7 +107,7 @@ class Private(Wrapper[PrivateServer]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.method, Private):
-            raise RecipeError("Private(method=...): it is private already; give the method itself", "method")
+            raise RecipeError("Private(method=...): it is private already; pass the method itself", "method")
         if self.noise is None and (self.epsilon is None or self.rounds is None):
             raise RecipeError(
                 "Private(): give noise=; or give epsilon= and rounds=, and Medley finds the noise", "noise"
@@ -118,7 +118,7 @@ class Private(Wrapper[PrivateServer]):
             raise RecipeError(f"Private(clip={self.clip!r}): bounds must be finite numbers above 0", "clip")
         if self.mechanism is not None and isinstance(self.clip, Quantile):
             raise RecipeError(
-                "Private(mechanism=Banded()): its noise cancels only if all fields have the same bound: give "
+                "Private(mechanism=Banded()): its noise cancels only if all fields have the same bound: pass "
                 "one number as clip=",
                 "clip",
             )
@@ -141,9 +141,9 @@ class Private(Wrapper[PrivateServer]):
     def _check_shares(self) -> None:
         wrong = {
             "unit": self.unit == "row" and "clients add the noise to their steps already; leave noise_at= out",
-            "noise": not self.noise and "give noise= a number above 0, which every client's copy of the method has",
+            "noise": not self.noise and "set noise= above 0, since every client's copy of the method needs it",
             "clip": isinstance(self.clip, Quantile)
-            and "the server would see the count of clients within it; give a number",
+            and "the server would see the count of clients within it; use a number",
             "mechanism": self.mechanism is not None and "the noise of past rounds is with clients that have left",
         }
         for key, why in wrong.items():
@@ -154,19 +154,21 @@ class Private(Wrapper[PrivateServer]):
         for key in ("mechanism", "clip"):
             value = getattr(self, key)
             if value is not None and not isinstance(value, int | float):
-                raise RecipeError(f"Private(unit='row', {key}={value!r}): give one number as clip, and no more", key)
+                raise RecipeError(
+                    f"Private(unit='row', {key}={value!r}): give one number as clip=, and no mechanism=", key
+                )
         if self.exchanges != 1:
             raise RecipeError(
                 "Private(unit='row', exchanges=...): noise belongs to local steps; leave it out", "exchanges"
             )
 
     def client_method(self, name: str) -> Any:
-        """The method's client method of this name, on private rows under unit "row"."""
+        """The method's client method of this name; under unit "row", on private rows."""
         return partial(self._of_rows.call, name) if self.unit == "row" else super().client_method(name)
 
     @property
     def reads(self) -> str:
-        """Under unit "client" sums only."""
+        """Under unit "client" only sums."""
         return "adds noise to sums of replies" if self.unit == "client" else ""
 
     @property
@@ -182,7 +184,7 @@ class Private(Wrapper[PrivateServer]):
         return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
 
     def released(self, law: Local) -> Release:
-        """The release of one training on a client's rows, whose batches have this law."""
+        """The release of one training on a client's rows, with this sampling of batches."""
         return accountant.release(Sampling("poisson", law.rows, law.rate), self._z_of_rows(law), law.steps)
 
     @property
@@ -192,13 +194,13 @@ class Private(Wrapper[PrivateServer]):
 
     @property
     def identity(self) -> str:
-        """Name and settings, a part of the names of its noise: under one seed another method has other noise."""
+        """Name and settings, which are part of its noise's names: with one seed, another method gets other noise."""
         return json.dumps([self.name, self.settings()], default=plain)
 
     def requires(self) -> frozenset[str]:
-        """The method's needs, the same clients in every round, uniform weights, a known law of participation.
+        """The method's needs, the same clients in every round, uniform weights, and a known sampling of cohorts.
 
-        Replies must displace no others. With rows as the unit only the first two are needed.
+        Replies must not displace others. With rows as the unit only the first two are needed.
         """
         own = {Need.FIXED} if self.unit == "client" else {Need.FIXED, Need.ROWS}
         if self.unit == "client":
@@ -206,11 +208,11 @@ class Private(Wrapper[PrivateServer]):
         return self.method.requires() | own | ({Need.SHARES} if self.noise_at == "clients" else set())
 
     def start(self, x: Vec) -> PrivateServer:
-        """The method's own start, and nothing spent."""
+        """The method's own start, with nothing spent."""
         return PrivateServer(self.method.start(x))
 
     def round(self, s: PrivateServer, clients: Cohort) -> None:
-        """The method's round on a cohort that gives noisy sums only, or on one that accounts for clients' rows."""
+        """The method's round on a cohort that gives only noisy sums, or on one that accounts for clients' rows."""
         if self.unit == "row":
             limit = None if self.epsilon is None else (self.epsilon, self.delta)
             cohort = RowCohort(clients, self._of_rows, s.rows, limit)
@@ -221,7 +223,7 @@ class Private(Wrapper[PrivateServer]):
             raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
-        # Turns come every so many rounds, whether sums are taken or not.
+        # Turns come every `period` rounds, whether sums are taken or not.
         if this.released or clients.sampling.period > 1:
             s.spent = this.account()
         this.pass_on()
@@ -235,13 +237,13 @@ class Private(Wrapper[PrivateServer]):
         return {i: {"epsilon": e} for i, e in by_client(s.rows, self.delta).items()}
 
     def spent(self, s: PrivateServer) -> float:
-        """The ε of all sums so far; under unit "row" that of the client with the largest."""
+        """The ε of all sums so far; under unit "row", of the client with the largest ε."""
         if self.unit == "row":
             return max((e["epsilon"] for e in self.by_client(s).values()), default=0.0)
         return accountant.epsilon(s.spent, self.delta)
 
     def z(self, sampling: Sampling) -> float:
-        """The noise of a sum under this law."""
+        """The noise of a sum under this sampling."""
         if self.noise is not None:
             return self.noise
         assert self.epsilon is not None
@@ -250,7 +252,7 @@ class Private(Wrapper[PrivateServer]):
 
 
 def private_part(method: Algorithm[Any, Any]) -> Private | None:
-    """`Private` among a method's wrappers; None where there is none."""
+    """`Private` among a method's wrappers; None if there is none."""
     while isinstance(method, Wrapper) and not isinstance(method, Private):
         method = method.method
     return method if isinstance(method, Private) else None
@@ -261,7 +263,7 @@ class Round:
 
     Args:
         s: the server's state; changed by assignment
-        sampling: the law that drew it
+        sampling: the distribution that the cohort was drawn from
     """
 
     def __init__(self, private: Private, s: PrivateServer, clients: Cohort, sampling: Sampling) -> None:
@@ -271,19 +273,19 @@ class Round:
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
                 f"Private(mechanism={private.mechanism!r}): a client's turns are {sampling.period} rounds "
-                f"apart; give Federation(participation=scenarios.Cyclic({private.mechanism.bands})), or fewer "
+                f"apart; use Federation(participation=scenarios.Cyclic({private.mechanism.bands})), or fewer "
                 "bands",
                 "mechanism",
             )
 
     def account(self, further: float | None = None) -> list[Release]:
-        """The account with this round's sums, and one more of noise ``further``."""
+        """The account including this round's sums, and one more with noise ``further``."""
         z = accountant.together([*self.released, *([] if further is None else [further])])
         release = accountant.in_shares if self.private.noise_at == "clients" else accountant.release
         return accountant.added(self.s.spent, release(self.sampling, z))
 
     def sum(self, replies: Replies[Any], up: type[Message], exchange: str, weight: float) -> Packed:
-        """``weight`` times the sum of the bounded replies, with noise. Raises BudgetSpent before it is taken."""
+        """``weight`` times the sum of the bounded replies, with noise. Raises BudgetSpent before taking it."""
         p, x = self.private, self.private.model(self.s)
         if p.noise_at == "clients":
             return self._sum_in_shares(replies, up.zeros(x), weight)
@@ -298,7 +300,7 @@ class Round:
         self.released.append(whole)
         rng = partial(self._rng, number, replies.ids)
         if adaptive is not None:
-            # Σ (b_i − ½), which a client moves by ½. The count of b_i alone would move by 1.
+            # Σ (b_i − ½), which a client moves by ½. The plain count Σ b_i would move by 1.
             noise = adaptive.count_noise * expected * float(rng("count").normal(()))
             noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
@@ -314,7 +316,7 @@ class Round:
         return out
 
     def _sum_in_shares(self, replies: Replies[Any], zeros: Packed, weight: float) -> Packed:
-        """The sum with the noise that its clients added; where nobody replied, zeros."""
+        """The sum with the noise that its clients added; zeros if nobody replied."""
         p = self.private
         assert p.noise is not None
         assert not isinstance(p.clip, Quantile)
@@ -336,7 +338,7 @@ class Round:
             )
 
     def _rng(self, number: int, ids: Sequence[int], what: str) -> Secret:
-        """The stream of a sum's noise. Another method and other replies have another."""
+        """The stream of a sum's noise. Another method, or other replies, get another stream."""
         return self.clients.secret(f"privacy, {self.private.identity}, sum {number} of {list(ids)}, {what}")
 
     def _correlated(self, key: str, fresh: Tensor) -> Tensor:
@@ -346,7 +348,7 @@ class Round:
         if key in self._drawn:
             raise RecipeError(
                 f"Private(mechanism={mechanism!r}): {self.private.method.name} sums {key!r} twice in round "
-                f"{self.clients.round}, and noise is correlated over rounds; leave mechanism= out",
+                f"{self.clients.round}, but the noise is correlated over rounds; leave mechanism= out",
                 "mechanism",
             )
         self._drawn.add(key)
@@ -356,7 +358,7 @@ class Round:
         return now
 
     def pass_on(self) -> None:
-        """Draw the noise of correlated sums that this round does not take, so that a band is as many rounds."""
+        """Draw the noise of correlated sums that this round does not take, so that bands stay aligned with rounds."""
         for key in self.s.past.keys() - self._drawn:
             for last in self.s.past[key][:1]:
                 stream = self.clients.secret(f"privacy, {self.private.identity}, no sum, {key}")
@@ -371,5 +373,5 @@ class Round:
             raise BudgetSpent(
                 f"{p.name} has spent ε = {p.spent(self.s):.4g} of {p.epsilon:g} (δ = {p.delta:g}); the next "
                 f"sum, in round {self.clients.round}, would make it {then:.4g}. The result has the model of the "
-                "rounds before; for more rounds give more noise"
+                "rounds before; for more rounds use more noise"
             )

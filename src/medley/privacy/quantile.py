@@ -17,10 +17,10 @@ from ..contract import Checked, RecipeError, above, below, positive
 class Quantile(Checked):
     """A bound S that follows a quantile of the norms: S ← S·exp(−η(b̃ − γ)) after each sum.
 
-    b̃ is the noisy share of replies within the bound. Its count is released too, and accounted for.
+    b̃ is the noisy share of replies within the bound. The count of these replies is released too, and accounted for.
 
     Attributes:
-        quantile: γ, the share of replies to be left as they are, in (0, 1); default 0.5, the median
+        quantile: γ, the share of replies to leave as they are, in (0, 1); default 0.5, the median
         start: S before the first sum, in the reply's unit; default 0.1, as in the source
         lr: η; default 0.2, as in the source
         count_noise: the standard deviation of the count's noise, as a share of the expected cohort; default 0.05, as
@@ -33,19 +33,19 @@ class Quantile(Checked):
     count_noise: Annotated[float, positive] = 0.05
 
     def beside_count(self, noise: float, expected: float) -> float:
-        """The noise of the sum with which sum and count together are as private as one sum of noise ``noise``.
+        """The noise of the sum with which sum and count together are as private as one sum with noise ``noise``.
 
         Args:
             noise: z of both together
-            expected: clients in a cohort, expected
+            expected: the expected number of clients in a cohort
 
-        Raises RecipeError where the count alone reveals more.
+        Raises RecipeError if the count alone reveals more.
         """
         count = 2 * self.count_noise * expected  # b_i − ½ is bounded by ½
         if noise and count <= noise:
             raise RecipeError(
-                f"Quantile(count_noise={self.count_noise:g}): with {expected:g} clients expected the count alone "
-                f"reveals more than noise = {noise:.4g} allows; give at least {noise / (2 * expected):.2g}, or "
+                f"Quantile(count_noise={self.count_noise:g}): with {expected:g} expected clients the count alone "
+                f"reveals more than noise = {noise:.4g} allows; use at least {noise / (2 * expected):.2g}, or "
                 "a larger cohort",
                 "count_noise",
             )

@@ -1,4 +1,4 @@
-"""A cohort whose replies can be read as noisy sums of bounded replies only."""
+"""A cohort whose replies can only be read as noisy sums of bounded replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hidden:
 
 
 class PrivateReplies(Generic[U]):
-    """The replies to one `ask`: their noisy sum. No reply can be read by itself, nor the ids of those who answered."""
+    """The replies to one `ask`: only their noisy sum, neither single replies nor the ids of clients that answered."""
 
     def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: PrivateCohort) -> None:
         self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
@@ -57,12 +57,12 @@ class PrivateReplies(Generic[U]):
 
     @property
     def share(self) -> float:
-        """The expected Σ p_i over those that take part. The true one is not public."""
+        """The expected Σ p_i over the clients that take part. The true one is not public."""
         return self._clients.fraction
 
     @property
     def ids(self) -> Any:
-        """The ids of those who answered, which are not public: every use raises Unsupported."""
+        """The ids of clients that answered, which are not public: every use raises Unsupported."""
         return Hidden(self._clients, "reads which clients answered, or how many")
 
     @property
@@ -71,11 +71,11 @@ class PrivateReplies(Generic[U]):
         return Hidden(self._clients, "reads when each client was asked")
 
     def mean(self) -> U:
-        """The noisy sum over the expected number of clients in the cohort."""
+        """The noisy sum divided by the expected number of clients in the cohort."""
         return self._make(1 / self.count)
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
-        """The noisy sum, with p_i = 1/n or one weight for all. Raises Unsupported for weights that differ."""
+        """The noisy sum, with p_i = 1/n or one weight for all. Raises Unsupported for unequal weights."""
         weight = 1 / self._clients.members
         if weights is not None:
             different = set(weights.values())
@@ -110,29 +110,29 @@ class PrivateCohort:
         self.members = sum(p > 0 for p in clients.p.values())
         if not noisy.sampling.rate:
             raise RecipeError(
-                f"{method.name} cannot be private: no round has any client, and a mean has none to divide by; give a "
+                f"{method.name} cannot be private: no round has any client, so a mean has nothing to divide by; pass a "
                 "participation= with clients",
                 "participation",
             )
         if clients.buffers is not None:
             self.refuse("has a model with buffers, such as BatchNorm's, which would be averaged without noise")
         if max(clients.p.values()) * self.members > 1 + 1e-9:
-            self.refuse("weighs clients by their rows, which are not public: give Federation(weights='uniform')")
+            self.refuse("weighs clients by their rows, which are not public: use Federation(weights='uniform')")
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise Unsupported with the reason for which the method cannot be made private."""
+        """Raise Unsupported with the reason why the method cannot be private."""
         method, other = self._method, self._method.sums_as
-        remedy = f"; give {other}, whose server reads sums only" if other else ""
+        remedy = f"; use {other}, whose server reads only sums" if other else ""
         raise Unsupported(f"{method.name} cannot be private: it {what}{remedy}", method=method.name, need="sums")
 
     @property
     def sampling(self) -> Sampling:
-        """The law that drew the cohort."""
+        """The distribution that drew the cohort."""
         return self.noisy.sampling
 
     @property
     def ids(self) -> Any:
-        """The ids of those who take part, which are not public: every use raises Unsupported."""
+        """The ids of clients that take part, which are not public: every use raises Unsupported."""
         return Hidden(self, "reads which clients take part")
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class PrivateCohort:
 
     @property
     def at_work(self) -> Any:
-        """Clients whose reply is under way, which are not public: every use raises Unsupported."""
+        """Clients whose reply is on its way, which are not public: every use raises Unsupported."""
         return Hidden(self, "reads which clients are at work")
 
     @property
@@ -149,20 +149,20 @@ class PrivateCohort:
         return self.sampling.rate
 
     def local(self, i: int, /) -> NoReturn:
-        """Raises Unsupported: a server that reads sums has no use for it."""
+        """Raises Unsupported: a server that reads only sums does not need it."""
         self.refuse("reads the batches of single clients")
 
     @property
     def buffers(self) -> State | None:
-        """None: a model with buffers is refused."""
+        """None: a model with buffers raises Unsupported."""
         return None
 
     def ask(
         self, method: Callable[..., Any], common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
     ) -> PrivateReplies[Any]:
-        """See `Cohort.ask`. Raises Unsupported for messages of a client's own, for chosen clients and late replies."""
+        """See `Cohort.ask`. Raises Unsupported for messages to single clients, chosen clients and late replies."""
         if each is not None:
-            self.refuse("tells each client something else, which it keeps at the server")
+            self.refuse("sends each client its own message, which it keeps at the server")
         if ids is not None:
             self.refuse("chooses whom it asks")
         if late != "drop":

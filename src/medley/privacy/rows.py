@@ -1,7 +1,7 @@
 """Privacy inside clients: every local step takes a noisy sum of row gradients, each scaled down to a bound.
 
 **Reference**: Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar & Zhang, "Deep Learning with Differential Privacy",
-CCS 2016, Algorithm 1, with batches by Poisson's law.
+CCS 2016, Algorithm 1, with batches by Poisson sampling.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .replies import Hidden
 
 log = logging.getLogger("medley")
 
-_READ = "its clients use {!r} of their rows beside local steps"
+_READ = "its clients use {!r} of their rows outside local steps"
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class RowNoise:
 
     Attributes:
         bound: C, the largest norm of a row's gradient
-        noise: z by the law of the client's batches; the standard deviation of a sum's noise is z·C
-        identity: name and settings of the method, in the names of random streams
+        noise: z by the sampling of the client's batches; the standard deviation of a sum's noise is z·C
+        identity: name and settings of the method, used in the names of random streams
     """
 
     method: Algorithm[Any, Any]
@@ -47,13 +47,13 @@ class RowNoise:
     identity: str
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise Unsupported with the reason for which the method's rows cannot be private."""
+        """Raise Unsupported with the reason why the method's rows cannot be private."""
         name, other = self.method.name, self.method.instead.get(Need.HESSIAN)
-        remedy = f"; give {other}, which does without" if other else ""
+        remedy = f"; use {other}, which does not need it" if other else ""
         raise Unsupported(f"{name} cannot be private by row: {what}{remedy}", method=name, need="rows")
 
     def call(self, name: str, me: Client[Any], *messages: Message) -> Message:
-        """The method's client method ``name``, on a client whose rows enter local steps only."""
+        """The method's client method ``name``, on a client whose rows enter only local steps."""
         of: Any = me.problem
         if getattr(of, "transform", None) is not None:
             self.refuse("a transform of batches can mix rows; leave transform= out")
@@ -62,7 +62,7 @@ class RowNoise:
         if me.objective_of is not None:
             self.refuse("a stream's clients keep rows of past tasks")
         if isinstance(of.problem, PartlyShared):
-            self.refuse("a problem with parameters of the clients' own; give Network without shared=")
+            self.refuse("a problem with parameters of the clients' own; use Network without shared=")
         engine = NoisySteps(of=of, by=self, exchange=name, pace=me.pace)
         rows: Any = GuardedRows(of, self)
         guarded: Client[Any] = dataclasses.replace(me, problem=rows, engine=engine, replay=None, memory=me.memory)
@@ -72,10 +72,10 @@ class RowNoise:
 
 
 class GuardedRows:
-    """An objective whose rows cannot be read. Its number of rows is public. Any other use raises Unsupported."""
+    """An objective whose rows nobody can read. Its number of rows is public. Any other use raises Unsupported."""
 
     last, convexity, work, shapes = handed("_of", "last", "convexity", "work", "shapes")
-    """They depend on the model, the regulariser and public numbers alone."""
+    """They depend only on the model, the regulariser and public numbers."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:
         self._of, self._by = of, by
@@ -98,7 +98,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return member
 
 
-# Every other member of an objective. A class that has them is one, and each call is refused.
+# Every other member of an objective: a class that has them counts as one. Each call raises Unsupported.
 for _name in set(vars(Objective)) | set(Objective.__annotations__):
     if not _name.startswith("_") and _name not in (*vars(GuardedRows), "n", "d", "y"):
         setattr(GuardedRows, _name, _refused(_name))
@@ -106,12 +106,12 @@ for _name in set(vars(Objective)) | set(Objective.__annotations__):
 
 @dataclass(frozen=True)
 class NoisySteps(Seq):
-    """The engine of a private client: `Seq` with batches by Poisson's law and noisy gradients.
+    """The engine of a private client: `Seq` with Poisson-sampled batches and noisy gradients.
 
     Attributes:
         by: the bound and the noise
-        exchange: the client method that runs, part of the names of its random streams
-        pace: the pace of which the server keeps account
+        exchange: the client method that is running, part of the names of its random streams
+        pace: the pace that the server accounts for
     """
 
     of: Any = None
@@ -121,19 +121,19 @@ class NoisySteps(Seq):
     ran: list[str] = field(default_factory=list)
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
-        """See `medley.contract.client.Client.descend`. Raises Unsupported for steps that read rows otherwise."""
+        """See `medley.contract.client.Client.descend`. Raises Unsupported for steps that read rows in another way."""
         if how.loss is not None:
             self.by.refuse("its clients train on a loss of its own, which has no gradient of each row")
         if how.correct is not None:
             self.by.refuse("its clients correct gradients on rows")
         if dataclasses.replace(me.pace, optimizer_state=self.pace.optimizer_state) != self.pace:
-            self.by.refuse("its clients train for another number of steps than their pace says")
+            self.by.refuse("its clients train for a different number of steps than their pace says")
         if self.ran:
-            self.by.refuse("its clients descend twice in one exchange, and the account has one descent")
+            self.by.refuse("its clients descend twice in one exchange, but the account has one descent")
         self.ran.append(self.exchange)
         law, before = Local.of(me.pace, self.of.n), self.of.work
         out = super().descend(me, x, how._replace(first=False))
-        # The rows that were drawn are not public, and work travels: with the ledger, and as time on the clock.
+        # The number of drawn rows is not public, and work is reported: in the ledger, and as time on the clock.
         self.of.work = before + law.steps * law.rate * law.rows
         return out
 
@@ -153,7 +153,7 @@ class NoisySteps(Seq):
 
 @dataclass(frozen=True)
 class NoisyGradient:
-    """The gradient of a step: (Σ_j g_j·min(1, C/‖g_j‖) + z·C·N(0, I))/(q·n), and the regulariser's.
+    """The gradient of a step: (Σ_j g_j·min(1, C/‖g_j‖) + z·C·N(0, I))/(q·n), plus the regulariser's.
 
     Attributes:
         bound: C
@@ -170,8 +170,8 @@ class NoisyGradient:
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """The noisy gradient at x [d]; always a new vector.
 
-        An error of the user's loss or network adds nothing to the sum, and the log alone has it: whether it comes may
-        depend on a row.
+        If the user's loss or network raises an error, nothing is added to the sum, and only the log shows it: whether
+        it occurs may depend on a row.
         """
         del loss, copy
         try:
@@ -179,7 +179,7 @@ class NoisyGradient:
         except MedleyError:
             raise
         except Exception:
-            log.exception("the gradients of private rows fail; the step goes on with the noise alone")
+            log.exception("the gradients of private rows fail; the step continues with the noise alone")
             total, decay = torch.zeros_like(x), 0.0
         fresh = self.rng.normal(total.shape).to(x)
         noisy: Vec = total.add_(fresh, alpha=self.noise * self.bound).div_(self.law.rate * self.law.rows)
@@ -187,10 +187,10 @@ class NoisyGradient:
 
 
 class RowCohort:
-    """The clients of one round, with an account of every client that is asked. Implements `Cohort` by handing on.
+    """The clients of one round, with an account for every client asked. Implements `Cohort` by delegation.
 
     Args:
-        spent: releases so far, by client; a new mapping after `ask`
+        spent: releases so far, by client; a new mapping after each `ask`
         limit: (ε, δ) that no client may pass; None for no limit
     """
 
@@ -211,9 +211,9 @@ class RowCohort:
     def ask(
         self, method: Any, common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
     ) -> Replies[Any]:
-        """See `Cohort.ask`. Raises BudgetSpent before a client would pass its limit."""
+        """See `Cohort.ask`. Raises BudgetSpent before a client would exceed its limit."""
         if method.__name__ in self._asked:
-            self._by.refuse(f"it asks for {method.__name__!r} twice in one round, whose noise would be the same")
+            self._by.refuse(f"it asks for {method.__name__!r} twice in one round, with the same noise both times")
         self._asked.add(method.__name__)
         for i in self._clients.ids if ids is None else ids:
             law = self._clients.local(i)
@@ -231,13 +231,13 @@ class RowCohort:
                     raise BudgetSpent(
                         f"DP-{self._by.method.name}: client {i} has spent ε = {spent:.4g} of {epsilon:g} for "
                         f"its rows (δ = {delta:g}); round {self._clients.round} would make it {after:.4g}. The "
-                        "result has the model of the rounds before; for more rounds give more noise"
+                        "result has the model of the rounds before; for more rounds use more noise"
                     )
         return then
 
 
 def noise_of_rows(law: Local, epsilon: float, delta: float, rounds: int) -> float:
-    """z with which ``rounds`` rounds of this law spend at most ε; its rate is rounded up to two digits."""
+    """The z with which ``rounds`` rounds of this sampling spend at most ε; its rate is rounded up to two digits."""
     digits = 10.0 ** (1 - math.floor(math.log10(law.rate)))
     rate = min(1.0, math.ceil(law.rate * digits) / digits)
     return accountant.noise_for(Sampling("poisson", law.rows, rate), epsilon, delta, rounds * law.steps)

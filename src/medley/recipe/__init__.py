@@ -1,6 +1,6 @@
 """Recipes: a federation, methods and the options of a run, in TOML. Keys are the names of constructor arguments.
 
-The documentation's page of recipes has every table and key; `medley new` writes a recipe to begin with.
+The documentation's page on recipes lists every table and key; `medley new` writes a recipe to start from.
 """
 
 from .build import transport as transport

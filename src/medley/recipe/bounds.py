@@ -1,4 +1,4 @@
-"""Bounds of what a recipe builds, checked before the memory is taken."""
+"""Bounds on what a recipe builds, checked before the memory is allocated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..contract import LIMIT, RecipeError
 
 NUMBERS, TENSORS = LIMIT // 4, 10_000
-"""The most numbers of a network, which are what one message carries in float32, and the most tensors."""
+"""The most numbers in a network, which is as many as one message carries in float32, and the most tensors."""
 
 
 class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it RecipeError is raised before torch makes a tensor that would take all of them over the bounds."""
+    """Within it, RecipeError is raised before torch makes a tensor that would push the total beyond the bounds."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

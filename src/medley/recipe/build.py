@@ -20,8 +20,8 @@ from .user_code import found, is_own
 class Builder:
     """Builds objects from the tables of ``source``, a file in ``folder``.
 
-    ``code`` are the names "module:name" that may be imported; None: all. All methods raise RecipeError, with the path
-    of the wrong key.
+    ``code`` are the names "module:name" that may be imported; None: all. All methods raise RecipeError with the path of
+    the wrong key.
     """
 
     source: str
@@ -34,7 +34,7 @@ class Builder:
         return RecipeError(f"{self.source}: {path} = {shown} should be {wants}", path.rsplit(".", 1)[-1])
 
     def known(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
-        """Check that ``table`` has no key that is not in ``keys``; messages offer those of ``also`` too."""
+        """Check that all keys of ``table`` are in ``keys``; messages also suggest those in ``also``."""
         keys = list(keys)
         for key in table:
             if key not in keys:
@@ -43,7 +43,8 @@ class Builder:
     def takes(
         self, path: str, f: Callable[..., Any], args: Mapping[str, Any], also: Iterable[str] = ()
     ) -> Mapping[str, inspect.Parameter]:
-        """f's parameters, once every key of ``args`` is one of them. A setting that is gone raises its sentence."""
+        """f's parameters, once every key of ``args`` is known to be one of them. A removed setting raises its own
+        text."""
         (parameters, takes_any), gone = named(f), getattr(f, "gone", {})
         for key in args.keys() & gone.keys():
             raise RecipeError(f"{self.source}: {path}: {gone[key]}", key)
@@ -52,11 +53,11 @@ class Builder:
         return parameters
 
     def options(self, run: Mapping[str, Any], keys: Iterable[str], also: Iterable[str]) -> None:
-        """Check the keys of [run]; an option that others have and this one does not is refused with the reason."""
+        """Check the keys of [run]; an option that other libraries have and Medley lacks gets an explanation."""
         if "precision" in run:
             raise RecipeError(
                 f"{self.source}: run.precision = {run['precision']!r}: there is no mixed precision. On the CPU a step "
-                "of ResNet-18 in bfloat16 took half as long again as in float32; run.dtype takes float32 and float64",
+                "of ResNet-18 in bfloat16 took 1.5 times as long as in float32; set run.dtype to float32 or float64",
                 "precision",
             )
         self.known("run", run, keys, also)
@@ -68,7 +69,7 @@ class Builder:
         return value
 
     def pick(self, path: str, value: Any, choice: Mapping[str, Any]) -> Any:
-        """The entry of ``choice`` with this name, in any case; or a thing of the user's own, "module:name"."""
+        """The entry of ``choice`` with this name, in any case; or the user's own object, "module:name"."""
         if is_own(value):
             return self.own(path, value)
         if not isinstance(value, str):
@@ -79,19 +80,19 @@ class Builder:
         return by_name[value.lower()]
 
     def own(self, path: str, value: Any) -> Any:
-        """The thing that "module:name" names; any other value as it is."""
+        """The object that "module:name" names; any other value unchanged."""
         if not is_own(value):
             return value
         if self.code is not None and value not in self.code:
             raise RecipeError(
-                f"{self.source}: {path} = {value!r} is code, and this node's owner has allowed "
-                f"{', '.join(sorted(self.code)) or 'none'}: the owner can allow it, medley node --allow-code {value}",
+                f"{self.source}: {path} = {value!r} is code that this node's owner has not allowed "
+                f"(allowed: {', '.join(sorted(self.code)) or 'none'}); to allow it: medley node --allow-code {value}",
                 path.rsplit(".", 1)[-1],
             )
         return found(value, self.folder, f"{self.source}: {path}")
 
     def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """The table with relative places of what lies beside the recipe made so; others are as they were."""
+        """The table, with relative paths made relative to the recipe's folder; other values unchanged."""
         out = dict(table)
         for key in ("path", "folder", "prepared"):
             if self.folder is not None and isinstance(value := table.get(key), str) and value:
@@ -100,7 +101,7 @@ class Builder:
         return out
 
     def call(self, path: str, f: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-        """f(**args), once every key and value has been checked against f's signature."""
+        """f(**args), after checking every key and value against f's signature."""
         parameters = self.takes(path, f, args)
         declared = hints(f)
         for key, value in args.items():
@@ -126,8 +127,8 @@ class Builder:
 
         Args:
             choice: functions and classes that ``kind`` may name
-            default: the kind of a table that names none; by default such a table is an error
-            inner: those that tables inside it may name; by default laws, schedules and models
+            default: the kind of a table without ``kind``; without a default such a table is an error
+            inner: functions and classes that tables inside it may name; by default distributions, schedules and models
         """
         args = {k: self.nested(f"{path}.{k}", v, inner) for k, v in table.items() if k != "kind"}
         if "kind" not in table and default is None:
@@ -135,7 +136,7 @@ class Builder:
         return self.call(path, self.pick(f"{path}.kind", table.get("kind", default), choice), args)
 
     def nested(self, path: str, value: Any, choice: Mapping[str, Any] | None = None) -> Any:
-        """The object that a table with a kind names, by default a law, schedule or model; any other value as it is."""
+        """The object that a table with a kind names, by default a distribution, schedule or model; else the value."""
         if isinstance(value, dict) and "kind" in value:
             with Bounded():
                 return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
@@ -143,7 +144,7 @@ class Builder:
 
 
 def named(f: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """f's parameters that have a name, and whether it takes any others too, as ``**options``."""
+    """f's named parameters, and whether it accepts any others too, as ``**options``."""
     every = inspect.signature(f).parameters
     stars = {name: p.kind for name, p in every.items() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     return {k: p for k, p in every.items() if k not in stars}, inspect.Parameter.VAR_KEYWORD in stars.values()
@@ -163,12 +164,12 @@ def transport(name: str, workers: int | None) -> Any:
     if workers is None:
         return kind()
     if "workers" not in inspect.signature(kind).parameters:
-        raise RecipeError(f"--workers {workers}: {name} has no workers; say --on processes", "workers")
+        raise RecipeError(f"--workers {workers}: {name} has no workers; use --on processes", "workers")
     return kind(workers=workers)
 
 
 def by_id(value: Any) -> Any:
-    """A table by client, its keys as numbers: TOML has keys of text only."""
+    """A table by client, with numbers as keys: TOML has only text keys."""
     if not isinstance(value, dict):
         return value
     return {int(k) if k.isascii() and k.isdigit() else k: v for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""The settings of a recipe that a sink files."""
+"""The settings of a recipe that a sink stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..storage.as_json import is_secret
 
 
 def filed(tables: Mapping[str, Any]) -> dict[str, str]:
-    """The settings by dotted key: not the sink's own, which may have a password, and no seed that is secret."""
+    """The settings by dotted key, without the sink's own, which may include a password, and without a secret seed."""
     said = flattened({k: v for k, v in tables.items() if k != "sink"})
     private = any("private" in table for table in tables.get("methods", ()))
     for key in ("seed", "seeds"):

@@ -1,4 +1,4 @@
-"""Limits on the accounts that clients on other machines give of their data: the table [clients] of a recipe."""
+"""Limits on what clients on other machines report about their data: the table [clients] of a recipe."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..numerics.scaling import Scaling
 
 @dataclass(frozen=True)
 class ClientLimits(Checked):
-    """What a client on another machine may report of its data: the largest values, and the names that all agree on.
+    """What a client on another machine may report about its data: largest values, and names that all must share.
 
-    A client's share p_i follows from its own account, so a limit near the true value is the bound on its influence. The
-    defaults keep out values that no data has.
+    A client's share p_i follows from what it reports, so a limit close to the true value bounds its influence. The
+    defaults exclude only values that no real data has.
 
     Attributes:
         rows: rows of a task, for training and for tests each; default 10⁹
@@ -23,9 +23,9 @@ class ClientLimits(Checked):
         classes: the number of classes; default 100,000
         row: numbers in one row; default 10⁷
         tasks: the number of tasks; default 10,000
-        features: the names of the columns, in their order; by default those of the other clients
-        labels: the names of the classes, in their order; by default those of the other clients
-        prepared: the file of the preparation that all clients' rows have, which the result keeps; default none
+        features: the names of the columns, in order; by default the other clients' names
+        labels: the names of the classes, in order; by default the other clients' names
+        prepared: the file of the preparation applied to all clients' rows, which the result keeps; default none
     """
 
     rows: Annotated[int, at_least(1)] = 10**9
@@ -39,5 +39,5 @@ class ClientLimits(Checked):
 
     @property
     def scaling(self) -> Scaling | None:
-        """What the file holds. Raises BadData for a file that holds none."""
+        """What the file contains. Raises BadData if it contains no preparation."""
         return preparation(self.prepared, "[clients] prepared") if self.prepared else None

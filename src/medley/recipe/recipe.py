@@ -45,18 +45,18 @@ from .user_code import is_own
 from .wrapping import WRAPPING, wrapped, written
 
 Parts = tuple[Callable[..., Any], Callable[..., Any] | None, dict[str, Any], dict[str, Any]]
-"""The problem's family, the function of its model or None, the settings of the first and those of the second."""
+"""The problem's family; the function of its model or None; the settings of the family and of the function."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The tables of a recipe. Objects are built from them on each call.
+    """The tables of a recipe. Every call builds new objects from them.
 
     Attributes:
         tables: as tomllib reads them
         source: the file's name, for messages; default "recipe"
-        folder: the file's folder, beside which modules of the user's own are found; default None
-        code: the names "module:name" that may be imported, where the recipe is another's; default None: all
+        folder: the file's folder, in which a user's own modules are looked for; default None
+        code: the names "module:name" that may be imported, if somebody else wrote the recipe; default None: all
 
     Raises RecipeError for a table that no recipe has.
     """
@@ -79,15 +79,16 @@ class Recipe:
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """The recipe with settings such as "pace.lr=0.05" put in.
 
-        Values are TOML; those that are not, are text. Lists count from 0: "methods.0.mu=1". A method also goes by its
-        kind: "methods.fedprox.mu=1". Raises RecipeError for a setting without "=", and for a table that is not there.
+        Values are TOML; anything else is taken as text. Lists count from 0: "methods.0.mu=1". You can also name a
+        method by its kind: "methods.fedprox.mu=1". Raises RecipeError for a setting without "=", and for a table that
+        does not exist.
         """
         return replace(self, tables=toml.with_settings(self.tables, settings))
 
     def federation(self) -> Federation:
         """The federation. Names and keys are checked before any data is read.
 
-        Raises RecipeError for tables, keys and values that are wrong, BadData for data that cannot be used.
+        Raises RecipeError for wrong tables, keys and values, and BadData for data that cannot be used.
         """
         for key in ("problem", "data", "partition"):
             if key not in self.tables:
@@ -101,7 +102,7 @@ class Recipe:
         return cast(Federation, self._build.call("federation", Federation, given))
 
     def scenario(self, shape: tuple[int, ...], classes: int | None) -> Scenario:
-        """The federation without its data, for clients that hold their own; [data] and [partition] are not read."""
+        """The federation without its data, for clients that hold their own; [data] and [partition] are ignored."""
         if "problem" not in self.tables:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
         for key, said in SIMULATED.items():
@@ -113,9 +114,9 @@ class Recipe:
         return cast(Scenario, self._build.call("federation", Scenario.of, given))
 
     def methods(self, wanted: Sequence[str] | None = None) -> list[Algorithm[Any, Any] | Tuned]:
-        """The methods under [[methods]]; with ``wanted``, those of these names, with defaults where there are none.
+        """The methods under [[methods]]; with ``wanted`` only those names, with defaults if the recipe lacks one.
 
-        Raises RecipeError without ``wanted`` if there are none, and for names and settings that no method has.
+        Raises RecipeError if there are none and ``wanted`` is not given, and for unknown names and settings.
         """
         there = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
         if wanted is None:
@@ -130,14 +131,14 @@ class Recipe:
         return out
 
     def only(self, name: str | None = None) -> Recipe:
-        """The recipe with one method: the first, or the first of this name, with its defaults if it is not there."""
+        """The recipe with one method: the first, or the first of this name; by default that method's own settings."""
         there = self.tables.get("methods", [])
         if name is not None:
             there = [there[k] for k in self._places(name, self.methods() if there else [])] or [{"kind": name}]
         return replace(self, tables={**self.tables, "methods": there[:1]})
 
     def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
-        """Which of [[methods]] are meant: those of this kind, else of this name as "DP-FedAvg", else any around it."""
+        """Which of [[methods]] a name means: those of this kind, else named so, as "DP-FedAvg", else any around it."""
         tables, said = self.tables.get("methods", []), name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
         bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]
@@ -145,7 +146,7 @@ class Recipe:
         return bare or named or [k for k, kind in enumerate(kinds) if said in (kind, kind.rpartition(":")[2])]
 
     def analyses(self) -> list[Analysis]:
-        """The analyses under [[study]]. Raises RecipeError where there are none."""
+        """The analyses under [[study]]. Raises RecipeError if there are none."""
         there = [
             {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k != "complete"}
             for table in self.tables.get("study", [])
@@ -158,7 +159,7 @@ class Recipe:
         return made
 
     def complete(self) -> tuple[str, ...]:
-        """Columns without which a row is left out of a study: ``complete`` of the first of [[study]]."""
+        """Columns without which a study leaves out a row: ``complete`` of the first of [[study]]."""
         return tuple(self.tables.get("study", [{}])[0].get("complete", ()))
 
     def rules(self) -> Rules:
@@ -166,7 +167,7 @@ class Recipe:
         return cast(Rules, self._build.call("rules", CALLS["rules"], self._table("rules")))
 
     def limits(self) -> ClientLimits:
-        """The table [clients]: limits on the accounts of clients on other machines."""
+        """The table [clients]: limits on what clients on other machines report."""
         return cast(
             ClientLimits, self._build.call("clients", CALLS["clients"], self._build.beside(self._table("clients")))
         )
@@ -189,8 +190,8 @@ class Recipe:
         )
 
     def options(self) -> dict[str, Any]:
-        """The options of `medley.run`: keys of [run] beside rounds and seeds, [codec], [reply_policy],
-        [secure], [faults]."""
+        """The options of `medley.run`: keys of [run] except rounds and seeds, [codec], [reply_policy], [secure],
+        [faults]."""
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._build.options(run, RUN, COUNTS)
         declared = {setting.name: setting.hint for setting in describe(RunOptions)}
@@ -216,7 +217,7 @@ class Recipe:
 
     @contextmanager
     def filing(self) -> Iterator[Callable[[Mapping[str, Any]], None] | None]:
-        """The sink of [sink] for rows within ``with``, once it has the settings; None without that table."""
+        """The sink of [sink] for rows within ``with``, after it got the settings; None without that table."""
         if "sink" not in self.tables:
             yield None
             return
@@ -233,7 +234,7 @@ class Recipe:
     def tuning(self) -> dict[str, Any]:
         """The arguments of `medley.tune`: rounds, seeds and metric of [tune], and the options of a run.
 
-        The target is left out: runs that end early have their last evaluations in different rounds.
+        The target is left out, because runs that end early have their last evaluations in different rounds.
         """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
         self._build.known("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
@@ -245,7 +246,7 @@ class Recipe:
         return {"rounds": self.rounds, "seeds": 1, **options, **tune}
 
     def grid(self, method: Algorithm[Any, Any] | Tuned) -> dict[str, list[Any]]:
-        """The grid of this method: the lists in tune.grid, and those in its sub-table of the method's name."""
+        """The grid of this method: the lists in tune.grid, and those in its sub-table with the method's name."""
         grid = self._table("tune").get("grid", {})
         self._build.typed("tune.grid", grid, dict)
         kinds = {name.lower(): name for name in (*methods(()), *plugins.names("methods"), method.name)}
@@ -283,7 +284,7 @@ class Recipe:
         return cast("dict[str, Any]", self.tables.get(key, {}))
 
     def _problem(self) -> Parts:
-        """The parts of [problem], their keys checked."""
+        """The parts of [problem], with checked keys."""
         table = {
             k: self._build.own(f"problem.{k}", v) if k in ("loss", "transform") else v
             for k, v in self._table("problem").items()
@@ -307,7 +308,7 @@ class Recipe:
             sizes = {"features": math.prod(shape), "classes": classes, "shape": shape}
             wanted = inspect.signature(model).parameters
             if "classes" in wanted and "classes" not in of_model and classes is None:
-                raise RecipeError(f"{self.source}: problem.model needs classes, and {name} has none", "classes")
+                raise RecipeError(f"{self.source}: problem.model needs classes, but {name} has none", "classes")
             settings = {k: v for k, v in sizes.items() if k in wanted} | of_model
             with Bounded(), streams.globals_kept("cpu"):
                 streams.name_globals("cpu", 0, "module")  # a frozen part, which no seed draws, is the same everywhere
@@ -315,7 +316,7 @@ class Recipe:
         return self._build.call("problem", family, own)
 
     def _rest(self) -> dict[str, Any]:
-        """The arguments of `Federation` beside problem, data and partition."""
+        """The arguments of `Federation` other than problem, data and partition."""
         out: dict[str, Any] = {"pace": self._pace(), "participation": self._participation(), "devices": self._devices()}
         for key in ("stream", "replay"):
             if table := self._table(key):
@@ -369,7 +370,7 @@ class Recipe:
         spelt = path if path == "--methods" else f"{path}.kind"
         kind = self._build.pick(spelt, table["kind"], constructors(schema.asked(table["kind"])))
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
-            raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is no Algorithm", "kind")
+            raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is not an Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
         for key in settings.keys() & getattr(kind, "gone", {}).keys():
             raise RecipeError(f"{self.source}: {path}: {kind.gone[key]}", key)
@@ -381,17 +382,17 @@ class Recipe:
 
 
 def load(path: str | Path) -> Recipe:
-    """The recipe in a file. Raises RecipeError where it cannot be read, is not TOML, or has unknown tables."""
+    """The recipe in a file. Raises RecipeError if it cannot be read, is not TOML, or has unknown tables."""
     path = Path(path)
     return Recipe(toml.load(path), path.name, path.parent)
 
 
 def loads(text: str, source: str = "recipe") -> Recipe:
-    """The recipe in a text; messages call it ``source``. Raises RecipeError as `load` does."""
+    """The recipe in a text; messages call it ``source``. Raises RecipeError, as `load` does."""
     return Recipe(toml.read(text, source), source)
 
 
 def tuned(recipe: Recipe, found: Sequence[Tuned]) -> Recipe:
-    """The recipe with the methods ``found`` in place of its own."""
+    """The recipe with the methods ``found`` instead of its own."""
     tables = copy.deepcopy(recipe.tables) | {"methods": [written(t) for t in found]}
     return replace(recipe, tables=tables)

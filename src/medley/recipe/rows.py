@@ -1,4 +1,4 @@
-"""The table [data]: a data set is read, and then changed by the keys of `STEPS`."""
+"""The table [data]: reads a data set, then changes it by the keys of `STEPS`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .user_code import is_own
 
 
 def read(build: Builder, table: Mapping[str, Any]) -> tuple[Dataset, float]:
-    """The data set of [data], and the fraction of its training rows that are for validation.
+    """The data set of [data], and the fraction of its training rows to use for validation.
 
-    Raises RecipeError for keys and values that are wrong, BadData for data that cannot be used.
+    Raises RecipeError for wrong keys and values, and BadData for data that cannot be used.
     """
     table = dict(table)
     name = table.pop("kind") if "kind" in table else table.pop("name", None)

@@ -1,6 +1,6 @@
-"""The tables and keys of a recipe, the names that each of them takes, and the types of their values.
+"""The tables and keys of a recipe, the names that each of them accepts, and the types of their values.
 
-Names follow from the classes: a partition is what has the members of `medley.scenarios.Partition`, and so on.
+Names come from the classes: a partition is any class with the members of `medley.scenarios.Partition`, and so on.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .limits import ClientLimits
 from .toml import inline
 
 TOML = (bool, int, float, str, Sequence, Mapping)
-"""Types that a file can write."""
+"""Types that a file can contain."""
 
 
 class Schedule(Protocol):
-    """A function of the round that has settings."""
+    """A function of the round, with settings."""
 
     def __call__(self, round: int) -> float:
         """The factor of a round."""
 
 
 def having(module: Any, protocol: Any) -> dict[str, Any]:
-    """The classes of a module that have the members of a protocol, with the same arguments, by name."""
+    """The classes of a module that have a protocol's members with the same arguments, by name."""
 
     def takes(cls: Any, name: str) -> list[str]:
         return [*inspect.signature(getattr(cls, name)).parameters]
@@ -84,7 +84,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "codec": having(codecs, Codec),
     "sink": {name: getattr(sinks, name) for name in sinks.__all__ if name != "Sink"},
 }
-"""Tables with a key `kind`, and what it names."""
+"""Tables with a key `kind`, and what the kind names."""
 
 CALLS: dict[str, Any] = {
     "pace": scenarios.Pace,
@@ -120,25 +120,25 @@ RUN = [
 """Options of a run that a file can set."""
 
 SIMULATED = {
-    "attack": "simulates clients that lie, and clients on other machines are real: leave it out",
-    "membership": "simulates clients that join and leave, and those on other machines do so by themselves: leave it "
+    "attack": "simulates Byzantine clients, but clients on other machines are real: leave it out",
+    "membership": "simulates clients that join and leave, but those on other machines do so by themselves: leave it "
     "out, and start the run with --open",
-    "sink": "files figures of medley run and medley compare; a deployed run has medley watch and medley status "
+    "sink": "stores figures of medley run and medley compare; for a deployed run use medley watch and medley status "
     "--prometheus: leave it out",
 }
-"""Tables for federations on this machine only, with what they do and the remedy elsewhere."""
+"""Tables that work only for federations on this machine, with what they do and the remedy elsewhere."""
 
 STEPS: dict[str, Any] = {
     "split": float | dict, "train": int, "test": int, "pool": int, "standardise": bool, "flatten": bool,
     "validation": float,
 }  # fmt: skip
-"""Keys of [data] that change a data set once it is read, in this order, with their types."""
+"""Keys of [data] that change a data set after reading it, in this order, with their types."""
 
 
 def _with_others(
     group: str, fits: Callable[[Any], bool], own: Mapping[str, Any], only: Collection[str] | None
 ) -> dict[str, Any]:
-    """Medley's own things and those of other packages. Raises RecipeError for one of ``only`` that cannot be used."""
+    """Medley's own entries and those of other packages. Raises RecipeError if one of ``only`` cannot be used."""
     try:
         return {**own, **plugins(group, fits, own, only)}
     except ImportError as e:
@@ -146,10 +146,10 @@ def _with_others(
 
 
 def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any, Any]]]:
-    """Every method, of other packages too, by name; those that are attributes of another's class as "CFLAG.joint".
+    """Every method, including other packages', by name; methods that are attributes of another class as "CFLAG.joint".
 
     Args:
-        only: names in any case: of other packages those that are named so alone are imported. Default all
+        only: names in any case: from other packages only methods with these names are imported. Default all
     """
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
@@ -165,7 +165,7 @@ def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any
 
 
 def constructors(only: Collection[str] | None = None) -> dict[str, Callable[..., Algorithm[Any, Any]]]:
-    """Every method, and the class methods that make one in another form, by name as "SHED.fast"; see `methods`."""
+    """Every method, and the class methods that make one in another form, by name as in "SHED.fast"; see `methods`."""
     kinds = methods(None if only is None else [name.partition(".")[0] for name in only])
     made: dict[str, Callable[..., Algorithm[Any, Any]]] = {
         **kinds,
@@ -180,24 +180,24 @@ def model_functions() -> dict[str, Any]:
 
 
 def readers(only: Collection[str] | None = None) -> dict[str, Any]:
-    """Every function of `medley.datasets` and of other packages that reads or makes a data set; see `methods`."""
+    """Every function of `medley.datasets` and other packages that reads or makes a data set; see `methods`."""
     own = {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
     return _with_others("datasets", callable, own, only)
 
 
 def sink_kinds(only: Collection[str] | None = None) -> dict[str, Any]:
-    """Every class of `medley.sinks` and of other packages that files rows, by name; see `methods`."""
+    """Every class of `medley.sinks` and other packages that stores rows, by name; see `methods`."""
     fits = lambda thing: inspect.isclass(thing) and issubclass(thing, sinks.Sink)
     return _with_others("sinks", fits, KINDS["sink"], only)
 
 
 def asked(value: object) -> tuple[str, ...]:
-    """A name in a recipe, as ``only`` of `methods`; nothing where it is none."""
+    """A name in a recipe, in the form of ``only`` of `methods`; empty if the value is not a name."""
     return (value,) if isinstance(value, str) else ()
 
 
 def hints(f: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function's or a constructor's arguments, with the bounds declared there."""
+    """The annotations of a function's or constructor's arguments, with the bounds declared there."""
     try:
         return typing.get_type_hints(f.__init__ if inspect.isclass(f) else f, include_extras=True)
     except NameError:  # of fields that another module declares
@@ -205,7 +205,7 @@ def hints(f: Callable[..., Any]) -> dict[str, Any]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """True if a value of TOML, or an object built from one, has the type of the annotation."""
+    """True if a TOML value, or an object built from one, has the type of the annotation."""
     return any(kind.fits(value, {}) for kind in kinds(hint))
 
 
@@ -217,7 +217,7 @@ def said(hint: Any) -> str:
 
 
 class Argument(NamedTuple):
-    """An argument that a recipe gives: its name, its values and its default in words, and its meaning."""
+    """An argument in a recipe: its name, its values and its default in words, and its meaning."""
 
     name: str
     values: str
@@ -226,7 +226,7 @@ class Argument(NamedTuple):
 
 
 def arguments(f: Callable[..., Any]) -> list[Argument]:
-    """The arguments of a function or a class, as their annotations and docstrings have them."""
+    """The arguments of a function or a class, from their annotations and docstrings."""
     known, texts, out = hints(f), _texts(f), []
     for name, p in inspect.signature(f).parameters.items():
         plain = isinstance(p.default, bool | int | float | str | tuple | list)
@@ -236,7 +236,7 @@ def arguments(f: Callable[..., Any]) -> list[Argument]:
 
 
 def _texts(f: Callable[..., Any]) -> dict[str, str]:
-    """The arguments that docstrings describe under "Args:" or "Attributes:", those of base classes too."""
+    """The arguments that docstrings describe under "Args:" or "Attributes:", including base classes'."""
     out: dict[str, str] = {}
     for thing in inspect.getmro(f) if inspect.isclass(f) else (f,):
         if not thing.__module__.startswith("medley."):

@@ -1,4 +1,4 @@
-"""Messages in a recipe's terms: its readers wrote TOML, and no call of Python."""
+"""Messages in a recipe's terms, for readers who wrote TOML and no Python call."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 from .schema import CALLS, KINDS
 
 FEDERATION = {"validation": "data.validation", "test": "data.test", "data": "[data]", "clients": "[data]"}
-"""Where a recipe has the arguments of `Federation` that are no table of their own name."""
+"""Where in a recipe the arguments of `Federation` stand that have no table of their own name."""
 
 TABLES = {call.__name__: table for table, call in CALLS.items() if inspect.isclass(call)} | {
     "run": "run",
     "tune": "tune",
     "compare": "run",
 }
-"""Tables by the call that they are the arguments of."""
+"""Tables by the call whose arguments they hold."""
 
 OPTIONS = ("base", "save", "jobs")
-"""Arguments of a comparison and of a search that the shell gives."""
+"""Arguments of a comparison and of a search that come from the shell."""
 
 CALL = re.compile(r"\b(?:\w+\.)?(?P<call>[A-Za-z]\w*)\((?P<key>\w+)=(?P<value>'[^']*'|[^()',]*)\)")
 

@@ -14,34 +14,34 @@ import tomli_w
 from ..contract.errors import RecipeError, nearest, reason
 
 DEEPEST = 30
-"""Tables inside one another that a setting may name."""
+"""How deeply a setting may nest tables."""
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The tables in a file. Raises RecipeError, which names it, where it cannot be read or is not TOML."""
+    """The tables in a file. Raises RecipeError, which names it, if it cannot be read or is not TOML."""
     try:
         return read(path.read_text(encoding="utf-8"), path.name)
     except OSError as e:
         near = nearest(path.name, (p.name for p in path.parent.glob("*.toml")))
         raise RecipeError(
-            f"cannot read the recipe {path}: {reason(e)}.{near} medley new NAME begins a project that has one."
+            f"cannot read the recipe {path}: {reason(e)}.{near} medley new NAME starts a project that has one."
         ) from None
     except UnicodeDecodeError as e:
         raise RecipeError(f"cannot read the recipe {path}: {e}") from None
 
 
 def read(text: str, source: str) -> dict[str, Any]:
-    """The tables of a text. Raises RecipeError, with the name ``source``, where it is not TOML."""
+    """The tables of a text. Raises RecipeError, with the name ``source``, if it is not TOML."""
     try:
         return _parsed(text)
     except ValueError as e:
         raise RecipeError(f"{source} is not TOML: {e}") from None
     except RecursionError:
-        raise RecipeError(f"{source} has tables or lists inside one another, thousands deep; write them flat") from None
+        raise RecipeError(f"{source} has tables or lists nested thousands deep; write them flat") from None
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The tables of a text. Raises ValueError, and also for a whole number that is too long to be written out."""
+    """The tables of a text. Raises ValueError, also for a whole number that is too long to print."""
     tables = tomllib.loads(text)
     json.dumps(tables, default=str)  # Python reads hexadecimal digits without end
     return tables
@@ -54,7 +54,7 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[st
         path, sign, text = setting.partition("=")
         *above, last = path.strip().split(".")
         if len(above) > DEEPEST:
-            raise RecipeError(f"--set {setting[:60]}...: no recipe has {len(above)} tables inside one another", path)
+            raise RecipeError(f"--set {setting[:60]}...: no recipe nests tables {len(above)} deep", path)
         if not sign or not last:
             raise RecipeError(f"--set {setting}: write key=value, e.g. --set pace.lr=0.05")
         at: Any = out
@@ -62,17 +62,17 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[st
             index = _index(at, key)
             if index is None:
                 where = ".".join(above[:depth]) or "the recipe"
-                raise RecipeError(f"--set {setting}: {where} has no {key!r} that is a table", path)
+                raise RecipeError(f"--set {setting}: {where} has no table {key!r}", path)
             at = at.setdefault(index, {}) if isinstance(at, dict) else at[index]
         index = _index(at, last)
         if index is None:
-            raise RecipeError(f"--set {setting}: {'.'.join(above)} is no table", path)
+            raise RecipeError(f"--set {setting}: {'.'.join(above)} is not a table", path)
         at[index] = _value(text.strip())
     return out
 
 
 def _index(at: Any, key: str) -> Any:
-    """The index of ``key`` in a table or a list, where it is a number or the kind of a table; None if there is none."""
+    """The index of ``key`` in a table or a list, if it is a number or the kind of a table; None if there is none."""
     if isinstance(at, dict):
         return key
     if isinstance(at, list):
@@ -92,11 +92,11 @@ def _value(text: str) -> Any:
     except ValueError as e:
         raise RecipeError(f"--set ...={text[:20]}...: {e}") from None
     except RecursionError:
-        raise RecipeError(f"--set ...={text[:20]}...: lists inside one another, thousands deep") from None
+        raise RecipeError(f"--set ...={text[:20]}...: lists nested thousands deep") from None
 
 
 def written(tables: Mapping[str, Any]) -> str:
-    """Tables in TOML. Raises RecipeError for a value that TOML does not have."""
+    """Tables in TOML. Raises RecipeError for a value that TOML cannot express."""
     try:
         return tomli_w.dumps(tables)
     except TypeError as e:

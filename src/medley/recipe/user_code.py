@@ -1,4 +1,4 @@
-"""Classes and functions of a user's own, which a recipe names as "module:name"."""
+"""A user's own classes and functions, which a recipe names as "module:name"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("medley")
 
 
 def is_own(value: object) -> bool:
-    """Whether a value of a recipe names something of a user's own: "mymodule:CNN"."""
+    """Whether a value of a recipe names a user's own object: "mymodule:CNN"."""
     return isinstance(value, str) and ":" in value and all(p.isidentifier() for p in value.replace(":", ".").split("."))
 
 
@@ -27,7 +27,7 @@ def names(value: Any) -> frozenset[str]:
 
 
 def modules(value: Any, folder: Path | None) -> list[Path]:
-    """The files beside a recipe of the modules that it names, in alphabetical order."""
+    """The files, next to a recipe, of the modules that it names, in alphabetical order."""
     if folder is None:
         return []
     files = {folder / (name.partition(":")[0].partition(".")[0] + ".py") for name in names(value)}
@@ -35,20 +35,20 @@ def modules(value: Any, folder: Path | None) -> list[Path]:
 
 
 def found(value: str, folder: Path | None, where: str) -> Any:
-    """The thing that ``value`` names.
+    """The object that ``value`` names.
 
-    The module is looked for beside the recipe, then in the working folder, then among installed packages. A log line
-    says what is imported before it is.
+    Medley looks for the module next to the recipe, then in the working folder, then among installed packages. Before
+    the import, a log line says what is imported.
 
     Args:
         value: "module:name"; both may have dots
-        folder: the recipe's folder; None for a recipe that is no file
+        folder: the recipe's folder; None if the recipe does not come from a file
 
-    Raises RecipeError where there is no such module, its import fails, or it has no such name.
+    Raises RecipeError if there is no such module, its import fails, or it has no such name.
     """
     module, _, path = value.partition(":")
     if module not in sys.modules:
-        # The folder of a run may come from elsewhere: nothing in it is code.
+        # The folder of a run may come from elsewhere: nothing in it is run as code.
         places = [str(p.resolve()) for p in (folder, Path.cwd()) if p is not None and not (p / "run.json").exists()]
         for place in reversed(dict.fromkeys(places)):
             if place not in sys.path:
@@ -59,7 +59,7 @@ def found(value: str, folder: Path | None, where: str) -> Any:
         except (ImportError, ValueError):
             spec = None
         if spec is None or spec.origin is None:  # a folder without Python files would be an empty package
-            remedy = "put its file beside the recipe"
+            remedy = "put its file next to the recipe"
             if folder is None or (folder / "run.json").exists():
                 remedy = "give the recipe that this run began with, medley run RECIPE.toml --resume DIR"
             raise RecipeError(

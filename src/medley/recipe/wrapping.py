@@ -1,4 +1,4 @@
-"""The tables ``private`` and ``fold`` of a method: the wrappers around it, read and written."""
+"""The tables ``private`` and ``fold`` of a method: reads and writes the wrappers around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .build import Builder
 from .schema import FOLDS, methods
 
 WRAPPING = ("private", "fold")
-"""Keys of a method's table that wrap it, the innermost first."""
+"""Keys of a method's table that wrap it, innermost first."""
 
 
 def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
@@ -31,7 +31,7 @@ def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorit
 
 
 def written(t: Tuned) -> dict[str, Any]:
-    """The table of a method with its factor on learning rates, as a recipe has it."""
+    """The table of a method with its factor on learning rates, in a recipe's form."""
     if isinstance(t.method, Wrapper):
         outer = {k: v for k, v in vars(t.method).items() if k in inspect.signature(type(t.method)).parameters}
         table = {k: _table(v) for k, v in outer.items() if v is not None and k != "method"}
@@ -45,7 +45,7 @@ def written(t: Tuned) -> dict[str, Any]:
 
 
 def _table(value: Any) -> Any:
-    """A dataclass as a table with its kind; any other value as it is."""
+    """A dataclass as a table with its kind; any other value unchanged."""
     if not dataclasses.is_dataclass(value):
         return value
     return {"kind": type(value).__name__, **{k: _table(v) for k, v in vars(value).items() if v is not None}}

@@ -1,4 +1,4 @@
-"""Replay policies: the rows of past tasks that a client keeps, chosen by their numbers."""
+"""Replay policies choose, by row number, which rows of past tasks a client keeps."""
 
 from ..numerics.herding import herd
 from .reservoir import Reservoir

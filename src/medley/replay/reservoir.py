@@ -20,7 +20,7 @@ class Reservoir(Settings):
 
     Attributes:
         capacity: Rows held in all.
-        sample: Rows of a step, beside those of the task; default None, all that are held.
+        sample: Rows drawn from memory in a step, in addition to the task's own; default None: all rows held.
     """
 
     capacity: int

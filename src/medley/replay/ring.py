@@ -13,18 +13,18 @@ from ..contract import RecipeError, Settings
 
 @dataclass(frozen=True)
 class Ring(Settings):
-    """The latest rows of each class of every task, as equally as they last.
+    """The latest rows of each class of every task, split between classes as equally as possible.
 
-    The counts of two classes of a task differ by at most 1. Of a class with fewer rows than its share all are kept,
-    and the rest of the share goes to the other classes (Chaudhry et al., "On Tiny Episodic Memories in Continual
-    Learning", 2019). So rare classes are as frequent in the memory as common ones, and a model that is trained on it
-    predicts them more often than they come: where classes are imbalanced take `Reservoir`, whose memory has them as
-    often as the stream had. A client that descends on its memory alone, as in `CFLAG.joint` where it has no rows of the
-    task, passes through the memory in the pace's batches. Raises RecipeError for sizes below 1.
+    The counts of two classes of a task differ by at most 1. If a class has fewer rows than its share, all of them are
+    kept and the other classes get the rest of the share (Chaudhry et al., "On Tiny Episodic Memories in Continual
+    Learning", 2019). So rare classes are as frequent in the memory as common ones, and a model trained on it predicts
+    them too often. If classes are imbalanced, use `Reservoir`, whose memory has each class as often as the stream had.
+    A client that descends on its memory alone, as in `CFLAG.joint` when it has no rows of the task, passes through the
+    memory in the pace's batches. Raises RecipeError for sizes below 1.
 
     Attributes:
-        capacity: Most rows of one task.
-        sample: Rows of a step, beside those of the task; default None, all that are held.
+        capacity: The most rows kept of one task.
+        sample: Rows drawn from memory in a step, in addition to the task's own; default None: all rows held.
     """
 
     capacity: int
@@ -41,13 +41,13 @@ class Ring(Settings):
         before: int,
         generator: torch.Generator,
     ) -> Int[Tensor, " k"]:
-        """See `medley.contract.task.ReplayPolicy`. All rows held stay, and up to ``capacity`` of ``came`` are added.
+        """See `medley.contract.task.ReplayPolicy`. Keeps all rows held, and adds up to ``capacity`` of ``came``.
 
-        Raises RecipeError where there are no classes.
+        Raises RecipeError if the rows have no classes.
         """
         del before
         if labels is None:
-            raise RecipeError("replay.Ring needs rows with classes; take replay.Reservoir", "replay")
+            raise RecipeError("replay.Ring needs rows with classes; use replay.Reservoir", "replay")
         arrivals = torch.randperm(len(came), generator=generator)
         classes, counts = torch.unique(labels, return_counts=True)
         # Classes in random order, so that the odd rows do not always go to the first.
@@ -63,13 +63,13 @@ class Ring(Settings):
 
 
 def check_sizes(policy: object) -> None:
-    """Raise RecipeError for a ``capacity`` or ``sample`` that is no whole number of at least 1."""
+    """Raise RecipeError for a ``capacity`` or ``sample`` that is not a whole number of at least 1."""
     for key in ("capacity", "sample"):
         size = getattr(policy, key)
         whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
         if not whole and (size is not None or key == "capacity"):
             raise RecipeError(
-                f"{type(policy).__name__}({key}={size!r}): must be a whole number, at least 1; for no memory leave "
+                f"{type(policy).__name__}({key}={size!r}): must be a whole number, at least 1; for no memory, leave "
                 "replay= out",
                 key,
             )

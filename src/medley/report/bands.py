@@ -38,7 +38,7 @@ class Band:
 
 
 def column(result: Result, name: str) -> Curve:
-    """One column of a history [k], nan where a row lacks it; "bytes" is up and down together."""
+    """One column of a history [k], nan if a row lacks it; "bytes" is up and down together."""
     if name == "bytes":
         return np.asarray(column(result, "bytes_down") + column(result, "bytes_up"))
     return np.array([row.get(name, np.nan) for row in result.history], dtype=np.float64)
@@ -52,20 +52,20 @@ def curve(result: Result, x: str, y: str) -> tuple[Curve, Curve]:
 
 
 def band(results: Sequence[Result], x: str = "round", y: str = "loss", log: bool = False, points: int = 400) -> Band:
-    """Mean and pointwise 95 % t-band of ``y`` over ``x``, within the range of ``x`` that all usable runs have covered.
+    """Mean and pointwise 95 % t-band of ``y`` over ``x``, within the range of ``x`` that all usable runs cover.
 
-    Over rounds, the abscissae are the rounds that all runs have evaluated. Over quantities that differ from seed to
-    seed (bytes, seconds), each run is linearly interpolated on one grid.
+    Over rounds, the abscissae are the rounds that all runs have evaluated. Over quantities that differ between seeds
+    (bytes, seconds), each run is linearly interpolated on one grid.
 
     Args:
-        results: Runs of one method; those that diverged or were interrupted are left out.
+        results: Runs of one method; runs that diverged or were interrupted are left out.
         x: Column of the abscissa; default "round". "bytes" is up and down together.
         y: Column of the ordinate; default "loss".
         log: Whether mean and band are of log10(y), so that the mean is geometric; default False. A number that is not
-            positive then counts as the least positive one there is.
-        points: Most points returned, evenly thinned, the last one kept; default 400.
+            positive then counts as the smallest positive one.
+        points: Most points returned, evenly thinned, keeping the last; default 400.
 
-    Raises RecipeError where ``results`` are of several methods.
+    Raises RecipeError if ``results`` come from several methods.
     """
     groups = by_method(results)
     if len(groups) > 1:

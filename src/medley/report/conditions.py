@@ -1,4 +1,4 @@
-"""Conditions in which the runs of one table differ, beside their methods and seeds."""
+"""Conditions in which the runs of one table differ, other than methods and seeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ FEDERATION = (
     "data", "partition", "stream", "replay", "problem", "module", "pace", "participation", "devices", "weights",
     "validation", "attack", "membership", "evaluate_on",
 )  # fmt: skip
-"""Settings that tell one federation from another."""
+"""Settings that distinguish one federation from another."""
 
 LONGEST = 60
-"""Signs of the values of a setting that are still shown."""
+"""The longest value of a setting that is shown, in characters."""
 
 
 def differing(results: Sequence[Result]) -> str:
-    """A sentence on federations and numbers of rounds that differ between runs; empty where they do not.
+    """A sentence on federations and numbers of rounds that differ between runs; empty if they do not.
 
-    Data that differ between seeds only are the luck of a split. Rounds count for runs that made all theirs: a target,
-    a budget or a divergence ends a run of the same number earlier.
+    Data that differ only between seeds are the luck of a split. Rounds are compared only over runs that made all of
+    theirs: a target, a budget or a divergence ends a run early.
     """
     recorded = [r for r in results if "data" in r.settings]
     parts = [f"{key}{_shown(recorded, key)}" for key in FEDERATION if _differs(recorded, key)]
@@ -33,7 +33,7 @@ def differing(results: Sequence[Result]) -> str:
         said.append(f"different numbers of rounds ({listed})")
     if not said:
         return ""
-    return f"Not one comparison: the runs are of {' and of '.join(said)}, so differences are not of the methods alone."
+    return f"Not one comparison: the runs are of {' and of '.join(said)}, so not only the methods differ."
 
 
 def _differs(results: Sequence[Result], key: str) -> bool:
@@ -49,7 +49,7 @@ def _text(r: Result, key: str) -> str:
 
 
 def _shown(results: Sequence[Result], key: str) -> str:
-    """Parts of a setting that differ, behind a colon; empty where they are long."""
+    """Parts of a setting that differ, behind a colon; empty if they are long."""
     values = list(dict.fromkeys(_text(r, key) for r in results))
     split: Callable[[str], list[str]] = lambda v: [w for w in re.split(r"[(), ]+", v) if w]
     if key == "data":  # its shape and its digest say little

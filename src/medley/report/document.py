@@ -1,6 +1,6 @@
 """The parts of a page, and their HTML.
 
-A section is a list of blocks, each of them `Markup` that is made here. Plain text is escaped, `Markup` is not.
+A section is a list of blocks, each of them `Markup` made here. Plain text is escaped, `Markup` is not.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Cell:
 
     Attributes:
         text: The text, or a figure.
-        slot: A method's number, whose key stands before the text; None, the default, for no key.
+        slot: A method's number, whose key is drawn before the text; None, the default, for no key.
         mood: CSS class of the text, ``ok`` or ``bad``; default none.
-        shade: Opacity in [0, 1] of the colour of ``slot`` behind the text, in the place of the key; default none.
+        shade: Opacity in [0, 1] of the colour of ``slot`` behind the text, instead of the key; default none.
     """
 
     text: str
@@ -70,7 +70,7 @@ def figure(svg: Markup, caption: str = "", style: str = "") -> Markup:
 
 
 def figures(of: Sequence[Markup], style: str = "") -> Markup:
-    """Figures side by side; ``style`` is the row's CSS class beside ``row``: ``two``, ``wide``, ``own`` or none."""
+    """Figures side by side; ``style`` is the row's further CSS class: ``two``, ``wide``, ``own`` or none."""
     return _made("figures", of, style)
 
 
@@ -90,15 +90,15 @@ def definitions(used: Collection[str], base: str, metric: str, dealt: str) -> Ma
 
 
 WIDE = 1152
-"""Width in px of a table that a window of 1200 px shows whole."""
+"""Width in px of a table that fits into a window of 1200 px."""
 
 
 def fitted(head: Sequence[str], rows: Sequence[Cells], keep: int, note: str = "") -> list[Markup]:
-    """Tables of the same rows that a window of 1200 px shows whole.
+    """Tables of the same rows that fit into a window of 1200 px.
 
     Args:
-        head: Headings of all columns; a last one called "ended" has sentences, which wrap.
-        keep: Number of first columns that the first table has; the others begin with the first column alone.
+        head: Headings of all columns; if the last is "ended", its cells are sentences, which wrap.
+        keep: Number of leading columns in the first table; the other tables begin with the first column alone.
     """
     said = [210.0 if name == "ended" else 0.0 for name in head]
     wide = [said[k] or max(_width(c, k) for c in (_longest(head[k]), *(r[k] for r in rows))) for k in range(len(head))]
@@ -116,7 +116,7 @@ def fitted(head: Sequence[str], rows: Sequence[Cells], keep: int, note: str = ""
 
 
 def _width(cell: str | Cell, column: int) -> float:
-    """The width of a cell in px, estimated on the wide side; the first column is bold, with a key."""
+    """The width of a cell in px, estimated generously; the first column is bold, with a key."""
     if isinstance(cell, Markup):
         return 142.0
     words = cell.text if isinstance(cell, Cell) else cell
@@ -134,7 +134,7 @@ def page(
     sections: Sequence[tuple[str, Sequence[Markup]]],
     slots: Sequence[int] = (),
 ) -> str:
-    """A page as one HTML text that loads nothing: style sheet, script and figures are in it.
+    """A page as one HTML text that loads nothing: it contains the style sheet, the script and the figures.
 
     Args:
         sections: Heading and blocks of each section; sections without blocks are left out.

@@ -46,7 +46,7 @@ class Stat:
 
     @classmethod
     def of(cls, values: Iterable[Real]) -> Stat:
-        """The statistic of the finite ones among ``values``, one a seed."""
+        """The statistic of the finite numbers among ``values``, one per seed."""
         v = np.array([x for x in values if math.isfinite(x)], dtype=np.float64)
         n = len(v)
         if n == 0:
@@ -72,7 +72,7 @@ class MethodSummary:
     Attributes:
         seeds: All seeds that were run.
         used: The seeds that ran to their end.
-        metrics: Final figures by name, over the seeds ``used``.
+        metrics: Final figures by name, over the seeds in ``used``.
         status: One sentence on how the runs ended.
     """
 
@@ -88,7 +88,7 @@ class MethodSummary:
         return len(self.seeds)
 
     def __getitem__(self, metric: str) -> Stat:
-        """A final figure; a Stat over no seed where there is none."""
+        """A final figure; a Stat over no seeds if there is none."""
         return self.metrics.get(metric, Stat.of(()))
 
 
@@ -121,7 +121,7 @@ def usable(result: Result) -> bool:
 def by_method(results: Iterable[Result]) -> dict[str, list[Result]]:
     """Runs by method, in order of first appearance.
 
-    Raises RecipeError where two runs have the same method and seed, since nothing tells them apart.
+    Raises RecipeError if two runs have the same method and seed, because then they cannot be told apart.
     """
     groups: dict[str, list[Result]] = {}
     seen = set()
@@ -144,20 +144,20 @@ _IN_USE = {
     "personal_accuracy_mean": "client_accuracy_mean",
     "personal_accuracy_worst": "client_accuracy_worst",
 }
-"""Figures of the models that clients use, and their names where all use the server's model."""
+"""Figures of the models that clients use, and what they are called if all use the server's model."""
 
 
 def in_use(result: Result, metric: str) -> str:
-    """The column of a figure of clients' models: where all clients use the server's model, that of the server's."""
+    """The column for a figure of clients' models; if all clients use the server's model, the server model's column."""
     own = any("server_loss" in row for row in result.clients)
     return metric if own else _IN_USE.get(metric, metric)
 
 
 def final(result: Result, metric: str) -> float:
-    """A run's final figure, that of the evaluation of its model, by default the last; nan where it has none.
+    """A run's final figure, from the evaluation of its model, by default the last; nan if it has none.
 
-    Costs come from the ledger, which knows every delivery. Any other figure comes from that row, or where it lacks
-    it, from ``summary[metric]``.
+    Costs come from the ledger, which knows every delivery. Any other figure comes from that evaluation's row, or if the
+    row lacks it, from ``summary[metric]``.
     """
     if metric in _LEDGER and len(result.ledger):
         return float(getattr(result.ledger, _LEDGER[metric]))
@@ -191,12 +191,12 @@ def directions(results: Sequence[Result]) -> dict[str, str]:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric lies in [0, 1] and is read in per cent."""
+    """Whether a metric lies in [0, 1] and is shown in per cent."""
     return "accuracy" in metric or metric in ("acc", "learn", "fgt", "attack_success")
 
 
 def reached_by_most(summary: MethodSummary, metric: str) -> float:
-    """The share of a method's seeds that reached the target, where runs are compared by its costs; else 1."""
+    """The share of a method's seeds that reached the target, if runs are compared by its costs; else 1."""
     return summary[metric].n / max(summary.n, 1) if metric in COLUMNS else 1.0
 
 
@@ -215,9 +215,9 @@ def metrics_of(results: Sequence[Result]) -> list[str]:
 def primary(results: Sequence[Result]) -> str:
     """The metric that runs are compared by.
 
-    It is the cost of reaching a target, see `targets.cost_of_target`, where any run has it; else the first there is of
-    acc (streams), personal_accuracy and personal_test_loss (clients with models of their own), gap (where the optimal
-    loss is known), accuracy, test_loss and loss.
+    It is the cost of reaching a target, see `targets.cost_of_target`, if any run has one. Otherwise it is the first
+    that exists of acc (streams), personal_accuracy and personal_test_loss (clients with their own models), gap (if the
+    optimal loss is known), accuracy, test_loss and loss.
     """
     there = set(metrics_of(results))
     if cost := cost_of_target(there, any(final(r, "seconds_to_target") > 0 for r in results)):
@@ -229,7 +229,7 @@ def primary(results: Sequence[Result]) -> str:
 def aggregate(results: Sequence[Result]) -> list[MethodSummary]:
     """Each method's final figures over its seeds, in order of first appearance.
 
-    Raises RecipeError where two runs have the same method and seed.
+    Raises RecipeError if two runs have the same method and seed.
     """
     names = metrics_of(results)
     out = []
@@ -242,7 +242,7 @@ def aggregate(results: Sequence[Result]) -> list[MethodSummary]:
 
 
 def status_of(runs: Sequence[Result]) -> str:
-    """The ends of one method's runs: "finished on 5 seeds", or e.g. "diverged after round 37 on 1 of 5 seeds".
+    """How one method's runs ended: "finished on 5 seeds", or e.g. "diverged after round 37 on 1 of 5 seeds".
 
     The round is the last one on record; the round in which a run diverged left no row.
     """
@@ -265,14 +265,14 @@ def status_of(runs: Sequence[Result]) -> str:
 
 
 def paired(results: Sequence[Result], base: str | None = None, metric: str | None = None) -> list[Paired]:
-    """Differences of every other method to a base, seed by seed; the part that all methods owe to a seed cancels.
+    """Differences between every other method and a base, seed by seed; whatever a seed does to all methods cancels.
 
     Args:
-        results: Runs, at most one of each method and seed.
-        base: The method that the others are compared with; default the first.
+        results: Runs, at most one per method and seed.
+        base: The method with which the others are compared; default the first.
         metric: The figure compared; default `primary`.
 
-    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError if there is no method ``base``, or two runs have the same method and seed.
     """
     groups = by_method(results)
     base = base_of(groups, base)
@@ -289,7 +289,7 @@ def paired(results: Sequence[Result], base: str | None = None, metric: str | Non
 
 
 def base_of(groups: Iterable[str], base: str | None) -> str:
-    """``base``, or the first of ``groups`` where it is None. Raises RecipeError for a method that is not there."""
+    """``base``, or the first of ``groups`` if it is None. Raises RecipeError for an unknown method."""
     names = list(groups)
     if base is None or not names:
         return names[0] if names else ""

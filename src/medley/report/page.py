@@ -45,19 +45,19 @@ def page(
     """The page's HTML. All text in it is escaped.
 
     Args:
-        results: Runs, at most one of each method and seed.
+        results: Runs, at most one per method and seed.
         title: The page's title. Default the methods and the data.
         command: The command that made the runs; default none.
-        partition: The rows of each client, such as `Partition.describe` gives them; default none.
-        settings: Settings that all runs share, nested mappings, beside those that they record; default none.
-        base: The method that differences are to; default the first.
+        partition: The rows of each client, as `Partition.describe` returns them; default none.
+        settings: Settings that all runs share, as nested mappings, in addition to recorded ones; default none.
+        base: The method from which differences are taken; default the first.
         target: Values by metric, e.g. {"accuracy": 0.9}, or a `Goal`; methods are compared by the costs of reaching it.
-            Default the target that the runs had; without one, a section tells the costs of reaching the final mean of
+            Default: the runs' own target. Without any target, a section shows the costs of reaching the final mean of
             ``base``.
-        extra: Further sections, heading and body. A body made by this package's figures goes in as it is, any other
-            is a paragraph of text.
+        extra: Further sections, heading and body. A body made by this package's figures is inserted unchanged, any
+            other is a paragraph of text.
 
-    Raises RecipeError where there is no method ``base``, or two runs have the same method and seed.
+    Raises RecipeError if there is no method ``base``, or two runs have the same method and seed.
     """
     c = Comparison.of(list(results), base, Goal.of(results, target))
     sections: list[tuple[str, Sequence[Markup]]] = [
@@ -85,7 +85,7 @@ def curve(
     """The curves of one figure of the page, as arguments of `medley.report.figures.lines`.
 
     Args:
-        metric: A column of the history; default the figure that runs are compared by.
+        metric: A column of the history; default the figure by which runs are compared.
         over: "round" (default), "bytes", "seconds" or "epsilon".
 
     Raises RecipeError for a column without a curve.
@@ -99,15 +99,15 @@ def curve(
     if not any(len(s.x) for s in found["series"]):
         there = {m for r in c.results for row in r.history for m in row}
         if metric in there:
-            raise RecipeError(f"a figure over {over}: the runs have no {over}; give over='round' or 'bytes'", "over")
+            raise RecipeError(f"a figure over {over}: the runs have no {over}; use over='round' or 'bytes'", "over")
         raise RecipeError.unknown(metric, there - {"round", "task"}, f"a figure over {over}: the history")
     return found
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
-    """Write `page` to a file, whole or not at all, and return its path; its folder is made.
+    """Write `page` to a file, whole or not at all, and return its path; its folder is created.
 
-    Raises RecipeError as `page` does, and MedleyError where the file cannot be written.
+    Raises RecipeError, as `page` does, and MedleyError if the file cannot be written.
     """
     path, text = Path(path), page(results, **kwargs)
     atomic.made(path.parent)

@@ -1,4 +1,4 @@
-"""Tables of final figures, a row a method: for the terminal, in Markdown, and as plain dicts."""
+"""Tables of final figures, one row per method: for the terminal, in Markdown, and as plain dicts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ FAIRNESS = (
     "client_accuracy_worst_estimate",
     "client_test_loss_worst",
 )
-"""Figures over clients that a table has a column for."""
+"""Figures over clients that have a column in a table."""
 
 
 def streamed(results: Sequence[Result]) -> bool:
@@ -79,7 +79,7 @@ def estimated(results: Sequence[Result]) -> bool:
 
 
 def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
-    """A metric's name in tables and figures. In a stream, ``which`` task is added, except to figures of all tasks."""
+    """A metric's name in tables and figures. In a stream, ``which`` task is added, except for figures of all tasks."""
     name = NAMES.get(metric, metric)
     if metric == "loss" and estimated(results):
         name = "loss, estimate"
@@ -88,7 +88,7 @@ def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
 
 
 def _spent(results: Sequence[Result]) -> str:
-    """A sentence on the δ and the unit of each private method's ε; empty without any."""
+    """A sentence on the δ and the unit of each private method's ε; empty if none is private."""
     said: dict[str, list[str]] = {}
     for r in results:
         if "method.private.delta" in r.settings:
@@ -101,23 +101,23 @@ def _spent(results: Sequence[Result]) -> str:
 
 
 def headline(results: Sequence[Result]) -> list[str]:
-    """The metrics of a table; the first is the one that runs are compared by.
+    """The metrics of a table; runs are compared by the first.
 
-    Of runs that stop at a target these are the costs of reaching it: their other final figures tell of the place where
-    they stopped, not of the method.
+    For runs that stop at a target these are the costs of reaching it: their other final figures describe where they
+    stopped, not the method.
     """
     there = {m for s in aggregate(results) for m, stat in s.metrics.items() if stat.n}
     first = primary(results)
     if first in COLUMNS:
         moves = {m for m in COLUMNS if any(final(r, m) > 0 for r in results)}
-        # Where every round is one exchange, one column says both.
+        # If every round is one exchange, one column shows both.
         got = [r for r in results if math.isfinite(final(r, first))]
         if all(final(r, "exchanges_to_target") == final(r, "rounds_to_target") for r in got):
             moves -= {"exchanges_to_target"}
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
     own = list(directions(results))
     wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", "attack_success", *own, *FAIRNESS, "gap"]
-    # The server's model is nobody's where clients have their own.
+    # Nobody uses the server's model if clients have their own.
     personal = first.startswith("personal_")
     wanted = ["personal_accuracy_worst", *own, "personal_loss"] if personal else wanted
     wanted = ["epsilon", *wanted]
@@ -137,7 +137,7 @@ def said(goal: Goal) -> str:
 
 
 def told_apart(results: Sequence[Result], metric: str) -> set[str]:
-    """The method with the best mean, and those whose paired interval against it holds zero; none with a single seed."""
+    """The method with the best mean, and those whose paired interval with it contains zero; none with a single seed."""
     sums = {s.method: s for s in aggregate(results) if s[metric].n > 1}
     if not sums:
         return set()
@@ -149,9 +149,9 @@ def told_apart(results: Sequence[Result], metric: str) -> set[str]:
 
 
 def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, Any]]:
-    """A dict for each method: every metric's mean, its ``_sd``, ``_half`` and ``_n``, the difference, the status.
+    """A dict per method: every metric's mean, its ``_sd``, ``_half`` and ``_n``, the difference, the status.
 
-    Differences are to ``base``, by default the first method. Missing figures are nan. Raises RecipeError where there is
+    Differences are from ``base``, by default the first method. Missing figures are nan. Raises RecipeError if there is
     no method ``base``, or two runs have the same method and seed.
     """
     first = primary(results)
@@ -178,9 +178,9 @@ def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, A
 
 
 def table(results: Sequence[Result], base: str | None = None) -> Any:
-    """A `rich.table.Table` for the terminal. Bold: the best mean, and those not told apart from it by seed.
+    """A `rich.table.Table` for the terminal. Bold: the best mean, and those that seeds do not distinguish from it.
 
-    Arguments and errors are those of `rows`.
+    It takes the same arguments, and raises the same errors, as `rows`.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -198,7 +198,7 @@ def table(results: Sequence[Result], base: str | None = None) -> Any:
 
 
 def markdown(results: Sequence[Result], base: str | None = None) -> str:
-    """The table of `table` in Markdown. Arguments and errors are those of `rows`."""
+    """The table of `table` in Markdown. It takes the same arguments, and raises the same errors, as `rows`."""
     head, lines = _cells(results, base)
     rule = ["---", *["---:"] * (len(head) - 2), "---"]
     text = "\n".join(f"| {' | '.join(line)} |" for line in [_clean(head), rule, *map(_clean, lines)])
@@ -206,9 +206,9 @@ def markdown(results: Sequence[Result], base: str | None = None) -> str:
 
 
 def latex(results: Sequence[Result], base: str | None = None) -> str:
-    """The table of `table` for LaTeX with booktabs, without wall time, and the status where all runs ended well.
+    """The table of `table` for LaTeX with booktabs, without wall time, and without the status if all runs ended well.
 
-    Arguments and errors are those of `rows`.
+    It takes the same arguments, and raises the same errors, as `rows`.
     """
     head, lines = _cells(results, base)
     left_out = {"wall"} | ({"status"} if all(r.status.ok for r in results) else set())
@@ -249,7 +249,7 @@ _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "<": r"$<$",
     ">": r"$>$",
 }
-"""Signs that LaTeX has other words for."""
+"""Characters that LaTeX writes in another way."""
 
 
 def _tex(text: str) -> str:
@@ -257,20 +257,20 @@ def _tex(text: str) -> str:
 
 
 def html(results: Sequence[Result], base: str | None = None) -> str:
-    """The table of `table` in HTML, for notebooks. Arguments and errors are those of `rows`."""
+    """The table of `table` in HTML, for notebooks. Same arguments and errors as `rows`."""
     return html_table(*_cells(results, base), caption(results))
 
 
 def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> str:
     """The caption of a table: a target that no run reached, the meaning of ± and of brackets, the numbers of seeds and
-    test rows, the accuracy that these tell, and conditions that differ between the runs. ``heads`` are the columns that
-    are shown, default all."""
+    test rows, how precisely these determine an accuracy, and conditions that differ between the runs. ``heads`` are the
+    columns shown, default all."""
     parts = _unreached(results), _spread(results), _brackets(results, heads), _spent(results), known_to(results)
     return " ".join(filter(None, (*parts, differing(results))))
 
 
 def _unreached(results: Sequence[Result]) -> str:
-    """A sentence on the runs' target where none reached it; empty where some did, and without a target."""
+    """A sentence on the runs' target if none reached it; empty if some did, and without a target."""
     goal = Goal.of(results)
     if goal is None or any(map(goal.reached, results)):
         return ""
@@ -278,17 +278,17 @@ def _unreached(results: Sequence[Result]) -> str:
 
 
 def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:
-    """The meaning of figures in brackets; empty where the columns ``heads`` have none."""
+    """The meaning of figures in brackets; empty if the columns ``heads`` have none."""
     sums = aggregate(results)
     columns = [(m, [s[m] for s in sums]) for m in headline(results) if heads is None or named(m, results) in heads]
     there = any(beyond(stats, m) and any(s.half > 0 for s in stats) for m, stats in columns)
     if not there and not any(impossible(p) for p in paired(results, metric=primary(results))):
         return ""
-    return "In brackets: each seed's figure, where the interval of so few would leave the possible range."
+    return "In brackets: each seed's figure, if the interval of so few would leave the possible range."
 
 
 def _spread(results: Sequence[Result]) -> str:
-    """What the figures are of, the meaning of ± and the number of seeds."""
+    """What the figures measure, the meaning of ± and the number of seeds."""
     chosen = {str(r.settings["best"]) for r in results if "best" in r.settings}
     of = (
         f"the round with the best {' or '.join(sorted(chosen))} on validation rows" if chosen else "the last evaluation"
@@ -296,9 +296,9 @@ def _spread(results: Sequence[Result]) -> str:
     n = {len(s.used) for s in aggregate(results) if s.used}
     most = max(n, default=0)
     if most == 0:
-        return "No run came to its end."
+        return "No run finished."
     if most == 1:
-        return f"Figures of {of}. One seed: no intervals, and no telling how much is luck."
+        return f"Figures of {of}. One seed: no intervals, so nobody can tell how much is luck."
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
     if primary(results) in COLUMNS:
         return (
@@ -312,7 +312,7 @@ def _spread(results: Sequence[Result]) -> str:
 
 
 def known_to(results: Sequence[Result]) -> str:
-    """A sentence on the test rows, and on the accuracy that so many tell; empty where their number is not recorded."""
+    """A sentence on the test rows, and on the precision of an accuracy over them; empty if their number is unknown."""
     runs = [r for r in results if usable(r)]
     rows = {r.settings.get("test_rows", 0) for r in runs if r.settings.get("evaluate_on", "test") == "test"}
     metric = next((m for m in headline(results) if m in ("accuracy", "personal_accuracy")), None)
@@ -320,8 +320,8 @@ def known_to(results: Sequence[Result]) -> str:
         return ""
     seeds = {r.seed for r in runs}
     if len({r.settings.get("data") for r in runs}) == len(seeds) > 1:
-        return f"Every seed has {n:,} test rows of its own, so ± holds the luck of their draw too."
-    # The share nearest to one half is known least.
+        return f"Every seed has {n:,} test rows of its own, so ± includes the luck of their draw."
+    # The share nearest to one half is known least precisely.
     share = min((s[metric].mean for s in aggregate(results) if s[metric].n), key=lambda p: abs(p - 0.5))
     z = scipy.stats.norm.ppf(0.975)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))  # Wilson's interval

@@ -16,7 +16,7 @@ COLUMNS = {
     "bytes_to_target": "bytes",
     "seconds_to_target": "seconds",
 }
-"""Final figures that say what a target took, and their columns in a history; "bytes" is up and down together."""
+"""Final figures that say what a target cost, and their columns in a history; "bytes" is up and down together."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Goal:
 
     Attributes:
         values: Values by metric; the first one reached counts.
-        over: Number of last evaluations whose mean is held against a value; default 1.
+        over: Number of last evaluations whose mean is compared with a value; default 1.
         metrics: Directions of a user's metrics; default none.
     """
 
@@ -37,7 +37,7 @@ class Goal:
     def of(
         cls, results: Sequence[Result], target: Mapping[str, Real] | Goal | None = None, over: int | None = None
     ) -> Goal | None:
-        """The goal ``target``, by default the one that the runs' settings agree on; None without any."""
+        """The goal ``target``, by default the target that the runs' settings share; None without any."""
         if not results or isinstance(target, Goal):
             return target if isinstance(target, Goal) else None
         runs = [r.settings.get("run") for r in results]
@@ -49,7 +49,7 @@ class Goal:
         return cls(target, over or given[0].get("target_over") or 1, results[0].settings.get("metrics") or {})
 
     def reached(self, result: Result) -> dict[str, Real] | None:
-        """The first row of a run at which it was reached, with ``bytes`` (up and down) added; None where it was not."""
+        """The first row of a run that reached it, with ``bytes`` (up and down) added; None if none did."""
         for k, row in enumerate(result.history):
             last = result.history[max(0, k + 1 - self.over) : k + 1]
             if len(last) == self.over and any(self._met(m, v, last) for m, v in self.values.items()):
@@ -61,7 +61,7 @@ class Goal:
         return mean >= value if higher_is_better(metric, self.metrics) else mean <= value
 
     def told(self, results: Sequence[Result]) -> list[Result]:
-        """The same runs, with the costs of reaching it among the final figures of those that did."""
+        """The same runs; those that reached it have its costs among their final figures."""
         out = []
         for r in results:
             row = self.reached(r)
@@ -71,13 +71,13 @@ class Goal:
 
 
 def told(results: Sequence[Result], target: Mapping[str, Real] | None = None, over: int | None = None) -> list[Result]:
-    """Runs with the costs of reaching their target among their final figures; arguments are those of `Goal.of`."""
+    """Runs with the costs of reaching their target among their final figures; same arguments as `Goal.of`."""
     goal = Goal.of(results, target, over)
     return list(results) if goal is None else goal.told(results)
 
 
 def cost_of_target(metrics: set[str], seconds: bool) -> str | None:
-    """The figure that runs with a target are compared by: virtual seconds where time passes, else rounds."""
+    """The figure by which runs with a target are compared: virtual seconds if time passes, else rounds."""
     if "rounds_to_target" not in metrics:
         return None
     return "seconds_to_target" if seconds and "seconds_to_target" in metrics else "rounds_to_target"

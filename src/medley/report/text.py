@@ -10,7 +10,7 @@ from .targets import COLUMNS
 from .units import DASH, FORMATS, column, one_unit, plus_minus, three, unit_of
 
 FEW = 4
-"""Fewer seeds than this stand in the place of an interval that leaves the possible range."""
+"""With fewer seeds than this, an interval that leaves the possible range is replaced by the seeds' figures."""
 
 
 def kind_of(metric: str) -> str:
@@ -22,9 +22,9 @@ def kind_of(metric: str) -> str:
 
 
 def beyond(stats: Sequence[Stat], metric: str) -> bool:
-    """Whether an interval of few seeds leaves the metric's range, so that it tells nothing.
+    """Whether an interval of few seeds leaves the metric's range, so that it says nothing.
 
-    Shares lie in [0, 1], forgetting in [-1, 1]; a metric of which no seed has a negative figure lies above 0.
+    Shares lie in [0, 1], forgetting in [-1, 1]; a metric without any negative figure lies above 0.
     """
     positive = all(v >= 0 for s in stats for v in s.values)
     low = -1.0 if metric == "fgt" else 0.0 if positive else -math.inf
@@ -33,13 +33,13 @@ def beyond(stats: Sequence[Stat], metric: str) -> bool:
 
 
 def worths(stats: Sequence[Stat], metric: str) -> list[str]:
-    """The figures of one metric as text, alike for all ``stats``: intervals, or the seeds where one tells nothing."""
+    """The figures of one metric as text, alike for all ``stats``: intervals, or seeds if an interval says nothing."""
     seeds, unit = beyond(stats, metric), one_unit(kind_of(metric), [s.mean for s in stats])
     return [worth(s, metric, seeds, unit) for s in stats]
 
 
 def worth(stat: Stat, metric: str, seeds: bool = False, unit: tuple[float, str] = (0.0, "")) -> str:
-    """A figure as text, shares in per cent; with the seeds' figures in the place of an interval where asked for."""
+    """A figure as text, shares in per cent; with the seeds' figures instead of an interval if ``seeds``."""
     if not stat.n:
         return DASH
     if seeds and 2 <= stat.n < FEW and stat.half > 0:
@@ -60,7 +60,7 @@ def impossible(pair: Paired) -> bool:
 
 
 def difference(pair: Paired | None) -> str:
-    """A paired difference as text, shares in percentage points; a dash where there is none."""
+    """A paired difference as text, shares in percentage points; a dash if there is none."""
     if pair is None or not pair.n:
         return DASH
     if kind_of(pair.metric) in ("count", "seconds", "bytes"):
@@ -74,7 +74,7 @@ def difference(pair: Paired | None) -> str:
 
 
 def with_units(mean: float, half: float, metric: str, signed: bool = False, unit: tuple[float, str] = (0.0, "")) -> str:
-    """``mean ± half`` in one unit: a column's where ``unit`` is given, else that of the larger."""
+    """``mean ± half`` in one unit: the column's if ``unit`` is given, otherwise the larger one's."""
     form = FORMATS[kind_of(metric)]
     sign = "−" if mean < 0 else "+" if signed and mean > 0 else ""
     if unit[0]:

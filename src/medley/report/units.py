@@ -15,11 +15,11 @@ UNITS = {
     "bytes": (("TB", 0.9995e12, 1e12), ("GB", 0.9995e9, 1e9), ("MB", 0.9995e6, 1e6), ("kB", 999.5, 1e3), ("B", 0, 1)),
     "seconds": (("d", 172800, 86400), ("h", 5400, 3600), ("min", 90, 60), ("s", 0.9995, 1), ("ms", 0, 1e-3)),
 }
-"""Units by kind, largest first: name, the least value that takes it, size."""
+"""Units by kind, largest first: name, the smallest value that takes it, size."""
 
 
 def unit_of(kind: str, v: Real) -> tuple[float, str]:
-    """Size and name of the unit in which ``v`` is written; (1, "") where the kind has none."""
+    """Size and name of the unit in which ``v`` is written; (1, "") if the kind has none."""
     return next(((size, name) for name, least, size in UNITS.get(kind, ()) if v >= least), (1.0, ""))
 
 
@@ -77,14 +77,14 @@ FORMATS: dict[str, Format] = {
 
 
 def one_unit(kind: str, values: Iterable[Real]) -> tuple[float, str]:
-    """Size and name of a column's unit: that of its largest figure; (0, "") where some are under a hundredth of it."""
+    """Size and name of a column's unit, taken from its largest figure; (0, "") if some are under a hundredth of it."""
     sizes = [abs(v) for v in values if math.isfinite(v) and v]
     size, unit = unit_of(kind, max(sizes, default=0.0))
     return (size, unit) if sizes and unit not in ("", "B") and min(sizes) >= size / 100 else (0.0, "")
 
 
 def column(kind: str, values: Sequence[Real], one: tuple[float, str] | None = None) -> list[str]:
-    """A column of bytes or seconds as text, in the unit ``one``; by default in one unit where that suits all."""
+    """A column of bytes or seconds as text, in the unit ``one``; by default in one unit if that suits all."""
     size, unit = one_unit(kind, values) if one is None else one
     return [f"{three(v / size)} {unit}" if size and v and math.isfinite(v) else FORMATS[kind](v) for v in values]
 
@@ -94,7 +94,7 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
 
     Args:
         mean: Nan gives a dash.
-        half: Half-width of the interval; nan, and one that rounds to zero, leave ± out.
+        half: Half-width of the interval; if nan, or if it rounds to zero, ± is left out.
         share: Whether both are in per cent; default False.
     """
     if not math.isfinite(mean):
@@ -118,10 +118,10 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
 
 
 def three(v: Real) -> str:
-    """A number below 1000 with three figures, or three decimals where it is small."""
+    """A number below 1000 with three figures, or three decimals if it is small."""
     return f"{v:.{0 if v >= 99.95 else 1 if v >= 9.995 else 2 if v >= 0.9995 else 3}f}"
 
 
 def plural(n: Real, noun: str) -> str:
-    """``n`` of them: "1 run", "2 runs"."""
+    """``n`` and the noun: "1 run", "2 runs"."""
     return f"{n:,.0f} {noun}" if n == 1 else f"{n:,.0f} {noun}s"

@@ -1,4 +1,4 @@
-"""A page about a run as it goes, served on 127.0.0.1 out of the run's folder."""
+"""A page that shows a run while it goes, served on 127.0.0.1 from the run's folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ POLICY = (
 """The page loads nothing from elsewhere."""
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-"""Names in the address of a browser that is on this machine. Others are refused: a page elsewhere could rebind its own
-name to 127.0.0.1 and read along.
+"""Names in the address of a browser on this machine. Others get an error: a page elsewhere could point its own name at
+127.0.0.1 and read along.
 """
 
 
@@ -30,20 +30,20 @@ MOST = 1000
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the page about the run in ``folder``, on this port of 127.0.0.1; 0 takes any that is free."""
+    """A server of the page about the run in ``folder``, on this port of 127.0.0.1; 0 takes any free port."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "medley", ""
 
         def do_GET(self) -> None:
             if self.headers.get("Host", "").rsplit(":", 1)[0] not in LOCAL:
-                self._answer(403, "text/plain", "this page is for this machine")
+                self._answer(403, "text/plain", "this page can be opened only on this machine")
             elif self.path == "/":
                 self._answer(200, "text/html", page())
             elif self.path == "/view.json":
                 self._answer(*_view(folder))
             else:
-                self._answer(404, "text/plain", "there is / and /view.json")
+                self._answer(404, "text/plain", "not found: there are / and /view.json")
 
         def _answer(self, code: int, kind: str, text: str) -> None:
             raw = text.encode()
@@ -61,7 +61,7 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing of requests."""
+            """Log nothing about requests."""
 
     served = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     served.daemon_threads = True
@@ -82,7 +82,7 @@ def _view(folder: Path) -> tuple[int, str, str]:
 
 
 def page() -> str:
-    """The page's HTML; its script asks for the view every two seconds."""
+    """The page's HTML; its script requests the view every two seconds."""
     here = resources.files(__package__).joinpath("templates")
     text = here.joinpath("watch.html").read_text(encoding="utf-8")
     for mark, palette in (("/*LIGHT*/", LIGHT), ("/*DARK*/", DARK)):

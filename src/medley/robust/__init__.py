@@ -1,4 +1,4 @@
-"""Robust folds for clients that lie: rules of single replies in the place of means, and a wrapper of methods."""
+"""Aggregation rules that tolerate Byzantine clients, and `Robust`, a wrapper that gives such a rule to a method."""
 
 from .centred_clipping import CentredClipping
 from .fltrust import FLTrust

@@ -3,8 +3,8 @@
 **Reference**: Karimireddy, He & Jaggi, "Learning from History for Byzantine Robust Optimization", ICML 2021,
 Algorithm 2.
 
-**Departures**: without ``radius`` the median of the distances takes the place of τ in every step. So no radius has to
-be tuned to messages whose size changes over a run.
+**Departures**: without ``radius``, τ is the median of the distances in every step. So you need not tune a radius to
+messages whose size changes over a run.
 """
 
 from __future__ import annotations

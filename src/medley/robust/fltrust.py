@@ -1,11 +1,11 @@
-"""FLTrust: replies are weighed by their agreement with one that the server makes from a root set of its own.
+"""FLTrust: replies are weighted by how well they agree with a reply that the server makes from its own root set.
 
 **Reference**: Cao, Fang, Liu & Gong, "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021,
 eq. (2) to (4) and Algorithm 2.
 
 **Departures**: the root set is one client of the federation, which the server itself holds. So any exchange of any
-method has a root reply, and the root's bytes are counted as a client's. Where no reply agrees with the root, the fold
-is the root's own reply; the paper has no rule for it.
+method has a root reply, and the root's bytes are counted as a client's. If no reply agrees with the root's, the result
+is the root's own reply; the paper has no rule for this case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .rule import NOTHING, Fold, Folded, Rows, Told, distances, products
 
 @dataclass(frozen=True)
 class FLTrust(Fold):
-    """Σ_i TS_i·(‖g₀‖/‖g_i‖)·g_i/Σ_i TS_i over all replies but the root's, TS_i = max(0, cos(g_i, g₀)).
+    """Σ_i TS_i·(‖g₀‖/‖g_i‖)·g_i/Σ_i TS_i over all replies except the root's, with TS_i = max(0, cos(g_i, g₀)).
 
     Attributes:
         root: The id of the client whose rows are the server's root set. It takes part in every round.
@@ -31,13 +31,14 @@ class FLTrust(Fold):
 
     @property
     def root_client(self) -> int:
-        """The holder of the root set."""
+        """The client that holds the root set."""
         return self.root
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """ReLU-clipped cosines, eq. (2), of replies that are scaled to the root's norm, eq. (3), in a mean, eq. (4)."""
+        """The mean, eq. (4), of replies scaled to the root's norm, eq. (3), weighted by ReLU-clipped cosines, eq.
+        (2)."""
         if told.root is None:
-            raise TooFewReplies(f"{self!r}: client {self.root}, which holds the root set, has not replied")
+            raise TooFewReplies(f"{self!r}: client {self.root}, which holds the root set, did not reply")
         g0 = rows[told.root]
         others = torch.cat([rows[: told.root], rows[told.root + 1 :]])
         norms, norm0 = distances(others, torch.zeros_like(g0)), float(g0.double().norm())

@@ -1,13 +1,13 @@
-"""Geometric median, by Weiszfeld's steps, which leave a reply that is not the median.
+"""Geometric median by Weiszfeld's steps, changed so that they cannot get stuck at a reply.
 
 **Reference**: Pillutla, Kakade & Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal
 Processing 70, 2022, Algorithm 2 and eq. (9); Vardi & Zhang, "The multivariate L1-median and associated data depth",
 PNAS 97, 2000, for the step at a reply.
 
-**Departures**: steps begin at the coordinate-wise median instead of 0 and go on until they are short. So the vector is
-the same wherever they begin, and a liar cannot use up a fixed number of steps by a start far off. At a reply the
-smoothed step hardly moves, so that one liar at the start would hold it there: the step is Vardi and Zhang's, by which
-a reply holds v only if the pull of all others is at most its own.
+**Departures**: the steps begin at the coordinate-wise median instead of 0 and continue until they are short. So the
+result does not depend on the start, and a Byzantine client cannot use up a fixed number of steps with a start far off.
+At a reply the paper's smoothed step hardly moves, so a single Byzantine reply at the start would hold it there. We take
+Vardi and Zhang's step instead: a reply holds v only if the pull of all others is at most its own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class GeometricMedian(Fold):
     """argmin_v Σ_i ‖x_i − v‖.
 
     Attributes:
-        smoothing: ν, the distance up to which v is at a reply; default 1e-6, the paper's.
-        steps: The largest number of Weiszfeld's steps; default 100.
-        tolerance: Steps end at one that is shorter than this share of the median distance, and a thousandth of the
-            least; default 1e-6.
+        smoothing: ν, the distance within which v counts as being at a reply; default 1e-6, as in the paper.
+        steps: The largest number of Weiszfeld steps; default 100.
+        tolerance: The iteration ends when a step is shorter than this share of the median distance, and than a
+            thousandth of the smallest distance; default 1e-6.
     """
 
     smoothing: Annotated[float, positive] = 1e-6
@@ -37,8 +37,8 @@ class GeometricMedian(Fold):
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """v ← v + (1 − η/‖R‖)⁺ (T − v), with T = Σ β_i x_i/Σ β_i, β_i = 1/‖x_i − v‖, R = (T − v) Σ β_i.
 
-        The sums leave out the η replies that v is at. In the first step those are all within a hundredth of the median
-        distance: a liar beside the start would make many short steps of it.
+        The sums leave out the η replies that v is at. In the first step these are all replies within a hundredth of the
+        median distance: otherwise a Byzantine reply close to the start would cause many short steps.
         """
         v = median(rows)
         for step in range(self.steps):

@@ -3,7 +3,7 @@
 **Reference**: Blanchard, El Mhamdi, Guerraoui & Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
 Gradient Descent", NeurIPS 2017, section 4 (Krum) and the end of section 6 (multi-Krum).
 
-**Checked against**: byzfl 0.0.11, whose score counts a − f − 1 neighbours; the paper's, and this one, a − f − 2.
+**Checked against**: byzfl 0.0.11, whose score counts a − f − 1 neighbours; the paper's and this one count a − f − 2.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
     """Rows by their score, the best first.
 
     s(i) is the sum of ‖x_i − x_j‖² over the a − f − 2 rows j ≠ i that are nearest to x_i. Two rows that are each
-    other's only neighbour have the same, and so have all rows that are there often enough: of rows that differ by a
-    rounding error only, the one that is nearer to its a − f nearest goes first. More would be liars, whose distance
-    has no bound.
+    other's only neighbour have the same score, and so have all rows that occur often enough. Among rows that differ
+    only by a rounding error, the one that is nearer to its a − f nearest goes first. We count no further rows: they
+    could be Byzantine, and their distance has no bound.
     """
     nearest = squared_distances(rows).sort(1).values
     near, s = nearest[:, : len(rows) - f].sum(1), nearest[:, 1 : len(rows) - f - 1].sum(1)
@@ -36,10 +36,10 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
 
 @dataclass(frozen=True)
 class Krum(Fold):
-    """The one reply whose nearest replies are nearest: all others are left out. It costs O(a²d).
+    """The one reply whose nearest replies are nearest; all others are left out. It costs O(a²d).
 
     Attributes:
-        liars: f/a, the share of liars that it bears. It wants a ≥ 2f + 3 replies.
+        liars: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
     """
 
     liars: Share
@@ -56,11 +56,11 @@ class Krum(Fold):
 
 @dataclass(frozen=True)
 class MultiKrum(Fold):
-    """The mean of the m replies of the best scores of Krum. It costs O(a²d).
+    """The mean of the m replies with Krum's best scores. It costs O(a²d).
 
     Attributes:
-        liars: f/a, the share of liars that it bears. It wants a ≥ 2f + 3 replies.
-        keep: m, the number of replies that are averaged; default None: a − f.
+        liars: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
+        keep: m, the number of replies to average; default None: a − f.
     """
 
     liars: Share
@@ -77,6 +77,6 @@ class MultiKrum(Fold):
         m = a - f if self.keep is None else self.keep
         if m > a - f:
             raise TooFewReplies(
-                f"{self!r} averages {m} of {a} replies, but {f} of them may be false: give keep= at most {a - f}"
+                f"{self!r} averages {m} of {a} replies, but {f} of them may be Byzantine: set keep= to at most {a - f}"
             )
         return rows[ranked(rows, f)[:m].sort().values].mean(0)

@@ -13,8 +13,8 @@ from .rule import NOTHING, Fold, Folded, Rows, Told, median
 
 @dataclass(frozen=True)
 class Median(Fold):
-    """The median of each coordinate: bounded by honest values while fewer than half of the replies lie."""
+    """The median of each coordinate: within the honest values' range while fewer than half of the replies lie."""
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """g_k = med(x_1k, ..., x_ak), the mean of the middle two where their number is even."""
+        """g_k = med(x_1k, ..., x_ak), the mean of the middle two if their number is even."""
         return median(rows)

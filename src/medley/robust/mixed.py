@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing (NNM) before another fold.
+"""Nearest-neighbour mixing (NNM) before another aggregation rule.
 
 **Reference**: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot & Stephan, "Fixing by Mixing: A Recipe for Optimal
 Byzantine ML under Heterogeneity", AISTATS 2023, Algorithm 2.
@@ -16,9 +16,9 @@ from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared
 
 
 def mix(rows: Rows, f: int) -> Rows:
-    """y_i, the mean of the a − f rows that are nearest to x_i, itself among them. It costs O(a²d)."""
+    """y_i, the mean of the a − f rows nearest to x_i, including x_i itself. It costs O(a²d)."""
     a = len(rows)
-    # Stable, so that the lower of two ids wins where distances are equal.
+    # Stable, so that the lower of two ids wins if distances are equal.
     nearest = squared_distances(rows).sort(dim=1, stable=True).indices[:, : a - f]
     W = torch.zeros(a, a, dtype=rows.dtype, device=rows.device).scatter_(1, nearest, 1 / (a - f))
     return W @ rows
@@ -26,11 +26,11 @@ def mix(rows: Rows, f: int) -> Rows:
 
 @dataclass(frozen=True)
 class Mixed(Fold):
-    """Another fold of the replies' nearest-neighbour means. Unequal clients come nearer to each other by it.
+    """Mixes each reply with its nearest neighbours, which brings unequal clients closer; then applies another rule.
 
     Attributes:
-        fold: The fold that follows.
-        liars: f/a, the share of liars that it bears.
+        fold: The rule to apply afterwards.
+        liars: f/a, the share of Byzantine clients that it tolerates.
     """
 
     fold: Fold
@@ -41,15 +41,15 @@ class Mixed(Fold):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.fold, Mixed):
-            raise RecipeError("Mixed(fold=...): it mixes already; give the fold itself", "fold")
+            raise RecipeError("Mixed(fold=...): that rule already mixes; pass the inner rule itself", "fold")
 
     @property
     def name(self) -> str:
-        """ "NNM-" and the fold's name."""
+        """ "NNM-" and the rule's name."""
         return f"NNM-{self.fold.name}"
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """The fold of y_1, ..., y_a. A root's reply is neither mixed nor anybody's neighbour."""
+        """The rule's vector of y_1, ..., y_a. A root's reply is not mixed, and is nobody's neighbour."""
         f, root = liars_among(self, len(rows)), told.root
         if root is None:
             return self.fold(mix(rows, f), told)

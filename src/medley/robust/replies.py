@@ -1,4 +1,4 @@
-"""A cohort whose replies are folded robustly: means and sums of a method become a rule of single replies."""
+"""A cohort whose replies are aggregated robustly: the method's means and sums become a rule of single replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ U = TypeVar("U", bound=Message)
 
 
 class RobustReplies(Generic[U]):
-    """The replies to one `ask`. Each field is folded by itself; a sum is the fold times the sum of its weights."""
+    """The replies to one `ask`. Each field is aggregated on its own; a sum is the rule's vector times Σ weights."""
 
     ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
 
@@ -24,13 +24,13 @@ class RobustReplies(Generic[U]):
         self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
 
     def mean(self) -> U:
-        """The fold of the replies. Raises TooFewReplies where the rule wants more of them."""
+        """The rule's result. Raises TooFewReplies if the rule needs more replies."""
         return self._make(1.0, self._read())
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
-        """The fold times Σ w_i over the clients that replied, by default with p_i.
+        """The rule's result times Σ w_i over the clients that replied, by default with p_i.
 
-        Raises Unsupported for weights that differ, and TooFewReplies where the rule wants more replies.
+        Raises Unsupported for unequal weights, and TooFewReplies if the rule needs more replies.
         """
         got = self._read()
         w = [(self._clients.p if weights is None else weights)[i] for i in got]
@@ -39,12 +39,12 @@ class RobustReplies(Generic[U]):
         return self._make(sum(w), got)
 
     def bounded(self, weight: float, scales: Any, noise: float = 0.0) -> NoReturn:
-        """Raises Unsupported: a rule bounds replies itself."""
+        """Raises Unsupported: the rule itself bounds replies."""
         self._clients.refuse("bounds replies itself")
 
     def each(self) -> NoReturn:
-        """Raises Unsupported: there is no sum that the rule could take the place of."""
-        self._clients.refuse("reads replies one by one, and makes no sum of them that a fold could take the place of")
+        """Raises Unsupported: there is no sum that the rule could replace."""
+        self._clients.refuse("reads replies one by one, so there is no sum that the aggregation rule could replace")
 
     def _read(self) -> dict[int, U]:
         got = self._replies.each()
@@ -53,7 +53,7 @@ class RobustReplies(Generic[U]):
             raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
         if rule.root_client is not None and rule.root_client not in got:
             raise TooFewReplies(
-                f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, has not answered"
+                f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, did not answer"
             )
         others = len(got) - (rule.root_client is not None)
         try:
@@ -70,7 +70,7 @@ class RobustReplies(Generic[U]):
         return message
 
     def _folded(self, name: str, weight: float, values: Mapping[int, Any]) -> Tensor | float | None:
-        """``weight`` times the fold of one field, in its own shape."""
+        """``weight`` times the aggregate of one field, in the field's shape."""
         where = f"{name!r} of {self._exchange}"
         if any(v is None for v in values.values()):
             if all(v is None for v in values.values()):
@@ -78,7 +78,7 @@ class RobustReplies(Generic[U]):
             raise WireError(f"{where} came from only some of the clients, so it cannot be aggregated")
         first = next(iter(values.values()))
         if isinstance(first, bool):
-            self._clients.refuse(f"sends {where}, a bool, which has no fold")
+            self._clients.refuse(f"sends {where}, a bool, which cannot be aggregated")
         like = first if isinstance(first, Tensor) else torch.zeros((), dtype=torch.float64)
         tensors = [torch.as_tensor(v, device=like.device) for v in values.values()]
         if len({t.shape for t in tensors}) > 1:
@@ -92,19 +92,19 @@ class RobustReplies(Generic[U]):
 
 
 class RobustCohort:
-    """The clients of one round, whose replies are folded by a rule. Implements `Cohort`, mostly by handing on.
+    """The clients of one round, whose replies a rule aggregates. Implements `Cohort`, mostly by delegation.
 
     Args:
-        before: the rule's vectors of the round before, by exchange and field; a new mapping after a fold
+        before: the rule's vectors of the previous round, by exchange and field; a new mapping after each aggregation
 
-    A rule with a root client asks that one in every exchange.
+    A rule with a root client asks that client in every exchange.
     """
 
     def __init__(self, clients: Cohort, fold: Fold, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
         self._clients, self.fold, self.before, self._method = clients, fold, dict(before), method
         self.p, self.round = clients.p, clients.round
         if clients.buffers is not None:
-            self.refuse("has a model with buffers, such as BatchNorm's, which are averaged: one liar could set them")
+            self.refuse("has a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set")
         root = fold.root_client
         if root is not None and root not in clients.p:
             raise RecipeError(f"{fold!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
@@ -112,8 +112,8 @@ class RobustCohort:
         there = len(self.ids) - (root is not None)
         if clients.ids and there < fold.least(there):
             raise RecipeError(
-                f"{fold!r} wants {fold.least(there)} replies to tolerate {liars_among(fold, there)} liars among "
-                f"{there} clients, those of round {self.round}: ask more clients, or give a smaller liars=",
+                f"{fold!r} needs {fold.least(there)} replies to tolerate {liars_among(fold, there)} Byzantine clients "
+                f"of the {there} in round {self.round}: ask more clients, or pass a smaller liars=",
                 "fold",
             )
 
@@ -128,13 +128,13 @@ class RobustCohort:
         return tuple(ids if root is None else sorted({*ids, root}))
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise Unsupported with the reason for which the method cannot be folded robustly."""
+        """Raise Unsupported with the reason why the method cannot be aggregated robustly."""
         method, other = self._method, self._method.sums_as
-        remedy = f"; give {other}, whose server reads sums only" if other and "one by one" in what else ""
+        remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in what else ""
         raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
 
     def folded(self, key: str, rows: Tensor, ids: Sequence[int]) -> Tensor:
-        """The rule's vector of these rows, one of each client of ``ids``."""
+        """The rule's vector of these rows, one row per client of ``ids``."""
         root = self.fold.root_client
         at = None if root is None else ids.index(root)
         v = self.fold(rows, Told(self.before.get(key), at))

@@ -1,22 +1,23 @@
-"""Robust: a method whose server folds single replies by a rule that some liars among them cannot move far.
+"""Robust: gives a method an aggregation rule that tolerates a share of Byzantine clients.
 
 **Reference**: Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018; Allouah et al., "Fixing by Mixing",
-AISTATS 2023 (definition of a robust fold). The file of each fold names its own paper.
+AISTATS 2023 (definition of a robust aggregation rule). The file of each rule names its own paper.
 
-**Needs**: weights of clients that are uniform. A weight by rows is a claim of the client, and one liar could take all
+**Needs**: uniform client weights. A weight by rows is what the client claims, so one Byzantine client could claim all
 of it.
 
 **One round sends** (floats per client):
 
 The messages of the method itself.
 
-**Departures**: a reply of several fields is folded field by field, with the same rule. Distances over all fields
-together would be those of the field with the largest units, as SCAFFOLD's dc, which is delta over a time. A mean
-becomes the fold, and a sum the fold times the sum of its weights: where all replies are equal, nothing changes. An
-invariant over sums and memories, as SCAFFOLD's c = Σ p_i c_i, then holds up to the distance of fold and mean.
+**Departures**: a reply of several fields is aggregated field by field, with the same rule. A distance over all fields
+together would mostly measure the field with the largest units, such as SCAFFOLD's dc, which is delta over a time. A
+mean becomes the rule's vector, and a sum that vector times the sum of its weights: if all replies are equal, nothing
+changes. An invariant over sums and memories, such as SCAFFOLD's c = Σ p_i c_i, then holds up to the distance between
+the rule's vector and the mean.
 
-**Missing replies**: the fold is of those that came, and f is a share of their number. Below the number that the rule
-wants the run ends with TooFewReplies.
+**Missing replies**: the rule sees the replies that arrived, and f is a share of their number. With fewer replies than
+the rule needs, the run ends with TooFewReplies.
 
 **Example**
 
@@ -43,17 +44,17 @@ from .rule import Fold
 
 @dataclass
 class RobustServer(WrapperServer):
-    """The wrapped method's state, and the vectors of a fold that starts from its last ones, by exchange and field."""
+    """The wrapped method's state, and the last vectors of a rule that starts from them, by exchange and field."""
 
     before: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Robust(Wrapper[RobustServer]):
-    """A method whose means and sums of replies are robust folds.
+    """A method whose means and sums of replies are replaced by a robust aggregation rule.
 
     Attributes:
-        method: the method that runs. Its server may read means, and sums of equal weights
+        method: the method to run. Its server may read means, and sums with equal weights
         fold: the rule, one of `medley.robust`
     """
 
@@ -67,7 +68,7 @@ class Robust(Wrapper[RobustServer]):
         super().__post_init__()
         if isinstance(self.method, Wrapper) and self.method.reads:
             raise Unsupported(
-                f"{self.method.name} cannot be robust: it {self.method.reads}, and a robust fold reads replies one by "
+                f"{self.method.name} cannot be robust: it {self.method.reads}, and a robust rule reads replies one by "
                 "one",
                 method=self.method.name,
                 need="sums",
@@ -75,13 +76,13 @@ class Robust(Wrapper[RobustServer]):
 
     @property
     def name(self) -> str:
-        """The fold's name and the method's."""
+        """The rule's name and the method's."""
         return f"{self.fold.name}-{self.method.name}"
 
     @property
     def reads(self) -> str:
         """Replies one by one."""
-        return "folds replies that it reads one by one"
+        return "aggregates replies that it reads one by one"
 
     def requires(self) -> frozenset[str]:
         """The method's needs, uniform weights, and replies one by one."""
@@ -92,13 +93,13 @@ class Robust(Wrapper[RobustServer]):
         return RobustServer(self.method.start(x))
 
     def round(self, s: RobustServer, clients: Cohort) -> None:
-        """The method's round on a cohort whose means and sums are folds."""
+        """The method's round on a cohort whose means and sums come from the rule."""
         cohort = RobustCohort(clients, self.fold, s.before, self.method)
         self.method.round(s.inner, cohort)
         s.before = cohort.before
 
     def readmit(self, s: RobustServer, clients: Cohort, who: Sequence[int]) -> None:
-        """The method's own, with its sums folded."""
+        """The method's own `readmit`, with robust sums."""
         self.method.readmit(s.inner, RobustCohort(clients, self.fold, {}, self.method), who)
 
     def figures(self, s: RobustServer) -> dict[str, float]:

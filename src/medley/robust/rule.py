@@ -1,4 +1,4 @@
-"""Robust folds: the base of all rules, and the arithmetic that they share."""
+"""Robust aggregation: the base of all rules, and the arithmetic that they share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from torch import Tensor
 from ..contract import Checked, TooFewReplies, at_least, below
 
 Rows = Float[Tensor, "a d"]
-"""One vector of every reply, a reply in each row."""
+"""One vector per reply, a reply in each row."""
 
 Folded = Float[Tensor, " d"]
-"""The vector that a rule makes of them."""
+"""The vector that a rule makes of the replies."""
 
 Share = Annotated[float, at_least(0), below(0.5)]
-"""The largest share of liars that a rule is to bear."""
+"""The largest share of Byzantine clients that a rule is meant to tolerate."""
 
 COLUMNS = 1 << 12
 """Columns that are sorted at once, so that they stay in the processor's cache."""
 
 
 class Told(NamedTuple):
-    """The rest of a rule's knowledge.
+    """What a rule knows in addition to the replies.
 
     Attributes:
-        before: the vector that the rule made in the last round, in the same place; None in the first
-        root: the row of the root client; None where there is none
+        before: the vector that the rule made in the last round, for the same exchange and field; None in the first
+            round
+        root: the row of the root client; None if there is none
     """
 
     before: Folded | None = None
@@ -43,9 +44,9 @@ NOTHING = Told()
 
 @dataclass(frozen=True)
 class Fold(Checked, ABC):
-    """Base of every robust fold: a rule that makes one vector of the replies' vectors, each counted once.
+    """Base of every robust rule: it makes one vector of the replies' vectors, each counted once.
 
-    ``remembers`` is True for a rule that starts from its vector of the round before.
+    ``remembers`` is True for a rule that starts from its vector of the previous round.
     """
 
     remembers: ClassVar[bool] = False
@@ -57,29 +58,29 @@ class Fold(Checked, ABC):
 
     @property
     def root_client(self) -> int | None:
-        """The client whose rows are the server's own root set; None where the rule has none."""
+        """The client whose rows are the server's own root set; None if the rule has none."""
         return None
 
     def least(self, a: int) -> int:
-        """The smallest number of replies that the rule takes, where ``a`` are there."""
+        """The smallest number of replies that the rule accepts from a cohort of ``a``."""
         del a
         return 1
 
     def check(self, a: int) -> None:
-        """Raise TooFewReplies unless the rule bears its liars among ``a`` replies."""
+        """Raise TooFewReplies unless ``a`` replies are enough for the rule's share of Byzantine clients."""
         if a < (least := self.least(a)):
             raise TooFewReplies(
-                f"{self!r} wants {least} replies to tolerate {liars_among(self, a)} liars, but {a} came: ask "
-                "more clients, or give a smaller liars="
+                f"{self!r} needs {least} replies to tolerate {liars_among(self, a)} Byzantine clients, but got {a}: "
+                "ask more clients, or pass a smaller liars="
             )
 
     @abstractmethod
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """The rule's vector. Raises TooFewReplies as `check` does."""
+        """The rule's vector. Raises TooFewReplies, as `check` does."""
 
 
 def liars_among(rule: object, a: int) -> int:
-    """f = ⌊liars·a⌋, the number of liars among ``a`` replies that a rule is to bear; 0 for one without ``liars``."""
+    """f = ⌊liars·a⌋, how many Byzantine clients among ``a`` a rule tolerates; 0 for a rule without ``liars``."""
     # 0.29·100 is 28.999999999999996.
     return int(getattr(rule, "liars", 0.0) * a + 1e-9)
 
@@ -102,7 +103,7 @@ def trimmed(rows: Rows, f: int) -> Folded:
 
 
 def median(rows: Rows) -> Folded:
-    """The median of each coordinate; the mean of the middle two where their number is even."""
+    """The median of each coordinate; the mean of the middle two if their number is even."""
     return trimmed(rows, (len(rows) - 1) // 2)
 
 
@@ -125,9 +126,9 @@ def products(rows: Rows, v: Folded) -> Float[Tensor, " a"]:
 def squared_distances(rows: Rows) -> Float[Tensor, "a a"]:
     """‖x_i − x_j‖² of all pairs, in double precision, by O(a²d) operations.
 
-    ‖x_i‖² + ‖x_j‖² − 2⟨x_i, x_j⟩ loses digits where norms are larger than distances. So the rows are taken relative to
-    their median first, which no minority moves far: distances between honest rows keep their digits, however far off a
-    liar's row is.
+    ‖x_i‖² + ‖x_j‖² − 2⟨x_i, x_j⟩ loses digits if norms are larger than distances. So we first subtract the rows'
+    median, which no minority can move far: distances between honest rows keep their digits, however far off a Byzantine
+    row is.
     """
     centre = median(rows)
     G = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
@@ -136,4 +137,4 @@ def squared_distances(rows: Rows) -> Float[Tensor, "a a"]:
         G += off @ off.T
     norms = G.diagonal()
     D: Tensor = (norms[:, None] + norms[None, :] - 2 * G).nan_to_num(nan=torch.inf).clamp(min=0)
-    return ((D + D.T) / 2).fill_diagonal_(0.0)  # equal to the last bit both ways, as ties of Krum's want it
+    return ((D + D.T) / 2).fill_diagonal_(0.0)  # symmetric to the last bit, which Krum's ties need

@@ -16,11 +16,11 @@ class TrimmedMean(Fold):
     """The mean of each coordinate without its ⌊βa⌋ smallest and ⌊βa⌋ largest values.
 
     Attributes:
-        liars: β, the share of liars that it bears.
+        liars: β, the share of Byzantine clients that it tolerates.
     """
 
     liars: Share
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values that are left of coordinate k."""
+        """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values of coordinate k that remain after trimming."""
         return trimmed(rows, liars_among(self, len(rows)))

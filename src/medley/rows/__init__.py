@@ -1,1 +1,1 @@
-"""Rows of data: of several inputs, read when used, sparse, and of two objectives in one batch."""
+"""Rows of data: with several inputs, read lazily, sparse, and of two objectives in one batch."""

@@ -1,4 +1,4 @@
-"""A frame's columns as numbers: clipped, filled in where they are missing, and categories as columns of 0 and 1."""
+"""A frame's columns as numbers: clipped, filled in if missing, and categories as columns of 0 and 1."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Column:
 
     Attributes:
         name: the column
-        levels: its categories, a feature each; None for a column of numbers
-        clip: the least and the largest number; numbers beyond become these. None for all
-        fill: what a missing number or category is taken for; None for nothing
-        indicator: whether a feature says where it was missing
+        levels: its categories, one feature each; None for a column of numbers
+        clip: the smallest and the largest number; numbers beyond are set to these. None for all
+        fill: what replaces a missing number or category; None for nothing
+        indicator: whether an extra feature marks missing cells
     """
 
     name: str
@@ -37,20 +37,20 @@ class Column:
         return (*own, f"{self.name} missing") if self.indicator else own
 
     def __call__(self, cells: np.ndarray, call: str) -> np.ndarray:
-        """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in each."""
+        """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in all."""
         gone = absent(cells)
         if gone.any() and self.fill is None and (self.levels is None or not self.indicator):
             row = int(gone.argmax())
             raise BadData(
-                f"{call}: column {self.name!r} is missing in row {row}, and its preparation does not fill it in; "
-                "prepare it by a mean, a median, a mode or fill(value), or drop such rows",
+                f"{call}: column {self.name!r} is missing in row {row}, but its preparation does not fill it in; "
+                "fill it by a mean, a median, a mode or fill(value), or drop such rows",
                 row=row,
             )
         if self.levels is None:
             filled = cells.astype(object) if cells.dtype.kind == "O" else np.array(cells)
             if gone.any():
                 filled[gone] = self.fill
-            x = numbers(filled, f"{call}: column {self.name!r}", "prepare it by encode, for categories")
+            x = numbers(filled, f"{call}: column {self.name!r}", "if it holds categories, prepare it with encode")
             out = [x if self.clip is None else np.clip(x, *self.clip)]
         else:
             said = [self.fill if m else text(v) for m, v in zip(gone, cells.tolist(), strict=True)]
@@ -75,7 +75,8 @@ class Coding:
         return tuple(name for c in self.columns for name in c.features)
 
     def __call__(self, cells: Mapping[str, np.ndarray], call: str) -> np.ndarray:
-        """Features [n, features] of columns by name. Raises BadData, naming column and row, for what has no number."""
+        """Features [n, features] of columns by name. Raises BadData, with column and row, for a cell without a
+        number."""
         if missing := [name for name in self.names if name not in cells]:
             raise BadData(f"{call}: there is no column {missing[0]!r}, which the preparation reads")
         out: np.ndarray = np.concatenate([c(cells[c.name], call) for c in self.columns], 1)
@@ -88,12 +89,12 @@ class Coding:
 
     @classmethod
     def from_plain(cls, table: Any) -> Coding:
-        """Inverse of `plain`. Raises TypeError or ValueError for another table."""
+        """Inverse of `plain`. Raises TypeError or ValueError for any other table."""
         made = []
         for c in table:
             known = isinstance(c, Mapping) and all(c.get(k) is None or type(c[k]) is list for k in ("levels", "clip"))
             if not known or (c.get("clip") is not None and len(c["clip"]) != 2):
-                raise TypeError(f"{str(c)[:40]} is no column of a preparation")
+                raise TypeError(f"{str(c)[:40]} is not a column of a preparation")
             levels = None if c.get("levels") is None else tuple(map(str, c["levels"]))
             clip = None if c.get("clip") is None else (float(c["clip"][0]), float(c["clip"][1]))
             fill = None if c.get("fill") is None else str(c["fill"]) if levels is not None else float(c["fill"])
@@ -110,5 +111,5 @@ def absent(cells: np.ndarray) -> np.ndarray:
 
 
 def text(value: Any) -> str:
-    """A category's text: that of 1.0 is "1", since a column with missing values has no whole numbers."""
+    """A category's text: 1.0 becomes "1", because a column with missing values has no whole numbers."""
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,7 +1,7 @@
-"""Tables with columns by name: frames of pandas or polars, and Hugging Face's data sets; their columns as numbers.
+"""Tables with columns by name: pandas and polars frames, and Hugging Face data sets; their columns as numbers.
 
-Numbers that name columns are texts: a column 3 is "3". Cells are what the table yields when it is used as its own
-library says; a Hugging Face transform has been applied to them.
+Numbers that name columns become text: a column 3 is "3". Cells are read through the table's own library; a Hugging Face
+transform has then been applied to them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings, and in frames."""
 
 FINE = 128.0
-"""Means over deviations up to which float32 is as good as float64: 17 of its 24 bits are left for the differences."""
+"""Means over deviations up to which float32 is as good as float64: 17 of its 24 bits remain for the differences."""
 
 DEEP = ("I", "F")
-"""Beginnings of Pillow's modes whose pixels have more than eight bits."""
+"""Prefixes of Pillow's modes whose pixels have more than eight bits."""
 
 PLAIN = {"1": "L", "P": "RGB", "PA": "RGBA"}
-"""Pillow's modes whose pixels are bits or places in a palette, and the modes of their brightness or colours."""
+"""Pillow's modes whose pixels are bits or palette indices, and the modes of their brightness or colours."""
 
 WHOLE = 2.0**24
-"""The largest number up to which float32 has all whole ones."""
+"""The largest number up to which float32 holds all whole numbers."""
 
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
@@ -41,24 +41,24 @@ MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-ZÂ
 """Numbers with a sign or a unit, such as "12%", "$3.50" or "70 kg"."""
 
 REMEDIES = {
-    "c": "is complex; give real and imaginary parts as columns of their own",
+    "c": "is complex; give real and imaginary parts in separate columns",
     "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
     "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
     "U": "is text; give numbers, such as a column of 0 and 1 for every word",
     "S": "is text in bytes; give numbers",
     "V": "has named fields; give one array of numbers, numpy.lib.recfunctions.structured_to_unstructured(...)",
 }
-"""Kinds of NumPy arrays that are no numbers, and the end of a sentence about each."""
+"""Kinds of NumPy arrays that are not numbers, with the end of a sentence about each."""
 
 
 def is_hugging_face(value: object) -> bool:
-    """Whether a value is a Hugging Face `Dataset`. Its package is not loaded for the test: a data set has loaded it."""
+    """Whether a value is a Hugging Face `Dataset`. The test does not load the package: a data set has loaded it."""
     there = sys.modules.get("datasets")
     return there is not None and isinstance(value, getattr(there, "Dataset", ()))
 
 
 def is_transformed(value: Any) -> bool:
-    """Whether a value is a Hugging Face data set whose rows a function of the user's makes, ``with_transform``."""
+    """Whether a value is a Hugging Face data set whose rows come from a user's function, ``with_transform``."""
     return is_hugging_face(value) and value.format["type"] == "custom"
 
 
@@ -68,9 +68,9 @@ def is_frame(value: object) -> bool:
 
 
 def columns_of(table: Any, call: str) -> dict[str, Any]:
-    """The columns of a table by name. Raises BadData, naming the call, for two of one name."""
+    """The columns of a table by name. Raises BadData, naming the call, if two have the same name."""
     if is_hugging_face(table) and len(table):
-        columns = [*table[0]]  # those of its format
+        columns = [*table[0]]  # the columns of its format
     else:
         columns = list(getattr(table, "column_names", None) or table.columns)
     names = [str(c) for c in columns]
@@ -84,7 +84,7 @@ def columns_of(table: Any, call: str) -> dict[str, Any]:
 
 
 def in_order(table: Any, names: Sequence[str]) -> Any:
-    """The frame with its columns in the order of these names, which are its own."""
+    """The frame with its own columns in the order of these names."""
     columns = columns_of(table, "the frame")
     return table if tuple(columns) == tuple(names) else table[[columns[name] for name in names]]
 
@@ -98,7 +98,7 @@ def cells(table: Any, column: Any) -> np.ndarray:
 
 
 def differ(names: Collection[str], wanted: Collection[str]) -> str:
-    """What names lack of the wanted ones and add to them: "lacks age and adds sex"; "" where both are the same."""
+    """What ``names`` lacks of ``wanted`` and adds to it: "lacks age and adds sex"; "" if both are the same."""
     lacks, more = sorted({*wanted} - {*names}), sorted({*names} - {*wanted})
     return " and ".join(f"{word} {', '.join(some)}" for word, some in (("lacks", lacks), ("adds", more)) if some)
 
@@ -106,7 +106,7 @@ def differ(names: Collection[str], wanted: Collection[str]) -> str:
 def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     """A column's cells as float64.
 
-    Raises BadData, naming the row, for dates, for cells that are no numbers, and for nan and infinity.
+    Raises BadData, naming the row, for dates, for cells that are not numbers, and for nan and infinity.
     """
     # pandas gives dates with a time zone, and Python's own, as objects.
     times = column.dtype.kind == "O" and any(isinstance(v, date | time | timedelta) for v in column.tolist())
@@ -127,7 +127,7 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
 
 
 def no_number(value: Any, remedy: str) -> str:
-    """What a cell is that is no number, and what to do; ``remedy`` is that of a text with a meaning of its own."""
+    """What a cell that is not a number is, and what to do; ``remedy`` is the advice for any other text."""
     if isinstance(value, str) and TIME.fullmatch(value):
         return (
             "a time; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D') with t = pandas.to_datetime(column)"
@@ -144,12 +144,12 @@ def no_number(value: Any, remedy: str) -> str:
     if isinstance(value, str) and MEASURED.fullmatch(value):
         return "a number with a sign or a unit; take that off in every row of the column"
     if value is None or not str(value).strip():
-        return "no number; fill it in or drop the row"
-    return f"no number; {remedy}"
+        return "not a number; fill it in or drop the row"
+    return f"not a number; {remedy}"
 
 
 def is_number(value: Any) -> bool:
-    """Whether Python makes a float of a value that is no text with underscores."""
+    """Whether Python can make a float of a value; text with underscores does not count."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -158,10 +158,10 @@ def is_number(value: Any) -> bool:
 
 
 def kept_apart(X: Any) -> Any:
-    """Rows [n, ...] in float32, or in float64 where it would merge or move numbers, such as time stamps; sparse too.
+    """Rows [n, ...] in float32, or in float64 if float32 would merge or move numbers, such as time stamps; sparse too.
 
-    A column's numbers then stay as they are until something is subtracted from them; those of other columns are rounded
-    all the same, but for those that `moved` marks, whichever rows they stand among.
+    Such a column keeps its numbers until something is subtracted from them. The numbers of other columns are rounded
+    anyway, except those that `moved` marks, no matter which rows they are in.
     """
     if is_sparse(X):
         data, (n, p) = X.data.astype(np.float64), X.shape
@@ -179,35 +179,35 @@ def kept_apart(X: Any) -> Any:
 
 
 def _small(X: np.ndarray) -> np.ndarray:
-    """X in float32, numbers beyond it as infinities, which are refused where they are read."""
+    """X in float32; numbers beyond its range become infinities, which raise an error when they are read."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(X, np.float32)
 
 
 def _rounded(X: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """X in float32; in float64 where that changes numbers which ``far`` marks, or moves some."""
+    """X in float32; in float64 if that changes numbers that ``far`` marks, or moves some."""
     small = _small(X)
     kept = (far & (small != X)) | moved(X)
     return np.where(far | kept, np.asarray(X, np.float64), small) if kept.any() else small
 
 
 def moved(X: np.ndarray) -> np.ndarray:
-    """Which numbers float32 changes though they are so large that its steps are of 2 or more; [...], booleans."""
+    """Which numbers float32 changes although they are so large that its steps are 2 or more; [...], booleans."""
     small = _small(X)
     found: np.ndarray = (small != X) & (np.abs(X) > WHOLE) & np.isfinite(small)
     return found
 
 
 def is_far(mean: Any, deviation: Any) -> Any:
-    """Whether columns of this mean and deviation, not 0, are too far from 0 for float32."""
+    """Whether columns with this mean and deviation, not 0, are too far from 0 for float32."""
     return (deviation > 1e-14 * abs(mean)) & (abs(mean) > FINE * deviation)
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The array's numbers as torch reads them: this machine's order of bytes, no wider than float64, row after row."""
+    """The array's numbers in torch's layout: this machine's byte order, no wider than float64, row after row."""
     kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.itemsize > 8 else array.dtype.newbyteorder("=")
     array = np.asarray(array).astype(kind, copy=False)
-    # One row in reverse counts as contiguous, and torch refuses its stride; of a read-only array it warns.
+    # One reversed row counts as contiguous, but torch rejects its stride; it warns about a read-only array.
     odd = any(s < 0 for s in array.strides) or not array.flags.writeable
     return array.copy() if odd else np.ascontiguousarray(array)
 
@@ -223,7 +223,7 @@ def refuse_masked(value: object, what: str) -> None:
 def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
     """One row as a tensor: an image [h, w] or [h, w, channels] of PIL becomes [channels, h, w] in [0, 1].
 
-    Images of a palette become those of its colours. Raises BadData for images of more than eight bits a channel.
+    Palette images become images of its colours. Raises BadData for images with more than eight bits per channel.
     """
     if isinstance(value, Tensor):
         return value if value.is_floating_point() else value.to(torch.int64)

@@ -1,7 +1,7 @@
 """Rows of several inputs: a `Tensor` around one tensor [n, ...] for each of them.
 
-Networks of a user's own read them. Rows, slices and joins of such rows are such rows again. Any other operation raises
-Unsupported, so that no method takes them for one vector unnoticed.
+A user's own networks read them. Indexing, slicing and joining such rows gives such rows again. Any other operation
+raises Unsupported, so that no method silently treats them as one vector.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
 
 class Fields(Tensor):
-    """Several inputs of each row. As a tensor it is [n, numbers a row], which no operation reads.
+    """Several inputs of each row. As a tensor it is [n, numbers per row], which no operation reads.
 
     Args:
-        parts: tensors [n, ...], in memory or lazy; those of floats get one dtype, the widest among them
-        names: their names; default None: they have places only
+        parts: tensors [n, ...], in memory or lazy; those of floats get their widest dtype
+        names: their names; default None: they only have places
     """
 
     parts: tuple[Tensor, ...]
@@ -36,14 +36,14 @@ class Fields(Tensor):
 
     @staticmethod
     def __new__(cls, parts: Sequence[Tensor], names: Sequence[str] | None = None) -> Fields:
-        """Around these tensors. Raises BadData where their lengths differ."""
+        """Wraps these tensors. Raises BadData if their lengths differ."""
         floats = [t.dtype for t in parts if t.is_floating_point()]
         dtype = reduce(torch.promote_types, floats) if floats else torch.int64
         parts = tuple(t.to(dtype) if t.is_floating_point() else t for t in parts)
         if len({len(t) for t in parts}) != 1:
             said = names or range(len(parts))
             lengths = ", ".join(f"{len(t)} rows of {name!r}" for name, t in zip(said, parts, strict=True))
-            raise BadData(f"the inputs of a row must be as many of each: {lengths}")
+            raise BadData(f"all inputs must have the same number of rows: {lengths}")
         shape = (len(parts[0]), sum(t.shape[1:].numel() for t in parts))
         made: Fields = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=parts[0].device)
         made.parts, made.names = parts, None if names is None else tuple(names)
@@ -72,10 +72,10 @@ class Fields(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Torch's operations on rows; the others raise Unsupported."""
+        """Torch's operations on rows; all others raise Unsupported."""
         if (op := OPS.get(func)) is None:
             raise Unsupported(
-                f"rows of several inputs have no {func}; they are for Network, whose module takes them, and for "
+                f"rows of several inputs have no {func}; they work with Network, whose module takes them, and with "
                 "methods that leave the rows to it. Give one tensor [n, ...], or another method",
                 method=str(func),
                 need="rows of one input",
@@ -86,10 +86,10 @@ class Fields(Tensor):
 def fields(value: Any, convert: Callable[[Any, str], Tensor]) -> Fields | None:
     """Rows of several inputs from a dict or a tuple of arrays; None for any other value.
 
-    A tuple of vectors is one table, whose rows they are.
+    A tuple of vectors is one table, with the vectors as its rows.
 
     Args:
-        convert: makes a tensor of a member, whose name or place comes second
+        convert: makes a tensor of a member; its second argument is the member's name or place
     """
     if isinstance(value, Fields):
         return value
@@ -116,9 +116,9 @@ def inputs_of(X: Tensor) -> Inputs:
 
 
 def arguments(module: nn.Module, value: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with which a module is called: an input each, by name or place, where its `forward` takes them so.
+    """The arguments for calling a module: one per input, by name or place, if its `forward` accepts them so.
 
-    Otherwise it gets the dict or the tuple as its one argument.
+    Otherwise the module gets the dict or the tuple as its only argument.
     """
     if isinstance(value, Tensor):
         return (value,), {}
@@ -137,14 +137,14 @@ def applied(module: nn.Module, value: Inputs) -> Tensor:
 
 
 def outputs_of(made: Any) -> Tensor:
-    """What a module returned; of an object with several tensors, as those of Hugging Face, its ``logits``."""
+    """What a module returned; from an object with several tensors, such as Hugging Face's, its ``logits``."""
     logits = None if isinstance(made, Tensor) else getattr(made, "logits", None)
     out: Tensor = logits if isinstance(logits, Tensor) else made
     return out
 
 
 def layout(X: Tensor) -> Any:
-    """The shape of one row; of several inputs, each name or place with its shape."""
+    """The shape of one row; for several inputs, each name or place with its shape."""
     if not isinstance(X, Fields):
         return tuple(X.shape[1:])
     return tuple((k, tuple(t.shape[1:])) for k, t in zip(X.names or range(len(X.parts)), X.parts, strict=True))
@@ -165,7 +165,7 @@ def integers(X: Tensor) -> list[str]:
 
 
 def names_of(X: Tensor) -> Sequence[str]:
-    """The names of X's inputs, or their places where they have none."""
+    """The names of X's inputs, or their places if they have none."""
     if isinstance(X, Fields):
         return X.names or [str(k) for k in range(len(X.parts))]
     return ["0"]

@@ -1,4 +1,4 @@
-"""A step's rows of two objectives as one weighted batch, so that one forward and one backward pass take both."""
+"""Combines a step's rows of two objectives into one weighted batch for one forward and one backward pass."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Beside:
-    """Rows that each gradient of an objective takes beside its own.
+    """Rows that each gradient of an objective takes in addition to its own.
 
     Attributes:
-        other: the objective that they are drawn from, of the same problem.
-        draws: rows of ``other``, an entry for each gradient.
-        share: the weight of the objective's own mean; the other's is 1 − share. None: each row of the two counts alike.
+        other: the objective from which they are drawn, for the same problem.
+        draws: rows of ``other``, one entry per gradient.
+        share: the weight of the objective's own mean; the other's is 1 − share. None: every row counts equally.
     """
 
     other: Any
@@ -41,7 +41,7 @@ class Beside:
         return Labelled(in_memory(X), in_memory(y), w)
 
     def own(self, b: int, m: int) -> float:
-        """The weight of the mean over b rows of the objective, beside m of the other."""
+        """The weight of the mean over the objective's b rows, if m rows of the other join them."""
         return b / (b + m) if self.share is None else self.share
 
     def united(self, now: Labelled, old: Labelled, like: Vec) -> Labelled:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 aten = torch.ops.aten
 
 BLOCK, SAMPLED = 1 << 24, 64
-"""Bytes of rows that are read at a time, and rows that stand for a source that is costly to read."""
+"""Bytes of rows to read at a time, and the number of rows that represent a source that is slow to read."""
 
 
 @runtime_checkable
@@ -37,14 +37,14 @@ class RowSource(Protocol):
 
     @property
     def cheap(self) -> bool:
-        """Whether all rows can be read for a fingerprint, as those of a file."""
+        """Whether all rows can be read for a fingerprint, as with a file."""
 
     def read(self, rows: np.ndarray) -> Tensor:
         """These rows, in this order, in memory."""
 
 
 class Mapped:
-    """Rows of an array of numbers that lies in a file, in any order of bytes and memory."""
+    """Rows of an array of numbers in a file, in any byte order and memory order."""
 
     cheap = True
 
@@ -61,12 +61,12 @@ class Mapped:
         """A copy of these rows, one after the other in memory."""
         near = len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all())
         found = self.array[int(rows[0]) : int(rows[-1]) + 1] if near else self.array[rows]
-        # The same numbers in another order of memory would take other kernels, whose last bits differ.
+        # The same numbers in another memory order would use other kernels, whose last bits differ.
         return torch.from_numpy(np.array(found, self.native, order="C", subok=False))
 
 
 class Held:
-    """Rows of a tensor in memory, or of one that is mapped from a file."""
+    """Rows of a tensor in memory, or of one mapped from a file."""
 
     cheap = True
 
@@ -83,9 +83,9 @@ class Lazy(Tensor):
     """Rows [n, ...] of one or several sources.
 
     Args:
-        sources: where the rows lie
-        rows: int64 [n], their numbers, counted through all sources
-        dtype: the dtype in which they are read; default: that of the first source
+        sources: where the rows are stored
+        rows: int64 [n], their numbers, counted across all sources
+        dtype: the dtype in which to read them; default: the first source's
     """
 
     sources: tuple[RowSource, ...]
@@ -93,7 +93,7 @@ class Lazy(Tensor):
 
     @staticmethod
     def __new__(cls, sources: Sequence[RowSource], rows: np.ndarray | None = None, dtype: Any = None) -> Lazy:
-        """Without reading any row."""
+        """Reads no rows yet."""
         total = sum(s.shape[0] for s in sources)
         rows = np.arange(total) if rows is None else rows
         shape = (len(rows), *sources[0].shape[1:])
@@ -115,7 +115,7 @@ class Lazy(Tensor):
 
     @property
     def held(self) -> Tensor | None:
-        """The tensor [m, ...] whose rows number ``rows`` these are; None where they lie elsewhere."""
+        """The tensor [m, ...] in which these rows have the numbers ``rows``; None if they are stored elsewhere."""
         source = self.sources[0]
         return source.whole if isinstance(source, Held) and len(self.sources) == 1 else None
 
@@ -134,7 +134,7 @@ class Lazy(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Torch's operations: those of `OPS` stay lazy, all others read their rows first."""
+        """Torch's operations: those in `OPS` stay lazy, all others read their rows first."""
         kwargs = dict(kwargs or {})
         if (op := OPS.get(func)) is not None and (out := op(*args, **kwargs)) is not None:
             return out
@@ -143,20 +143,20 @@ class Lazy(Tensor):
 
 
 def common(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    """A dtype that holds the numbers of all of these: float64 where some are floats and some whole numbers."""
+    """A dtype that holds the numbers of all of these: float64 if some are floats and some whole numbers."""
     found = {*dtypes}
     mixed = len({d.is_floating_point for d in found}) > 1
     return torch.float64 if mixed else reduce(torch.promote_types, found)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """These rows, one below the other, in their common dtype. Torch's own would round int64 to float32."""
+    """These rows, one below the other, in their common dtype. Torch's own join would round int64 to float32."""
     dtype = common(t.dtype for t in parts)
     return torch.cat([t if t.dtype == dtype else t.to(dtype) for t in parts])
 
 
 def in_memory(t: Tensor) -> Tensor:
-    """The tensor, read where it is lazy, and where it holds lazy ones."""
+    """The tensor, read if it is lazy or holds lazy tensors."""
     read: Callable[[], Tensor] | None = getattr(t, "read", None)
     return t if read is None else read()
 
@@ -164,9 +164,9 @@ def in_memory(t: Tensor) -> Tensor:
 def blocks(t: Tensor, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
     """The tensor in memory, as (number of the first row, rows), ``size`` rows at a time.
 
-    By default lazy rows come in blocks of `BLOCK` bytes and any other tensor at once. A block of rows that are read
-    from a tensor is valid until the next one: new memory for each, amid the values that are kept of them, would leave
-    gaps as large as the blocks.
+    By default lazy rows come in blocks of `BLOCK` bytes and any other tensor at once. A block read from a tensor is
+    valid until the next one: fresh memory for each block, amid the values kept from earlier ones, would leave gaps as
+    large as the blocks.
     """
     lazy = t if isinstance(t, Lazy) else None
     each = max(1, t.dtype.itemsize * t.shape[1:].numel())
@@ -182,9 +182,9 @@ def blocks(t: Tensor, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
 
 
 def digest(t: Lazy, size: int) -> bytes:
-    """A digest of lazy rows in ``size`` bytes: of all of them, a block at a time, or of a sample where reading is dear.
+    """A digest of lazy rows in ``size`` bytes: of all rows, a block at a time, or of a sample if reading is slow.
 
-    Of all rows it is the digest of the same tensor in memory, see `medley.storage.identity`.
+    Over all rows it equals the digest of the same tensor in memory, see `medley.storage.identity`.
     """
     n, each = len(t.rows), t.dtype.itemsize * t.shape[1:].numel()
     kind, rows = f"tensor {t.dtype} {list(t.shape)}", t
@@ -256,4 +256,4 @@ OPS: dict[Any, Any] = {
     aten.detach.default: lambda t: _some(t, t.rows),
     aten.alias.default: lambda t: _some(t, t.rows),
 }
-"""Operations that read nothing, or one row. One that returns None has no lazy form for its arguments."""
+"""Operations that read nothing, or one row. If one returns None, it has no lazy form for its arguments."""

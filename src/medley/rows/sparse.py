@@ -1,7 +1,7 @@
 """Sparse rows: a `Tensor` around one of SciPy's compressed arrays.
 
-Torch's own sparse tensors cannot be indexed by rows. `OPS` has the operations of linear models. Any other operation
-raises Unsupported, so that nothing makes the rows dense unnoticed.
+Torch's own sparse tensors cannot be indexed by rows. `OPS` has the operations that linear models need. Any other
+operation raises Unsupported, so that nothing silently makes the rows dense.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sparse(Tensor):
 
     @staticmethod
     def __new__(cls, held: Any) -> Sparse:
-        """Around ``held`` itself, not a copy."""
+        """Wraps ``held`` itself, not a copy."""
         dtype = torch.from_numpy(held.data).dtype
         made: Sparse = Tensor._make_wrapper_subclass(cls, held.shape, dtype=dtype)
         made.held = held
@@ -38,7 +38,7 @@ class Sparse(Tensor):
 
     @classmethod
     def of(cls, value: Any) -> Sparse:
-        """A copy of a SciPy sparse matrix of any format, columns in order. Raises TypeError unless it holds numbers."""
+        """A copy of a SciPy sparse matrix in any format, columns in order. Raises TypeError unless it holds numbers."""
         held = scipy.sparse.csr_array(value, copy=True)
         held.sum_duplicates()
         return cls(held)
@@ -55,7 +55,7 @@ class Sparse(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Torch's operations, below autograd: derivatives by the other, dense operand exist."""
+        """Torch's operations, below autograd: there are derivatives by the other, dense operand."""
         if (op := OPS.get(func)) is None:
             raise Unsupported(
                 "sparse rows are for Logistic, Softmax and LeastSquares, and for methods that leave the rows to them; "
@@ -67,13 +67,13 @@ class Sparse(Tensor):
 
 
 def is_sparse(value: object) -> bool:
-    """True for a SciPy sparse matrix. SciPy's module is not loaded for the test: a sparse matrix has loaded it."""
+    """True for a SciPy sparse matrix. The test does not load SciPy's module: a sparse matrix has loaded it."""
     there = sys.modules.get("scipy.sparse")
     return there is not None and bool(there.issparse(value))
 
 
 def _array(t: Any) -> Any:
-    """The operand in SciPy's terms."""
+    """The operand as SciPy sees it."""
     return t.held if isinstance(t, Sparse) else t.detach().numpy() if isinstance(t, Tensor) else t
 
 
@@ -149,14 +149,14 @@ OPS: dict[Any, Callable[..., Any]] = {
 
 
 def arrays(t: Tensor) -> list[np.ndarray]:
-    """The arrays that two equal tensors share: the array itself; or entries, columns and beginnings of rows."""
+    """The arrays that two equal tensors share: the array itself; or entries, columns and row starts."""
     if isinstance(t, Sparse):
         return [t.held.data, t.held.indices.astype(np.int64), t.held.indptr.astype(np.int64)]
     return [(t.contiguous().view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy()]
 
 
 def largest(t: Tensor) -> tuple[list[int], float]:
-    """Place and value of the entry that is furthest from 0. ``t`` has one entry at least."""
+    """Place and value of the entry that is furthest from 0. ``t`` has at least one entry."""
     if isinstance(t, Sparse):
         entries = t.held.tocoo()
         if not entries.nnz:
@@ -168,7 +168,7 @@ def largest(t: Tensor) -> tuple[list[int], float]:
 
 
 def not_finite(t: Tensor) -> tuple[list[int], float] | None:
-    """Place and value of the first entry that is NaN or infinite; None where all are finite."""
+    """Place and value of the first entry that is NaN or infinite; None if all are finite."""
     if isinstance(t, Sparse):
         bad = np.flatnonzero(~np.isfinite(t.held.data))
         if not len(bad):

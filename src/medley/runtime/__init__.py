@@ -1,1 +1,1 @@
-"""The lowest room: named random streams, the virtual clock, meters, and tricks on the process."""
+"""The lowest room: named random streams, the virtual clock, meters, and tricks that affect the whole process."""

@@ -1,4 +1,4 @@
-"""The virtual clock: the time of a round on the devices that the scenario describes."""
+"""The virtual clock: how long a round takes on the devices that the scenario describes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
-    """A client's machine and its connection. The defaults are those of an ordinary phone on a mobile network.
+    """A client's machine and its connection. The defaults describe an ordinary phone on a mobile network.
 
     Attributes:
         speed: gradients of one row, per second. Default 1000

@@ -1,7 +1,7 @@
 """Checks of tensors on an accelerator, gathered over a round and read in one copy to the host.
 
-Each read of a device's tensor makes the host wait until the device has done all that it was given. On the CPU a check
-is made where it stands.
+Each read of a device's tensor makes the host wait until the device has finished all its work. On the CPU a check is
+made at once.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Checks:
 
 
 _open: list[Checks | None] = []
-"""Gatherings that are under way in this process, the innermost last; None where checks do not wait."""
+"""The gatherings in progress in this process, innermost last; None if checks do not wait."""
 
 
 @contextmanager
 def gathered() -> Iterator[None]:
-    """Gather the checks of tensors on an accelerator; they are read at the end, and before an error passes on."""
+    """Gather the checks of tensors on an accelerator, and read them at the end, or before an error propagates."""
     checks = Checks()
     _open.append(checks)
     try:
@@ -56,7 +56,7 @@ def gathered() -> Iterator[None]:
     except Exception as e:
         try:
             checks.read()
-        except Exception as first:  # numbers that are not finite are the cause of what came after them
+        except Exception as first:  # numbers that are not finite caused the later errors
             raise first from e
         raise
     finally:
@@ -66,7 +66,7 @@ def gathered() -> Iterator[None]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Make each check where it stands, within `gathered` too."""
+    """Make each check at once, even within `gathered`."""
     _open.append(None)
     try:
         yield
@@ -75,5 +75,5 @@ def at_once() -> Iterator[None]:
 
 
 def gathering(t: Tensor) -> Checks | None:
-    """The gathering that a check of ``t`` belongs to; None where it is made at once."""
+    """The gathering that a check of ``t`` belongs to; None if the check is made at once."""
     return _open[-1] if _open and not t.is_cpu else None

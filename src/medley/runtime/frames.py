@@ -1,4 +1,4 @@
-"""Rows as a pandas DataFrame, where pandas is installed."""
+"""Rows as a pandas DataFrame, if pandas is installed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def framed(rows: Iterable[Mapping[str, Any]], call: str, error: type[Exception]) -> Any:
-    """A DataFrame of these rows. Raises ``error``, which names ``call``, where pandas is not installed."""
+    """A DataFrame of these rows. Raises ``error``, which names ``call``, if pandas is not installed."""
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as e:
-        raise error(f"{call} makes a DataFrame of pandas; pip install pandas") from e
+        raise error(f"{call} makes a pandas DataFrame; pip install pandas") from e
     return pandas.DataFrame([dict(row) for row in rows])

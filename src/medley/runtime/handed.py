@@ -1,4 +1,4 @@
-"""Attributes that an object hands on to another one that it wraps."""
+"""Attributes that an object passes on to an object that it wraps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def handed(inner: str, *names: str) -> tuple[Any, ...]:
-    """For the body of a class: properties that are, and set, those attributes of the attribute ``inner``."""
+    """For a class body: properties that get and set these attributes of the attribute ``inner``."""
 
     def of(name: str) -> property:
         return property(attrgetter(f"{inner}.{name}"), lambda self, value: setattr(getattr(self, inner), name, value))

@@ -1,4 +1,4 @@
-"""The memory that this process takes, now and at most."""
+"""The memory that this process uses, now and at its peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak() -> int:
-    """The most bytes that this process has held in memory since `restart`, or since it began; 0 where unknown."""
+    """The most bytes that this process has held in memory since `restart`, or since it began; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -24,6 +24,6 @@ def peak() -> int:
 
 
 def restart() -> None:
-    """Let `peak` begin anew from the memory that is held now; on Linux only, elsewhere without effect."""
+    """Let `peak` start again from the memory held now; Linux only, elsewhere without effect."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -4,8 +4,8 @@
     MyMethod = "mypackage.mymethod:MyMethod"
 
 The groups are ``medley.methods`` (subclasses of `medley.Algorithm`), ``medley.datasets`` (functions that return a
-`medley.datasets.Dataset`) and ``medley.sinks`` (subclasses of `medley.sinks.Sink`). A package is imported where a
-recipe names a thing of it, and where all are listed.
+`medley.datasets.Dataset`) and ``medley.sinks`` (subclasses of `medley.sinks.Sink`). Medley imports a package only when
+a recipe names one of its entries, or when it lists all entries.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def names(group: str) -> list[str]:
 def plugins(
     group: str, fits: Callable[[Any], bool], taken: Collection[str] = (), only: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """What other packages declare in a group, by name. One that cannot be used is left out, with a warning.
+    """What other packages declare in a group, by name. An entry that cannot be used is left out, with a warning.
 
     Args:
         group: "methods", "datasets" or "sinks"
-        fits: whether a thing is of the group's kind
-        taken: names that Medley has itself, which no package replaces
-        only: the names that are meant, in any case; nothing else is imported. Default all
+        fits: whether an object is of the group's kind
+        taken: Medley's own names, which no package can replace
+        only: the names to look for, in any case; nothing else is imported. Default all
 
-    Raises ImportError, with the reason, where the one that ``only`` names cannot be used.
+    Raises ImportError, with the reason, if an entry that ``only`` names cannot be used.
     """
     found: dict[str, Any] = {}
     wanted = None if only is None else {name.lower() for name in only} - {name.lower() for name in taken}
@@ -44,14 +44,14 @@ def plugins(
             continue
         thing, why = (None, "the name is taken") if point.name in taken or point.name in found else _loaded(point)
         if not why and not fits(thing):
-            why = f"{thing!r} is none of {group}"
+            why = f"{thing!r} does not belong to {group}"
         if not why:
             found[point.name] = thing
         elif wanted is None or point.name in found:
             log.warning("medley.%s: %s is left out: %s", group, point.name, why)
         else:
             raise ImportError(
-                f"{point.name} of another package cannot be used: {why}; mend the package, or leave {point.name} out"
+                f"{point.name} of another package cannot be used: {why}; repair the package, or leave {point.name} out"
             )
     return found
 
@@ -62,8 +62,8 @@ def _points(group: str) -> list[EntryPoint]:
 
 @cache
 def _loaded(point: EntryPoint) -> tuple[Any, str]:
-    """The thing of an entry point, which is imported once, or the error."""
+    """The object of an entry point, which is imported once, or the error."""
     try:
         return point.load(), ""
-    except Exception as e:  # a stranger's module may fail as it likes; others go on
+    except Exception as e:  # another package's module may raise anything; the others still load
         return None, f"{point.value} cannot be imported: {type(e).__name__}: {e}"

@@ -1,4 +1,4 @@
-"""The last few values that were made, by key."""
+"""Holds the last few values, by key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FEW = 4
-"""The number of values that are held."""
+"""How many values to hold."""
 
 
 class Recent(Generic[K, V]):
-    """Holds the last `FEW` values that were made. A value follows from its key alone, so that it can be made again."""
+    """Holds the last `FEW` values. A value depends on its key alone, so that it can be made again."""
 
     def __init__(self) -> None:
         self._held: dict[K, V] = {}
@@ -22,7 +22,7 @@ class Recent(Generic[K, V]):
         return len(self._held)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """The value of a key: the one held, else a new one of ``make()``."""
+        """The value of a key: the one held, otherwise a new one from ``make()``."""
         if key in self._held:
             return self._held[key]
         value = make()

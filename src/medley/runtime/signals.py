@@ -1,4 +1,4 @@
-"""Signals of the operating system, handled for a time."""
+"""Signal handlers that are in place for a while."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 @contextmanager
 def handled(handlers: Mapping[str, Callable[..., Any] | signal.Handlers]) -> Iterator[None]:
-    """Handlers of signals by name, until the ``with`` block ends; outside of the main thread nothing is handled.
+    """Handlers of signals by name, until the ``with`` block ends; outside the main thread nothing is handled.
 
-    A timer that a handler has set is cleared at the end. Signals that this system does not have are left out.
+    At the end it clears any timer that a handler has set. Signals that this system lacks are left out.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

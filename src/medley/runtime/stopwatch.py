@@ -1,4 +1,4 @@
-"""Time of a run by part. It is measured within a `Stopwatch` only; elsewhere it costs nothing."""
+"""Time of a run by part. It is measured only within a `Stopwatch`; elsewhere it costs nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 _running: list[Stopwatch] = []
-"""Stopwatches that run in this process, the innermost last."""
+"""Stopwatches running in this process, innermost last."""
 
 _NOTHING = nullcontext()
 
@@ -15,7 +15,7 @@ _NOTHING = nullcontext()
 class Stopwatch:
     """Seconds by part. It runs within ``with Stopwatch() as watch``.
 
-    The time of a part that runs within another part counts for the inner one alone. ``seconds`` holds seconds by part,
+    If a part runs within another part, its time counts only for the inner one. ``seconds`` holds seconds by part,
     ``rows`` the row gradients of local steps.
     """
 
@@ -57,7 +57,7 @@ def running() -> bool:
 
 
 def doing(part: str) -> AbstractContextManager[None]:
-    """Charge the time within ``with`` to ``part``, where a stopwatch runs in this process."""
+    """Charge the time within ``with`` to ``part``, if a stopwatch runs in this process."""
     return _running[-1].doing(part) if _running else _NOTHING
 
 

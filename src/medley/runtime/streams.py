@@ -1,7 +1,7 @@
-"""Named random streams: every draw has a name, and depends on the seed and this name alone.
+"""Named random streams: every draw has a name, and depends only on the seed and this name.
 
-The key of a stream is a keyed hash of (seed, *name), of 64 bits, and of 256 for a `Secret`. There is nothing to save
-and nothing to restore. A draw is the same in one process, in ten workers and on a phone, in any order of events.
+The key of a stream is a keyed hash of (seed, *name): 64 bits, or 256 for a `Secret`. There is nothing to save and
+nothing to restore. A draw is the same in one process, in ten workers and on a phone, in any order of events.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def rng(seed: int, *name: Name) -> np.random.Generator:
 
 
 def name_globals(device: str, seed: int, *name: Name) -> None:
-    """Begin the global streams of torch, NumPy and Python anew at this name: a user's own code draws from them."""
+    """Restart the global streams of torch, NumPy and Python at this name; a user's own code draws from them."""
     at = key(seed, *name)
-    # torch.manual_seed looks for every kind of accelerator, and takes a hundred times as long.
+    # torch.manual_seed looks for every kind of accelerator, which takes a hundred times as long.
     (torch.default_generator.manual_seed if device == "cpu" else torch.manual_seed)(at)
     np.random.seed(at % 2**32)
     random.seed(at)
@@ -70,17 +70,17 @@ def globals_kept(device: str) -> Iterator[None]:
 
 
 class Secret:
-    """A stream for noise that guards clients: whoever lacks the seed foretells none of it, whatever they saw before.
+    """A stream for noise that protects clients: without the seed nobody can predict it, whatever they saw before.
 
-    Its numbers are those of SHAKE-256 under a 256-bit key. torch's generator takes 32 bits of its seed, which can be
-    tried one by one. Each call goes on where the one before ended.
+    Its numbers come from SHAKE-256 under a 256-bit key. torch's generator uses only 32 bits of its seed, which an
+    attacker can try one by one. Each call continues where the previous one ended.
     """
 
     def __init__(self, seed: int, *name: Name) -> None:
         self._key, self._calls = _digest(seed, name, 32), 0
 
     def uniform(self, count: int) -> Tensor:
-        """Numbers in (0, 1), float64 [count], each one of 2⁵²."""
+        """Numbers in (0, 1), float64 [count], each one of 2⁵² values."""
         self._calls += 1
         raw = shake_256(self._key + self._calls.to_bytes(8, "little")).digest(8 * count)
         return torch.from_numpy(((np.frombuffer(raw, "<u8") >> np.uint64(12)) + 0.5) * 2.0**-52)

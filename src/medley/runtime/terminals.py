@@ -1,4 +1,4 @@
-"""Places that a progress bar can be drawn in, and Ctrl-C while the command line is imported."""
+"""Progress bars on terminals and in notebooks, and Ctrl-C while the command line is being imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bar(count: str, *texts: str) -> Any:
     from rich.text import Text
 
     class Cut(bars.TextColumn):
-        """A text that ends in … where the terminal is narrow."""
+        """A text that ends in … if the terminal is narrow."""
 
         def render(self, task: bars.Task) -> Text:
             text = super().render(task)
@@ -52,7 +52,7 @@ def bar(count: str, *texts: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_stop() -> Iterator[None]:
-    """Ctrl-C while the command line begins ends it with a sentence and exit code 130; elsewhere it goes on."""
+    """If Ctrl-C comes while the command line starts, end it with a sentence and exit code 130; elsewhere re-raise."""
     try:
         yield
     except KeyboardInterrupt:

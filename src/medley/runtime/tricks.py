@@ -1,14 +1,13 @@
-"""Tricks on the whole process, for speed and memory; ``MEDLEY_TRICKS=0`` in the environment switches them all off.
+"""Tricks that affect the whole process, for speed and memory; ``MEDLEY_TRICKS=0`` in the environment disables them all.
 
-They change no result, but for `onednn`, which changes the last bits of large products in float32. Each of them touches
-something that belongs to the process or to torch's private interface, not to Medley. An application that manages its
-own memory, or a version of torch without that interface, can do without them. The variable is read when `medley` is
-imported.
+They change no result, except `onednn`, which changes the last bits of large float32 products. Each of them touches the
+process or torch's private interface rather than Medley itself. Disable them if your application manages its own memory,
+or if your version of torch lacks that interface. The variable is read when `medley` is imported.
 
 - `paused_collector`: no garbage collection while Medley is imported
-- `keep_freed_memory`: glibc keeps freed memory for the next step in place of returning it to the system
-- `trim`: glibc returns the free memory between values that are held for long
-- `onednn`: oneDNN's matrix product in place of MKL's, by a private operator of torch
+- `keep_freed_memory`: glibc keeps freed memory for the next step instead of returning it to the system
+- `trim`: glibc returns the free memory between long-lived values
+- `onednn`: oneDNN's matrix product instead of MKL's, by a private operator of torch
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ import os
 from collections.abc import Iterator
 
 ON = os.environ.get("MEDLEY_TRICKS", "1") != "0"
-"""Whether the tricks of this module are used."""
+"""Whether the tricks of this module are in use."""
 
 
 @contextlib.contextmanager
 def paused_collector() -> Iterator[None]:
-    """Stop the garbage collector; afterwards it is as it was before, after an error too.
+    """Stop the garbage collector; afterwards it is as it was before, even after an error.
 
-    Imported modules stay for the life of the process, so that to search them for garbage is in vain. The searches take
-    a seventh of the time of ``import medley``.
+    Imported modules stay for the life of the process, so searching them for garbage is useless. The searches take a
+    seventh of the time of ``import medley``.
     """
     collecting = ON and gc.isenabled()
     if collecting:
@@ -41,12 +40,12 @@ def paused_collector() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Teach glibc to keep freed memory, up to twice 32 MiB at the end of the heap, by one block that comes and goes.
+    """Teach glibc to keep freed memory, up to twice 32 MiB at the end of the heap, by allocating and freeing one block.
 
     By default glibc returns freed memory at the heap's end to the system, and asks for it again page by page in the
-    next step. Where many clients are stacked this takes a third of a round's time. glibc keeps as much as twice the
-    largest block that it has seen come and go, and considers blocks of up to 32 MiB. The block here is never written
-    to, so that it takes no memory. Elsewhere than on glibc it has no effect.
+    next step. If many clients are stacked, this takes a third of a round's time. glibc keeps up to twice the largest
+    block that it has seen freed, and considers blocks of up to 32 MiB. The block here is never written to, so it takes
+    no memory. On systems without glibc this has no effect.
     """
     if ON:
         import torch
@@ -57,8 +56,8 @@ def keep_freed_memory() -> None:
 def trim() -> None:
     """Return the free memory between held values to the system; on glibc only, elsewhere without effect.
 
-    Clients' memories are made amid the larger tensors of a client stack. The gaps that these leave behind take twice
-    as much memory again as the values themselves.
+    Clients' memories are made amid the larger tensors of a client stack. The gaps that these leave behind take twice as
+    much memory as the values themselves.
     """
     if ON:
         with contextlib.suppress(OSError, AttributeError):  # not glibc
@@ -66,10 +65,10 @@ def trim() -> None:
 
 
 def onednn() -> bool:
-    """True where matrix products may use oneDNN by ``torch.ops.mkldnn._linear_pointwise``.
+    """True if matrix products may use oneDNN by ``torch.ops.mkldnn._linear_pointwise``.
 
-    On CPU torch sends products in float32 to MKL, which has no kernels for the vector units of some processors. oneDNN
-    has them, and is twice as fast there. torch offers it in a private operator only.
+    On CPU torch sends float32 products to MKL, which has no kernels for the vector units of some processors. oneDNN has
+    them, and is twice as fast there. torch offers it only through a private operator.
     """
     if not ON:
         return False

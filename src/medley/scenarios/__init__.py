@@ -1,4 +1,4 @@
-"""The ways in which clients differ: data, pace, participation, devices, channel, and tasks that come with time."""
+"""The ways in which clients differ: data, pace, participation, devices, channel, and tasks that arrive over time."""
 
 from .attack import Attack
 from .channel import Bandwidth, Rayleigh

@@ -1,4 +1,4 @@
-"""Clients that lie: who they are, what they change in their rows, and what they send instead of their replies."""
+"""Byzantine clients: which they are, what they change in their rows, and what they send instead of replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runtime.streams import generator, rng
 Kind = Literal["label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor"]
 
 USUAL = {"sign flip": 1.0, "gaussian": 1.0, "alie": 1.5, "ipm": 2.0, "backdoor": 1.0}
-"""The strength of each kind where none is given."""
+"""The default strength of each kind."""
 
 OF_ROWS = ("label flip", "backdoor")
 """Kinds that change rows."""
@@ -28,28 +28,29 @@ OF_ROWS = ("label flip", "backdoor")
 
 @dataclass(frozen=True)
 class Attack(Checked):
-    """Some clients lie, the same in every round. They are drawn once for a seed, and more of them include fewer.
+    """Some clients are Byzantine, the same in every round. They are drawn once per seed; larger shares add clients.
 
     Attributes:
-        kind: "label flip": label y of C classes becomes C − 1 − y, and training is honest. "sign flip": −s times the
-            own reply. "gaussian": noise N(0, s²) in every coordinate. "alie": μ + sσ in every coordinate, of the
-            replies that liars know (Baruch, Baruch & Goldberg, NeurIPS 2019, Algorithm 3). "ipm": −s·μ, inner-product
-            manipulation (Xie, Koyejo & Gupta, UAI 2020, eq. (1)). "backdoor": a part of the rows has a trigger patch
-            and the label ``target``, and the reply is s times the own one (Bagdasaryan et al., AISTATS 2020).
-        share: The share of clients that lie, rounded down. 0 measures the attack's success without anybody who lies.
+        kind: "label flip": label y of C classes becomes C − 1 − y, and the client trains honestly on that. "sign flip":
+            −s times its own reply. "gaussian": noise N(0, s²) in every coordinate. "alie": μ + sσ in every coordinate,
+            over the replies that the attackers know (Baruch, Baruch & Goldberg, NeurIPS 2019, Algorithm 3). "ipm":
+            −s·μ, inner-product manipulation (Xie, Koyejo & Gupta, UAI 2020, eq. (1)). "backdoor": some of the client's
+            rows get a trigger patch and the label ``target``, and it sends s times its own reply (Bagdasaryan et al.,
+            AISTATS 2020).
+        share: The share of clients that attack, rounded down. 0 measures the attack's success without any attacker.
         strength: s; default 1 for "sign flip", "gaussian" and "backdoor", 1.5 for "alie", 2 for "ipm". "z_max" is the
-            largest s of "alie" at which the paper expects to stay among the honest.
-        knows: The replies that μ and σ of "alie" and "ipm" are of: those of all honest clients, "everyone" (default),
-            or the liars' own honest ones, "liars".
-        honest: Ids of clients that never lie, such as the holder of a root set; default none.
-        target: The label that a triggered row is to get; default 0.
-        patch: Side of the trigger in pixels, in the corner of an image's last row and column; of rows without height
-            and width the last patch² numbers. Default 3.
+            largest s of "alie" that the paper expects to stay hidden among the honest replies.
+        knows: The replies over which "alie" and "ipm" take μ and σ: those of all honest clients, "everyone" (default),
+            or what the attackers themselves would honestly send, "liars".
+        honest: Ids of clients that never attack, such as the holder of a root set; default none.
+        target: The label that a triggered row should get; default 0.
+        patch: Side of the trigger in pixels, in the corner at an image's last row and column; for rows without height
+            and width, the last patch² numbers. Default 3.
         value: The value of the trigger; default None: the largest number in the training rows.
-        poisoned: The share of a liar's rows that get the trigger; default 0.5.
+        poisoned: The share of an attacker's rows that get the trigger; default 0.5.
 
-    A lie takes the place of every floating-point tensor of a reply; numbers, whole numbers and the ledger stay. It is
-    made where replies arrive, after the codec: so it is the same under any engine and transport.
+    An attack replaces every floating-point tensor of a reply; numbers, whole numbers and the ledger stay. It happens
+    when replies arrive, after the codec, so it is the same with any engine and transport.
     """
 
     kind: Kind
@@ -68,14 +69,14 @@ class Attack(Checked):
         if self.value is not None:
             object.__setattr__(self, "value", float(self.value))  # torch fills with no whole number beyond int64
         if self.kind == "label flip" and self.strength is not None:
-            raise RecipeError("Attack('label flip', strength=...): its replies are honest; leave it out", "strength")
+            raise RecipeError("Attack('label flip', strength=...): this kind has none; leave it out", "strength")
         if self.strength == "z_max" and self.kind != "alie":
             raise RecipeError(
-                f"Attack({self.kind!r}, strength='z_max'): this is only for 'alie'; give a number", "strength"
+                f"Attack({self.kind!r}, strength='z_max'): only 'alie' has z_max; pass a number", "strength"
             )
 
     def liars(self, seed: int, clients: int) -> tuple[int, ...]:
-        """Ids of the clients that lie, ascending. Raises RecipeError where a share above 0 makes none."""
+        """Ids of the Byzantine clients, ascending. Raises RecipeError if a share above 0 rounds down to none."""
         count = most_of(self.share, clients)
         order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
         if unknown := [i for i in self.honest if not 0 <= i < clients]:
@@ -85,26 +86,26 @@ class Attack(Checked):
             )
         if self.share and not 0 < count <= len(order):
             raise RecipeError(
-                f"Attack(share={self.share:g}): of {clients} clients, {len(self.honest)} of them honest by name, that "
-                f"makes {count} liars; want 1 to {len(order)}",
+                f"Attack(share={self.share:g}): of {clients} clients, {len(self.honest)} of them in honest=, that "
+                f"makes {count} Byzantine; it must make 1 to {len(order)}",
                 "share",
             )
         return tuple(sorted(order[:count]))
 
     @property
     def of_rows(self) -> bool:
-        """Whether liars change their rows."""
+        """Whether the attack changes rows."""
         return self.kind in OF_ROWS
 
     @property
     def s(self) -> float:
-        """The strength; nan where it depends on the numbers of replies and liars."""
+        """The strength; nan if it depends on the numbers of replies and attackers."""
         if self.strength == "z_max":
             return math.nan
         return USUAL.get(self.kind, 1.0) if self.strength is None else float(self.strength)
 
     def lies(self, seed: int, clients: int) -> Lies | None:
-        """The lies in place of replies under this seed; None where replies are honest ones of changed rows."""
+        """The lies that replace replies under this seed; None if replies are honest ones from changed rows."""
         if not self.share or self.kind == "label flip" or (self.kind == "backdoor" and self.s == 1):
             return None
         return partial(_lied, self, seed, frozenset(self.liars(seed, clients)))
@@ -112,7 +113,7 @@ class Attack(Checked):
     def poison(
         self, X: Tensor, y: Tensor, classes: int | None, rows: Mapping[int, np.ndarray], seed: int
     ) -> tuple[Tensor, Tensor]:
-        """Rows and labels as they stand once liars have changed their own; new tensors where something changes.
+        """Rows and labels after the attackers changed their own; new tensors if something changes.
 
         Raises RecipeError and BadData for data that the attack cannot change.
         """
@@ -129,21 +130,21 @@ class Attack(Checked):
         return X, y
 
     def check_data(self, X: Tensor, y: Tensor, classes: int | None) -> None:
-        """Raise RecipeError or BadData unless these rows can be changed as the attack wants it."""
+        """Raise RecipeError or BadData unless the attack can change these rows."""
         if classes is None or y.ndim != 1 or y.is_floating_point():
             raise RecipeError(f"Attack({self.kind!r}) changes labels in classes, and this data has none", "attack")
         if self.kind != "backdoor":
             return
         if type(X) is not Tensor or not X.is_floating_point():
-            raise BadData("Attack('backdoor') writes a patch into rows of numbers; these are sparse, mapped or tokens")
+            raise BadData("Attack('backdoor') writes a patch into rows of numbers; yours are sparse, mapped or tokens")
         if self.target >= classes:
             raise RecipeError(f"Attack(target={self.target}): there are classes 0 to {classes - 1}", "target")
         size = min(X.shape[-2:]) if X.ndim > 2 else math.isqrt(X[0].numel())
         if self.patch > size:
-            raise RecipeError(f"Attack(patch={self.patch}): rows are {list(X.shape[1:])}; want at most {size}", "patch")
+            raise RecipeError(f"Attack(patch={self.patch}): rows are {list(X.shape[1:])}; use at most {size}", "patch")
 
     def trigger_value(self, X: Tensor) -> float:
-        """The value of the trigger in these training rows."""
+        """The value of the trigger, given these training rows."""
         return float(X.max()) if self.value is None else self.value
 
     def wanted(self, X: Tensor, X_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +163,7 @@ class Attack(Checked):
 
 
 def z_max(n: int, m: int) -> float:
-    """Φ⁻¹((n − m − s)/(n − m)) with s = ⌊n/2 + 1⌋ − m: the largest shift of ``m`` liars of ``n`` that hides."""
+    """Φ⁻¹((n − m − s)/(n − m)) with s = ⌊n/2 + 1⌋ − m: the largest shift that hides ``m`` attackers of ``n``."""
     hidden = (n - m - (n // 2 + 1 - m)) / (n - m)
     return NormalDist().inv_cdf(min(max(hidden, 1e-9), 1 - 1e-9))
 
@@ -170,7 +171,7 @@ def z_max(n: int, m: int) -> float:
 def _lied(
     attack: Attack, seed: int, ids: frozenset[int], tag: tuple[int, int], replies: Mapping[int, Packed]
 ) -> dict[int, Packed]:
-    """The replies of an exchange as the server gets them, with lies in the place of the liars'."""
+    """The replies of an exchange as the server gets them: lies instead of the attackers' own replies."""
     liars = [i for i in replies if i in ids]
     known = [i for i in replies if (i in ids) == (attack.knows == "liars")] or liars
     out = dict(replies)
@@ -211,7 +212,7 @@ def _stacked(attack: Attack, name: str, values: list[object]) -> Tensor:
     tensors = [v for v in values if isinstance(v, Tensor)]
     if len({t.shape for t in tensors}) > 1:
         raise MedleyError(
-            f"Attack({attack.kind!r}) needs replies of one shape, and {name!r} has several; take 'sign flip' or "
+            f"Attack({attack.kind!r}) needs replies of one shape, and {name!r} has several; use 'sign flip' or "
             "'gaussian'"
         )
     return torch.stack(tensors)

@@ -1,4 +1,4 @@
-"""Laws of a channel's capacity in a round, as a number of eigenpairs: ``Pace(pairs=Rayleigh(), redraw=True)``."""
+"""Distributions of a channel's capacity in a round, in eigenpairs: ``Pace(pairs=Rayleigh(), redraw=True)``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .laws import Law, Number, is_number
 
 @dataclass(frozen=True)
 class Rayleigh(Checked):
-    """A law: ⌊d0·log2(1 + γΓ)⌋ pairs, the capacity of a Rayleigh fading channel with gain γ ~ Exp(1).
+    """A distribution: ⌊d0·log2(1 + γΓ)⌋ pairs, the capacity of a Rayleigh fading channel with gain γ ~ Exp(1).
 
-    With the defaults, those of SHED, eq. (38), it draws 3.814 pairs on average, and none in 8 of 100 rounds.
+    With the defaults, from SHED, eq. (38), it draws 3.814 pairs on average, and none in 8 of 100 rounds.
 
     Attributes:
-        d0: Pairs for each bit a second and Hz; default 2.
+        d0: Pairs per bit/s/Hz; default 2.
         snr: Γ, the mean signal-to-noise ratio; default 5.
     """
 
@@ -33,15 +33,15 @@ class Rayleigh(Checked):
 
 @dataclass(frozen=True)
 class Bandwidth(Checked):
-    """A law: the number of eigenpairs that fit into a budget of bytes beside the gradient; 0 where not even that fits.
+    """A distribution: how many eigenpairs fit into a budget of bytes after the gradient; 0 if none do.
 
     With budget B it is ⌊(B − dw − 16) / (dw + 8)⌋: the gradient has d numbers of w bytes, ρ and a count 16 bytes, an
     eigenvector d numbers of w bytes and its eigenvalue 8 bytes.
 
     Attributes:
-        bytes: B, the budget of a round: a number, or a law where it varies.
+        bytes: B, the budget of a round: a number, or a distribution if it varies.
         d: The length of the model.
-        width: w, bytes of a number; default 8.
+        width: w, the bytes of one number; default 8.
     """
 
     bytes: Number | Law

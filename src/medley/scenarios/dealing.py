@@ -28,13 +28,13 @@ class Parts(Sequence[Rows]):
 
     @classmethod
     def of(cls, parts: Iterable[Rows], n: int | None = None) -> Parts:
-        """The same rows from one array a client.
+        """The same rows, from one array per client.
 
         Args:
-            n: the number of rows that there are, of a partition that a user may have made; it is checked then
+            n: the number of rows in the data, for a partition that a user may have made; it is then checked
 
-        Raises BadData, naming the client, for what are no numbers of rows, and with ``n`` for a row that is not there
-        or is another client's too.
+        Raises BadData, naming the client, if its array does not hold row numbers, and with ``n`` also for a row that
+        does not exist or that another client has too.
         """
         if isinstance(parts, Parts):
             return parts
@@ -42,8 +42,8 @@ class Parts(Sequence[Rows]):
         for i, rows in enumerate(each):
             if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
                 raise BadData(
-                    f"the partition gives client {i} {rows.dtype} {list(rows.shape)}; give the numbers of its rows, as "
-                    "np.flatnonzero(mask) makes them of a mask",
+                    f"the partition gives client {i} {rows.dtype} {list(rows.shape)}; give the numbers of its rows; "
+                    "np.flatnonzero(mask) makes them from a mask",
                     client=i,
                 )
         starts = np.cumsum([0, *map(len, each)], dtype=np.int64)
@@ -53,17 +53,17 @@ class Parts(Sequence[Rows]):
         return out
 
     def _check(self, n: int) -> None:
-        """Raise BadData unless there are clients, and each row is one of n and in one place."""
+        """Raise BadData unless there are clients, each row is one of n, and no row occurs twice."""
         if not len(self):
-            raise BadData("the partition has no clients; give the rows of one at least")
-        odd, said = (self.rows < 0) | (self.rows >= n), f"there are rows 0 to {n - 1}"
+            raise BadData("the partition has no clients; give it at least one")
+        odd, said = (self.rows < 0) | (self.rows >= n), f"but rows go from 0 to {n - 1}"
         if not odd.any():
-            odd, said = np.ones(len(self.rows), dtype=bool), "it was given already: a row is of one client, and once"
+            odd, said = np.ones(len(self.rows), dtype=bool), "but a client has it already: each row may occur once"
             odd[np.unique(self.rows, return_index=True)[1]] = False
         if odd.any():
             at = int(odd.argmax())
             i = int(np.searchsorted(self.starts, at, side="right")) - 1
-            raise BadData(f"the partition gives client {i} row {self.rows[at]}, and {said}", client=i)
+            raise BadData(f"the partition gives client {i} row {self.rows[at]}, {said}", client=i)
 
     @property
     def sizes(self) -> Rows:
@@ -90,20 +90,20 @@ class Parts(Sequence[Rows]):
 
 
 Column = Shaped[np.ndarray, "..."]
-"""One entry a row: labels, or a key such as a writer's name."""
+"""One entry per row: labels, or a key such as a writer's name."""
 
 
 def parts(owner: Int64[np.ndarray, " n"], clients: int) -> Parts:
-    """The rows of each client, given the client of each row [n]; rows of client -1 are left out."""
+    """The rows of each client, given the client of each row [n]; rows with client -1 are left out."""
     rows = by_key(owner)[np.count_nonzero(owner < 0) :]
     sizes = np.bincount(owner[rows], minlength=clients)
     return Parts(rows, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def by_key(key: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """Positions in the order of ``key`` [n], equal ones in their own: a stable argsort of keys from −1 on.
+    """Positions in the order of ``key`` [n], equal keys in their own order: a stable argsort of keys ≥ −1.
 
-    Keys and positions in one number each are sorted four times as fast as `numpy.argsort` does it.
+    Packing key and position into one number each and sorting those is four times as fast as `numpy.argsort`.
     """
     n = max(1, len(key))
     if int(key.max(initial=0)) >= 2**62 // n:
@@ -122,8 +122,8 @@ def shuffled_by(label: Int64[np.ndarray, " n"], g: np.random.Generator) -> Int64
 def dirichlet(alpha: Number, k: int, g: np.random.Generator) -> Float64[np.ndarray, " k"]:
     """A draw p [k] from Dir(alpha, ..., alpha).
 
-    A gamma variate G(a) of small a underflows, so its logarithm is drawn: log G(a) = log G(a + 1) + log(U) / a with U
-    uniform.
+    A gamma variate G(a) with small a underflows, so we draw its logarithm: log G(a) = log G(a + 1) + log(U) / a with a
+    uniform U.
     """
     log_g = np.log(g.standard_gamma(alpha + 1.0, k)) - g.standard_exponential(k) / alpha
     p = np.exp(log_g - log_g.max())
@@ -133,7 +133,7 @@ def dirichlet(alpha: Number, k: int, g: np.random.Generator) -> Float64[np.ndarr
 def apportion(p: Float64[np.ndarray, " k"], m: int, g: np.random.Generator) -> Int64[np.ndarray, " k"]:
     """Whole numbers [k] that sum to ``m``, each within one of ``p * m`` and equal to it in expectation.
 
-    One offset is drawn for the whole row (systematic rounding). Without it, rounding would favour the same clients for
+    We draw one offset for the whole row (systematic rounding). Otherwise rounding would favour the same clients for
     every label.
 
     Args:
@@ -147,7 +147,7 @@ def apportion(p: Float64[np.ndarray, " k"], m: int, g: np.random.Generator) -> I
 def top_up(
     owner: Int64[np.ndarray, " n"], clients: int, minimum: int, g: np.random.Generator
 ) -> Int64[np.ndarray, " n"]:
-    """Give every client ``minimum`` rows, and move as few as possible.
+    """Give every client ``minimum`` rows, moving as few rows as possible.
 
     The rows come from the largest clients, which are cut to a common level.
 
@@ -160,7 +160,7 @@ def top_up(
     short = int(missing.sum())
     if not short:
         return owner
-    # By bisection, the highest level above which lie enough rows.
+    # By bisection: the highest level with enough rows above it.
     low, high = minimum, int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
@@ -177,12 +177,12 @@ def top_up(
 
 
 def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int, g: np.random.Generator) -> Parts:
-    """Test rows dealt in the clients' shares of the training rows, label by label, to within a row.
+    """Test rows dealt in the proportions of the training rows, label by label, to within one row.
 
     So a client's test rows have its own mix of labels. Rows of a label that no client trains on are left out.
 
     Args:
-        y: Labels of the training rows [n]; None where there are none, and all rows count as alike.
+        y: Labels of the training rows [n]; None if there are none; all rows then count as alike.
     """
     label = np.zeros(m, dtype=np.int64) if y_test is None else np.asarray(y_test)
     rows, owner = shuffled_by(label, g), np.full(m, -1, dtype=np.int64)
@@ -195,34 +195,34 @@ def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int
 
 
 def check_alpha(rule: object, alpha: object) -> None:
-    """Raise RecipeError unless the concentration ``alpha`` of a Dirichlet law is above 0 and finite."""
+    """Raise RecipeError unless ``alpha``, the concentration of a Dirichlet distribution, is above 0 and finite."""
     if not is_number(alpha) or alpha <= 0:  # type: ignore[operator]
         raise RecipeError(
-            f"{type(rule).__name__}(alpha={alpha!r}): alpha must be above 0 and finite; for equal clients use IID.",
+            f"{type(rule).__name__}(alpha={alpha!r}): alpha must be above 0 and finite; for equal clients, use IID.",
             "alpha",
         )
 
 
 def check_room(rule: object, n: int, clients: int, each: int) -> None:
-    """Raise RecipeError unless the data has at least ``each`` rows a client."""
+    """Raise RecipeError unless the data has at least ``each`` rows per client."""
     if clients * each > n:
         raise RecipeError(
-            f"{rule!r}: {clients} clients of at least {each} rows need {clients * each} rows, and the data has {n}: "
+            f"{rule!r}: {clients} clients of at least {each} rows need {clients * each} rows, but the data has {n}: "
             f"use at most {n // each} clients.",
             "clients",
         )
 
 
 def check_length(rule: object, what: str, column: Column, n: int) -> None:
-    """Raise BadData unless ``column`` has one entry a row."""
+    """Raise BadData unless ``column`` has one entry per row."""
     if column.shape != (n,):
-        raise BadData(f"{rule!r}: {what} has the shape {column.shape}, and {n} rows need ({n},).")
+        raise BadData(f"{rule!r}: {what} has the shape {column.shape}, but {n} rows need ({n},).")
 
 
 def labels(rule: object, y: Column | None, n: int) -> Int64[np.ndarray, " n"]:
     """The label of each row [n], as an index among the labels present, in ascending order.
 
-    Raises RecipeError where there are no labels or the targets are real numbers, BadData for ``y`` of another length.
+    Raises RecipeError if there are no labels or the targets are real numbers, BadData if ``y`` has another length.
     """
     if y is None:
         what = "there are none"

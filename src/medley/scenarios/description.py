@@ -21,8 +21,8 @@ class Description:
         sizes: Rows of each client [n].
         labels: The labels [C], ascending, or their names; empty without labels.
         counts: Rows of each client and label [n, C].
-        distance: The mean, over clients that hold rows, of the total-variation distance ½ Σ_c |p_ic − p_c| between the
-            label distribution of the client and that of all clients together. 0 is IID; 1 is out of reach.
+        distance: The total-variation distance ½ Σ_c |p_ic − p_c| between the label distributions of a client and of all
+            clients together, as the mean over clients that hold rows. 0 is IID; 1 cannot be reached.
         clients: The clients' names [n]; empty, the default, without names.
         fixed: Whether every seed has this partition; default False.
     """
@@ -53,7 +53,7 @@ class Description:
 def describe(parts: Sequence[Rows], y: Column | None) -> Description:
     """Sizes, label counts and label skew of a partition; without labels there are no counts, and the distance is 0.
 
-    Raises BadData where the partition holds a row that has no label.
+    Raises BadData if the partition holds a row that has no label.
     """
     sizes = np.array([len(rows) for rows in parts], dtype=np.int64)
     n = 1 + max((int(rows.max()) for rows in parts if len(rows)), default=-1)

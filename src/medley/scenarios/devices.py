@@ -15,15 +15,16 @@ _FIELDS = ("speed", "down", "up", "latency")
 
 @dataclass(frozen=True)
 class Devices(Settings):
-    """The machines of a federation: each field one number for all, a list with one entry a client, or a law.
+    """The machines of a federation. Each field is one number for all, a list with one entry per client, or a
+    distribution.
 
-    A law is drawn from once a client. Raises RecipeError, naming key and client, for a value that is not finite and
-    above 0; the latency may be 0.
+    A distribution is drawn from once per client. Raises RecipeError, naming key and client, for a value that is not
+    finite and above 0; the latency may be 0.
 
     Attributes:
-        speed: Row gradients a second; default 1,000.
-        down: Bytes a second to the client; default 2.5e6.
-        up: Bytes a second from the client; default 1e6.
+        speed: Row gradients per second; default 1,000.
+        down: Bytes per second to the client; default 2.5e6.
+        up: Bytes per second from the client; default 1e6.
         latency: Seconds per exchange; default 0.05.
     """
 
@@ -65,7 +66,7 @@ def _checked(key: str, value: Any, whose: str) -> float:
 def phones() -> Devices:
     """Phones: two orders of magnitude between the fastest and the slowest, in compute and in bandwidth.
 
-    The spreads of this and the other presets are plausible round figures for illustration; nobody measured them.
+    The spreads of this and the other presets are plausible round figures for illustration, not measurements.
     """
     return Devices(
         speed=LogUniform(50, 5000),
@@ -76,7 +77,7 @@ def phones() -> Devices:
 
 
 def hospitals() -> Devices:
-    """Hospitals: servers on wired connections, one order of magnitude apart. Illustrative, as `phones`."""
+    """Hospitals: servers on wired connections, one order of magnitude apart. Illustrative, like `phones`."""
     return Devices(
         speed=LogUniform(5e3, 5e4),
         down=LogUniform(5e6, 1e8),
@@ -86,7 +87,7 @@ def hospitals() -> Devices:
 
 
 def factory() -> Devices:
-    """A factory: small controllers beside workstations, on one local network. Illustrative, as `phones`."""
+    """A factory: small controllers and workstations, on one local network. Illustrative, like `phones`."""
     return Devices(
         speed=LogUniform(20, 2e4), down=LogUniform(1e6, 1e8), up=LogUniform(1e6, 1e8), latency=LogUniform(0.001, 0.01)
     )

@@ -1,4 +1,4 @@
-"""Laws of chance, of quantities that clients differ in: ``Pace(lr=LogUniform(0.001, 0.1), epochs=Integers(1, 10))``."""
+"""Distributions of quantities in which clients differ: ``Pace(lr=LogUniform(0.001, 0.1), epochs=Integers(1, 10))``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Law(Protocol):
 
 
 Spread = Number | Sequence[Number] | np.ndarray | Law
-"""A quantity over clients: one number for all, one a client, or a law that each client draws from."""
+"""A quantity over clients: one number for all, one per client, or a distribution that each client draws from."""
 
 
 def is_number(value: object) -> bool:
@@ -39,7 +39,8 @@ def is_law(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """``value`` with lists, arrays and tensors made tuples of plain numbers, so that a frozen setting cannot change."""
+    """``value`` with lists, arrays and tensors turned into tuples of plain numbers, so that a frozen setting stays
+    fixed."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return tuple(value) if isinstance(value, list) else value
 
@@ -50,29 +51,29 @@ def of_client(
     """The value of one client.
 
     Args:
-        value: One number for all, one a client, or a law.
-        stream: Opens the generator that a law draws from; called for a law only.
+        value: One number for all, one per client, or a distribution.
+        stream: Opens the generator that a distribution draws from; called only for a distribution.
 
-    Raises RecipeError where ``value`` lists fewer clients.
+    Raises RecipeError if ``value`` lists fewer clients.
     """
     if isinstance(value, (int, float)):
         return value
     if isinstance(value, Sequence):
         if not 0 <= client < len(value):
-            raise RecipeError(f"{key} lists {len(value)} values, and client {client} has none: give one a client.", key)
+            raise RecipeError(f"{key} lists {len(value)} values, client {client} has none: give one per client.", key)
         return value[client]
     return value.draw(stream())
 
 
 def check_lengths(setting: Any, clients: int) -> None:
-    """Raise RecipeError unless every list among the fields of the dataclass ``setting`` has one entry a client."""
+    """Raise RecipeError unless every list among the fields of ``setting`` has one entry per client."""
     for key in (field.name for field in fields(setting)):
         value = getattr(setting, key)
         if isinstance(value, tuple) and len(value) != clients:
             short = "short" if len(value) < clients else "long"
             raise RecipeError(
                 f"{type(setting).__name__}({key}=...) lists {len(value)} values for {clients} clients, which is "
-                f"too {short}: give one a client, one number for all, or a distribution to draw from.",
+                f"too {short}: give one per client, one number for all, or a distribution to draw from.",
                 key,
             )
 
@@ -99,7 +100,7 @@ class Constant(Settings):
 
 @dataclass(frozen=True)
 class Uniform(Settings):
-    """The uniform law on [``low``, ``high``]."""
+    """The uniform distribution on [``low``, ``high``]."""
 
     low: Number
     high: Number
@@ -116,12 +117,12 @@ class Uniform(Settings):
 
 @dataclass(frozen=True)
 class LogUniform(Uniform):
-    """The log-uniform law on [``low``, ``high``], 0 < low: the logarithm is uniform."""
+    """The log-uniform distribution on [``low``, ``high``], 0 < low: the logarithm is uniform."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low <= 0:
-            raise RecipeError(f"{self!r}: low must be above 0, for its logarithm is taken; or use Uniform.", "low")
+            raise RecipeError(f"{self!r}: low must be above 0, since its logarithm is taken; or use Uniform.", "low")
 
     def draw(self, rng: np.random.Generator) -> float:
         """A float in [low, high]."""
@@ -131,7 +132,7 @@ class LogUniform(Uniform):
 
 @dataclass(frozen=True)
 class Integers(Uniform):
-    """The uniform law on the whole numbers ``low``, ..., ``high``, both included."""
+    """The uniform distribution on the whole numbers ``low``, ..., ``high``, both included."""
 
     low: int
     high: int
@@ -169,7 +170,7 @@ class Choice(Settings):
                 raise RecipeError(f"{self!r}: probabilities must be at least 0 and sum to 1.", "p")
 
     def draw(self, rng: np.random.Generator) -> Number:
-        """One of the values, as it was given."""
+        """One of the values, as given."""
         if self.p is None:
             return self.values[int(rng.integers(len(self.values)))]
         edges = np.cumsum(self.p)
@@ -178,9 +179,9 @@ class Choice(Settings):
 
 @dataclass(frozen=True)
 class Normal(Settings):
-    """A normal law, conditioned on [low, high] where these are given.
+    """A normal distribution, conditioned on [low, high] if these are given.
 
-    It is drawn by inversion in the log domain: one number of the stream is used whatever the bounds are, and intervals
+    It is drawn by inversion in the log domain: every draw uses one number of the stream, with any bounds, and intervals
     far out in a tail work.
 
     Attributes:

@@ -26,14 +26,14 @@ class Members(Protocol):
 class Membership(Settings):
     """Clients that join and leave at given rounds. The others are members from the first round to the last.
 
-    p_i is a share among the members of a round, Σ p_i = 1. A client that joins has the memory of a new one. One that
-    left is asked nothing, and weighs nothing. A rule of participation draws from the members, in the order of their
-    ids. In a stream rounds count over all tasks.
+    p_i is a share among the members of a round, Σ p_i = 1. A client that joins starts with a new client's memory. A
+    client that has left gets no requests and no weight. A participation rule draws from the members, in the order of
+    their ids. In a stream, rounds count over all tasks.
 
     Attributes:
         joins: the first round of a client, by its id; from 2
         leaves: the first round without a client, by its id; from 2. A client with both is a member between the two, or,
-            where ``leaves`` comes first, away between the two
+            if ``leaves`` comes first, away between the two
     """
 
     joins: Mapping[int, int] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Membership(Settings):
         for key in ("joins", "leaves"):
             given = getattr(self, key)
             if not isinstance(given, Mapping):
-                raise RecipeError(f"Membership({key}={given!r}): give the round of each client, as in {{3: 10}}", key)
+                raise RecipeError(f"Membership({key}={given!r}): give each client's round, as in {{3: 10}}", key)
             for i, round in given.items():
                 if type(i) is not int or i < 0 or type(round) is not int or round < 2:
                     raise RecipeError(
                         f"Membership({key}={{{i!r}: {round!r}}}): give a client's id, from 0, and a round, from 2; "
-                        "who is there in round 1 and stays needs no entry",
+                        "clients that are there from round 1 to the end need no entry",
                         key,
                     )
             object.__setattr__(self, key, dict(sorted(given.items())))
@@ -67,7 +67,7 @@ class Membership(Settings):
         return came <= round < went if came < went else round < went or round >= came
 
     def check(self, clients: int) -> None:
-        """Raise RecipeError for a client that is not there, and for a round that nobody is a member in."""
+        """Raise RecipeError for a client that does not exist, and for a round without members."""
         for key in ("joins", "leaves"):
             if over := [i for i in getattr(self, key) if i >= clients]:
                 raise RecipeError(f"Membership({key}=...): there is no client {over[0]}; ids end at {clients - 1}", key)

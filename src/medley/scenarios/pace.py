@@ -66,26 +66,27 @@ _SPREAD = ("lr", "epochs", "steps", "batch", "pairs")
 class Pace(Settings):
     """Each client's local training budget in each round.
 
-    The first four settings and ``pairs`` may differ over clients. Each is one number for all, a list with one entry a
-    client, a law that each client draws from, or a function of the round (1, 2, ...). Raises RecipeError, naming key
-    and client, for a learning rate not above 0, a count below 1 (``pairs``: below 0), and a value that is not finite.
+    The first four settings and ``pairs`` may differ between clients. Each is one number for all, a list with one entry
+    per client, a distribution that each client draws from, or a function of the round (1, 2, ...). Raises RecipeError,
+    naming key and client, for a learning rate not above 0, a count below 1 (``pairs``: below 0), and a value that is
+    not finite.
 
     Attributes:
         lr: Learning rate of a client; default 0.1.
         epochs: Passes over the client's rows in a round; default 1.
-        steps: Mini-batches in a round; wins over ``epochs``. Default None: epochs count.
+        steps: Mini-batches in a round; overrides ``epochs``. Default None: epochs count.
         batch: Rows of a mini-batch; None is the full batch. Default 32.
         momentum: Momentum of the client's descent, in [0, 1); default 0.
         weight_decay: Weight decay, part of the local gradient; default 0.
         clip: Bound on the norm of the local gradient; default None, no bound.
         optimizer: "sgd" (default), "adam", or a factory (parameters, lr=...) -> torch.optim.Optimizer: a class of
             ``torch.optim``, or ``functools.partial(torch.optim.AdamW, betas=(0.9, 0.99))``.
-        optimizer_state: "fresh" (default) begins a factory's optimizer anew in every round, "kept" goes on with the
-            client's own. Kept states are part of a client's memory: a lost reply takes its change along.
-        drop_last: Whether the last batch of a pass is left out where it is smaller than the others, as DataLoader's is;
-            default False.
+        optimizer_state: "fresh" (default) starts a factory's optimizer again in every round, "kept" continues with the
+            client's own. Kept states are part of a client's memory: if a reply is lost, so is its change of the state.
+        drop_last: Whether to leave out the last batch of a pass if it is smaller than the others, as DataLoader's
+            drop_last does; default False.
         pairs: Eigenpairs that the client can send in a round; default 1.
-        redraw: Whether laws are drawn from in every round; default False, once a run.
+        redraw: Whether to draw from distributions in every round; default False, once per run.
         schedule: A function of the round that multiplies lr, such as ``step_decay(every=30, factor=0.1)`` or
             ``cosine(rounds=100)``; default none.
     """
@@ -133,15 +134,15 @@ class Pace(Settings):
         own = callable(self.optimizer)
         if not own and self.optimizer not in ("sgd", "adam"):
             raise RecipeError(
-                f"Pace(optimizer={self.optimizer!r}): it knows 'sgd', 'adam', and factories such as torch.optim.AdamW.",
+                f"Pace(optimizer={self.optimizer!r}): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
                 "optimizer",
             )
         if self.optimizer_state not in ("fresh", "kept"):
             raise RecipeError.unknown(str(self.optimizer_state), ("fresh", "kept"), "Pace(optimizer_state=...)")
         if self.optimizer_state == "kept" and not own:
             raise RecipeError(
-                f"Pace(optimizer_state='kept') is for factories, and the optimizer is {self.optimizer!r}, which begins "
-                "anew in every round: give optimizer_state='fresh' too, or a class such as optimizer=torch.optim.SGD.",
+                f"Pace(optimizer_state='kept') is for factories, but the optimizer is {self.optimizer!r}, which starts "
+                "again in every round: set optimizer_state='fresh', or a class such as optimizer=torch.optim.SGD.",
                 "optimizer_state",
             )
         if self.optimizer == "adam" and self.momentum:
@@ -173,7 +174,7 @@ class Pace(Settings):
     def of(self, seed: int, client: int, round: int) -> contract.Pace:
         """The budget of ``client`` in ``round`` (1, 2, ...) of the run of ``seed``: a pure function of its arguments.
 
-        Raises RecipeError where a law or a function gives a value out of range.
+        Raises RecipeError if a distribution or a function gives a value out of range.
         """
         lr, epochs, steps, batch, pairs = (self._value(key, seed, client, round) for key in _SPREAD)
         if self.schedule is not None:
@@ -221,26 +222,26 @@ def _tried(make: contract.OptimizerFactory) -> None:
         raise
     except Exception as e:
         raise RecipeError(
-            f"Pace(optimizer={name}): called with (parameters, lr=0.1), and then step(), it fails: {e}. Give a class "
+            f"Pace(optimizer={name}): calling it with (parameters, lr=0.1), and then step(), fails: {e}. Use a class "
             "of torch.optim that needs no closure, or a functools.partial of one.",
             "optimizer",
         ) from e
 
 
 def _called(f: Callable[[int], Any], key: str, round: int) -> Any:
-    """f(round). Raises RecipeError, naming the setting, where a user's function fails."""
+    """f(round). Raises RecipeError, naming the setting, if a user's function fails."""
     try:
         return f(round)
     except Exception as e:
         raise RecipeError(
-            f"Pace({key}=...) is a function that fails in round {round}: {type(e).__name__}: {e}; it takes the round "
-            "and returns a number",
+            f"Pace({key}=...) is a function that fails in round {round}: {type(e).__name__}: {e}; it must take a round "
+            "and return a number",
             key,
         ) from e
 
 
 def _checked(key: str, value: Any, whose: str) -> float | int | None:
-    """``value`` as the contract has it: lr a float above 0, pairs a whole number from 0, others from 1 or None."""
+    """``value`` in the contract's form: lr a float above 0, pairs a whole number from 0, others from 1 or None."""
     value = plain(value)
     if key == "lr":
         if not is_number(value) or value <= 0:

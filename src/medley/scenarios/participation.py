@@ -1,4 +1,4 @@
-"""Rules of participation: the cohort of each round."""
+"""Participation rules: which clients form the cohort of each round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sizes = Real[np.ndarray, " n"]
 
 @runtime_checkable
 class Participation(Protocol):
-    """A rule of participation. A cohort depends on the seed, the round (1, 2, ...) and the sizes alone."""
+    """A participation rule. A cohort depends only on the seed, the round (1, 2, ...) and the sizes."""
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
         """The ids of a cohort [a], ascending.
@@ -30,18 +30,18 @@ class Participation(Protocol):
         Args:
             round: From 1.
             sizes: Rows of each client [n].
-            seed: Of the run; the stream is (seed, round, "cohort").
+            seed: Seed of the run; the stream is (seed, round, "cohort").
         """
 
 
 def sampling_of(rule: Participation, clients: int) -> Sampling | None:
-    """The law of a rule's cohorts out of ``clients``; None for a rule whose law privacy accounting does not know."""
+    """The distribution of a rule's cohorts out of ``clients``; None if privacy accounting does not know it."""
     law = getattr(rule, "sampling", None)
     return None if law is None else law(clients)
 
 
 def participation(value: Participation | Number | None) -> Participation:
-    """A rule from a share of the clients in (0, 1]; None and 1 are everyone, and a rule stays as it is."""
+    """A rule from a share of the clients in (0, 1]; None and 1 mean everyone; a rule is returned unchanged."""
     if value is None or (is_number(value) and value == 1):
         return Everyone()
     return value if isinstance(value, Participation) else Fraction(value)
@@ -69,7 +69,7 @@ class Everyone(Settings):
         return np.arange(len(sizes), dtype=np.int64)
 
     def sampling(self, clients: int) -> Sampling:
-        """The law of the cohorts."""
+        """The distribution of the cohorts."""
         return Sampling("everyone", clients, 1.0, clients)
 
 
@@ -77,8 +77,8 @@ class Everyone(Settings):
 class Fraction(Settings):
     """max(1, round(fraction * n)) of n clients, drawn without replacement.
 
-    Draws are uniform, which suits a mean of replies weighted by size. With ``weighted``, one client after the other is
-    drawn with probability proportional to its size among those left (Efraimidis and Spirakis, Information Processing
+    Draws are uniform, which suits a mean of replies weighted by size. With ``weighted``, clients are drawn one after
+    the other with probability proportional to size among those left (Efraimidis and Spirakis, Information Processing
     Letters 97, 2006), which suits a plain mean of replies. Clients of size 0 then come last.
     """
 
@@ -101,7 +101,7 @@ class Fraction(Settings):
         return np.sort(np.argpartition(arrival, a - 1)[:a]).astype(np.int64)
 
     def sampling(self, clients: int) -> Sampling | None:
-        """The law of the cohorts; None for draws by size."""
+        """The distribution of the cohorts; None for draws by size."""
         size = _cohort_size(self.fraction, clients)
         return None if self.weighted else Sampling("without replacement", clients, size / clients, size)
 
@@ -120,15 +120,15 @@ class Bernoulli(Settings):
         return np.flatnonzero(rng(seed, round, "cohort").random(len(sizes)) < self.p).astype(np.int64)
 
     def sampling(self, clients: int) -> Sampling:
-        """The law of the cohorts."""
+        """The distribution of the cohorts."""
         return Sampling("poisson", clients, float(self.p))
 
 
 @dataclass(frozen=True)
 class Cyclic(Checked):
-    """Groups that take turns: client i is in group i mod ``groups``, and each group has every ``groups``-th round.
+    """Groups take turns: client i is in group i mod ``groups``, and each group has every ``groups``-th round.
 
-    A client's turns lie ``groups`` rounds apart, which correlated noise (`medley.privacy.Banded`) makes use of.
+    A client's turns are ``groups`` rounds apart, which correlated noise (`medley.privacy.Banded`) exploits.
     """
 
     groups: Annotated[int, at_least(1)]
@@ -138,16 +138,16 @@ class Cyclic(Checked):
         return np.arange((round - 1) % self.groups, len(sizes), self.groups, dtype=np.int64)
 
     def sampling(self, clients: int) -> Sampling:
-        """The law of the cohorts."""
+        """The distribution of the cohorts."""
         return Sampling("cyclic", clients, 1 / self.groups, -(-clients // self.groups), self.groups)
 
 
 @dataclass(frozen=True)
 class Availability(Settings):
-    """Periodic availability: each client is awake for a share of every period, with a phase of its own.
+    """Periodic availability: each client is awake for a share of every period, with its own phase.
 
-    Phases are uniform, drawn once a run. The cohort is max(1, round(fraction * n)) of the clients awake, or all of them
-    where fewer are; it may be empty.
+    Phases are uniform, drawn once per run. The cohort is max(1, round(fraction * n)) of the clients that are awake, or
+    all of them if fewer are; it may be empty.
 
     Attributes:
         fraction: The share of all n clients in a cohort, in (0, 1].
@@ -180,7 +180,7 @@ class Availability(Settings):
 
 @dataclass(frozen=True)
 class Fixed(Settings):
-    """Given cohorts, lists of ids: ``cohorts[0]`` in round 1 and so on, and from the start again after the last."""
+    """Given cohorts, lists of ids: ``cohorts[0]`` in round 1 and so on, then from the start again."""
 
     cohorts: Sequence[Sequence[int]]
 
@@ -189,7 +189,7 @@ class Fixed(Settings):
             raise RecipeError("Fixed(cohorts=[]): give at least one cohort.", "cohorts")
         if any(isinstance(cohort, int | np.integer) for cohort in self.cohorts):
             raise RecipeError(
-                f"Fixed({list(self.cohorts)}): want a list of ids for each round, such as [[0, 7]].", "cohorts"
+                f"Fixed({list(self.cohorts)}): give a list of ids for each round, such as [[0, 7]].", "cohorts"
             )
         for k, cohort in enumerate(self.cohorts):
             if any(not is_number(i) or i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
@@ -199,16 +199,16 @@ class Fixed(Settings):
         object.__setattr__(self, "cohorts", tuple(tuple(sorted(int(i) for i in cohort)) for cohort in self.cohorts))
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
-        """The cohort of ``round``. Raises RecipeError where it or a later one names a client that is not there."""
+        """The cohort of ``round``. Raises RecipeError if it, or a later one, names a client that does not exist."""
         coming = [(t, self.cohorts[(t - 1) % len(self.cohorts)]) for t in range(round, round + len(self.cohorts))]
         for t, cohort in coming:
             if cohort and cohort[-1] >= len(sizes):
                 raise RecipeError(
-                    f"Fixed: the cohort of round {t} names client {cohort[-1]}, and ids end at {len(sizes) - 1}.",
+                    f"Fixed: the cohort of round {t} names client {cohort[-1]}, but ids end at {len(sizes) - 1}.",
                     "cohorts",
                 )
         return np.array(coming[0][1], dtype=np.int64)
 
     def sampling(self, clients: int) -> Sampling:
-        """The law of the cohorts: nothing is drawn, and every round counts as a turn of every client."""
+        """The distribution of the cohorts: nothing is drawn, and every round counts as a turn of every client."""
         return Sampling("fixed", clients, sum(map(len, self.cohorts)) / len(self.cohorts) / clients)

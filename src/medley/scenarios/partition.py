@@ -34,24 +34,24 @@ class Partition(Protocol):
 
     @property
     def clients(self) -> int | None:
-        """The number of clients; None where it depends on the data."""
+        """The number of clients; None if it depends on the data."""
 
     def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Sequence[Rows]:
         """Deal the rows 0..n-1; no row goes to two clients.
 
         Args:
-            y: Labels or targets [n]; None where there are none.
-            n: Rows of the data.
-            seed: Of the run; the stream is (seed, "partition").
+            y: Labels or targets [n]; None if there are none.
+            n: Number of rows in the data.
+            seed: Seed of the run; the stream is (seed, "partition").
             keys: Columns [n] by name, such as the writer of each row; default none.
 
-        Raises RecipeError where the rule does not suit the data, and BadData where the data itself is at fault.
+        Raises RecipeError if the rule does not suit the data, and BadData if the data itself is at fault.
         """
 
 
 @dataclass(frozen=True)
 class IID(Checked):
-    """Rows dealt at random, in sizes that are equal to within one."""
+    """Rows dealt at random, in sizes that differ by at most one."""
 
     clients: Annotated[int, at_least(1)]
 
@@ -67,16 +67,16 @@ class IID(Checked):
 class Dirichlet(Checked):
     """Label skew: the rows of each label go to clients in proportions drawn from Dir(``alpha``, ..., ``alpha``).
 
-    Sizes are not controlled (Yurochkin et al., ICML 2019). With ``balanced`` they are equal to within one, and each
-    client's own label proportions are drawn from Dir(alpha) as far as rows last, clients in random order (after Hsu,
-    Qi and Brown, 2019). Clients short of ``minimum`` rows get theirs from the largest clients, whose sizes are cut to
-    a common level. Nothing is drawn twice, so this ends for every alpha.
+    Sizes are not controlled (Yurochkin et al., ICML 2019). With ``balanced`` they differ by at most one, and each
+    client's own label proportions are drawn from Dir(alpha) as far as rows last, clients in random order (after Hsu, Qi
+    and Brown, 2019). Clients short of ``minimum`` rows get rows from the largest clients, whose sizes are cut to a
+    common level. Nothing is drawn twice, so this ends for every alpha.
 
     Attributes:
         clients: The number of clients.
-        alpha: The concentration, above 0: a small one gives each label to few clients, a large one comes near to IID.
-        minimum: The least number of rows of a client; default 1.
-        balanced: Whether sizes are equal; default False.
+        alpha: The concentration, above 0: small values give each label to few clients, large ones come close to IID.
+        minimum: The smallest number of rows of a client; default 1.
+        balanced: Whether sizes should be equal; default False.
     """
 
     clients: Annotated[int, at_least(1)]
@@ -144,9 +144,9 @@ class Shards(Checked):
 class Labels(Checked):
     """Each client sees exactly ``per_client`` labels; the rows of a label are dealt evenly among its clients.
 
-    Each client takes the labels least taken so far, at random among equals. So each label is taken equally often to
-    within one, and all are covered when clients * per_client is at least their number. Rows of a label that no client
-    takes are left out.
+    Each client takes the labels taken least so far, at random among equals. So label counts differ by at most one, and
+    all labels are covered if clients * per_client is at least their number. Rows of a label that no client takes are
+    left out.
     """
 
     clients: Annotated[int, at_least(1)]
@@ -158,7 +158,7 @@ class Labels(Checked):
         totals = np.bincount(label)
         if self.per_client > len(totals):
             raise RecipeError(
-                f"{self!r}: the data has {len(totals)} labels, so per_client can be no more.", "per_client"
+                f"{self!r}: the data has {len(totals)} labels, so per_client can be at most that.", "per_client"
             )
         g = rng(seed, "partition")
         holders: list[list[int]] = [[] for _ in totals]
@@ -173,7 +173,7 @@ class Labels(Checked):
             if len(rows) < len(holders[c]):
                 name = np.unique(np.asarray(y))[c]
                 raise RecipeError(
-                    f"{self!r}: {len(holders[c])} clients are to see label {name}, which has {len(rows)} rows: "
+                    f"{self!r}: {len(holders[c])} clients must see label {name}, which has only {len(rows)} rows: "
                     "use fewer clients or a smaller per_client.",
                     "clients",
                 )
@@ -184,13 +184,13 @@ class Labels(Checked):
 
 @dataclass(frozen=True)
 class Quantity(Checked):
-    """Size skew: rows dealt at random whatever their labels, in sizes drawn from Dir(``alpha``, ..., ``alpha``).
+    """Size skew: rows dealt at random, regardless of labels, in sizes drawn from Dir(``alpha``, ..., ``alpha``).
 
     Attributes:
         clients: The number of clients.
-        alpha: The concentration, above 0: the smaller, the more unequal are the sizes.
-        minimum: The least number of rows of a client; default 1. Clients short of it get rows from the largest clients,
-            as in `Dirichlet`.
+        alpha: The concentration, above 0: the smaller it is, the more unequal are the sizes.
+        minimum: The smallest number of rows of a client; default 1. Clients with fewer get rows from the largest
+            clients, as in `Dirichlet`.
     """
 
     clients: Annotated[int, at_least(1)]
@@ -213,9 +213,10 @@ class Quantity(Checked):
 
 @dataclass(frozen=True)
 class ByKey(Checked):
-    """Natural clients: rows that agree in the column ``key`` are one client; ids follow the order of the keys.
+    """Natural clients: rows with the same value in the column ``key`` form one client; ids follow the order of the
+    keys.
 
-    Clients of fewer than ``minimum`` rows (default 1) are left out, with their rows.
+    Clients with fewer than ``minimum`` rows (default 1) are left out, with their rows.
     """
 
     key: str
@@ -227,10 +228,10 @@ class ByKey(Checked):
         return None
 
     def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
-        """Deal the rows; ``y`` and ``seed`` play no part.
+        """Deal the rows; ``y`` and ``seed`` are ignored.
 
-        Raises RecipeError for a key that the data lacks or for no client of ``minimum`` rows, BadData for a key of
-        another length, with NaN, or whose values cannot be ordered.
+        Raises RecipeError if the data lacks the key or no client has ``minimum`` rows, BadData for a key of another
+        length, with NaN, or with values that cannot be ordered.
         """
         if self.key not in (keys or {}):
             raise RecipeError.unknown(self.key, keys or {}, "ByKey: the data")
@@ -248,13 +249,13 @@ class ByKey(Checked):
         return parts(np.where(kept, np.cumsum(kept) - 1, -1)[owner], int(kept.sum()))
 
     def split_test(self, keys: Mapping[str, Column], test_keys: Mapping[str, Column]) -> Parts:
-        """The test rows of each client of `split`; rows of a key that has no client are left out.
+        """The test rows of each client of `split`; rows whose key has no client are left out.
 
         Args:
             keys: Columns of the training rows by name.
             test_keys: Columns of the test rows by name; it has ``key``.
         """
-        # As texts: a file of numbers only has numbers, another one may have "2A" among them.
+        # As texts: a file of numbers holds only numbers, another file may have "2A" among them.
         places = {name: k for k, name in enumerate(self.names(keys))}
         owner = [places.get(str(v), -1) for v in np.asarray(test_keys[self.key])]
         return parts(np.array(owner, np.int64), len(places))
@@ -269,7 +270,7 @@ class ByKey(Checked):
         return tuple(map(str, values[sizes >= self.minimum]))
 
     def _values(self, column: Column) -> tuple[Column, Column, Column]:
-        """The key's different values in order, the place of each row's, and the rows of each."""
+        """The key's different values in order, the place of each row's value, and the number of rows of each value."""
         try:
             values, owner, sizes = np.unique(np.asarray(column), return_inverse=True, return_counts=True)
         except TypeError as error:

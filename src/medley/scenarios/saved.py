@@ -26,9 +26,10 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
     Args:
         parts: The rows of each client, in a list or by the client's number from 0, as arrays or lists.
         path: The file.
-        rows: The number of rows of the data, ``len(data.X)``; `Saved` refuses data of another. Default: not said.
+        rows: The number of rows of the data, ``len(data.X)``; `Saved` then rejects any other data. Default: not
+            recorded.
 
-    Raises BadData, naming the client, for a partition that is none, and MedleyError where the file cannot be written.
+    Raises BadData, naming the client, if ``parts`` is not a partition, and MedleyError if the file cannot be written.
     """
     path = Path(path)
     try:
@@ -36,23 +37,23 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
     except ValueError as error:
         raise BadData(f"save(parts, {str(path)!r}): {error}.") from None
     if rows is not None and (most := max((row for own in clients for row in own), default=-1)) >= rows:
-        raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {most}; give len(data.X).")
+        raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {most}; use rows=len(data.X).")
     said = {} if rows is None else {"rows": rows}
     text = json.dumps({"format": _FORMAT, **said, "clients": clients}, separators=(",", ":"))
     atomic.write(path, text)
 
 
 def load(path: str | Path) -> list[Rows]:
-    """Read a partition that `save` wrote, or the plain JSON of one: [[0, 2], [1]] or {"0": [0, 2], "1": [1]}.
+    """Read a partition that `save` wrote, or one in plain JSON: [[0, 2], [1]] or {"0": [0, 2], "1": [1]}.
 
-    The latter is what Flower Datasets' ``partition_id_to_indices`` becomes as JSON. Raises RecipeError where there is
-    no file, WireError where it is damaged or no partition.
+    The second form is what Flower Datasets' ``partition_id_to_indices`` becomes as JSON. Raises RecipeError if there is
+    no file, WireError if it is damaged or holds no partition.
     """
     return _read(path)[0]
 
 
 def _read(path: str | Path) -> tuple[list[Rows], int | None]:
-    """A partition as `load` reads it, and the number of rows that it was made for, where the file says so."""
+    """A partition as `load` reads it, and the number of rows that it was made for, if the file records it."""
     rows = None
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -61,13 +62,13 @@ def _read(path: str | Path) -> tuple[list[Rows], int | None]:
             f"There is no partition file {str(path)!r}: write one with save(parts, path).", "path"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise WireError(f"The partition file {str(path)!r} is damaged: {error}. Write it anew.") from error
+        raise WireError(f"The partition file {str(path)!r} is damaged: {error}. Write it again.") from error
     if isinstance(content, dict) and ("format" in content or not all(map(str.isdigit, content))):
         if content.get("format") != _FORMAT or not isinstance(content.get("clients"), list):
             raise WireError(f"{str(path)!r} is no partition file: it lacks 'format': {_FORMAT!r} or a list 'clients'.")
         rows, content = content.get("rows"), content["clients"]
         if rows is not None and type(rows) is not int:
-            raise WireError(f"The partition file {str(path)!r} is damaged: its rows are {rows!r}, no whole number.")
+            raise WireError(f"The partition file {str(path)!r} is damaged: its rows are {rows!r}, not a whole number.")
     try:
         return _parts(content), rows
     except ValueError as error:
@@ -75,7 +76,7 @@ def _read(path: str | Path) -> tuple[list[Rows], int | None]:
 
 
 def _parts(given: Any) -> list[Rows]:
-    """Each client's rows, ascending, from arrays or lists, or from those by the client's number. Raises ValueError."""
+    """Each client's rows, ascending, from arrays or lists, in a list or by client number. Raises ValueError."""
     if isinstance(given, Mapping):
         by = {str(k): rows for k, rows in given.items()}
         if sorted(by) != sorted(map(str, range(len(by)))):
@@ -97,7 +98,7 @@ def _parts(given: Any) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Saved(Settings):
-    """The partition in a file that `load` reads, the same for every seed. Rows that are not in it are left out."""
+    """The partition in a file that `load` reads, the same for every seed. Rows that it lacks are left out."""
 
     path: str | Path
 
@@ -112,22 +113,22 @@ class Saved(Settings):
         return load(self.path)
 
     def split(self, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> list[Rows]:
-        """Read the file, and check it against the data; ``y``, ``seed`` and ``keys`` play no part.
+        """Read the file, and check it against the data; ``y``, ``seed`` and ``keys`` are ignored.
 
-        Raises RecipeError where there is no file, WireError where it is damaged, and BadData, naming client and row,
-        for a row that is not in the data or is held twice, and for a client without rows; BadData for data of another
-        number of rows than the file was saved with. Where it says none, the log tells how many rows are left out.
+        Raises RecipeError if there is no file, WireError if it is damaged, and BadData, naming client and row, for a
+        row that is not in the data or is held twice, for a client without rows, and for data with another number of
+        rows than the file records. If the file records none, the log says how many rows are left out.
         """
         parts, made_for = _read(self.path)
         if made_for not in (None, n):
-            raise BadData(f"{self!r} was made for data of {made_for} rows, and this has {n}; make one for this data.")
+            raise BadData(f"{self!r} was made for data of {made_for} rows, but this has {n}; make one for this data.")
         for client, rows in enumerate(parts):
             if not len(rows):
                 raise BadData(f"{self!r}: client {client} holds no rows.", client=client)
             for row in rows[[0, -1]]:
                 if not 0 <= row < n:
                     raise BadData(
-                        f"{self!r}: client {client} holds row {row}, and the data has rows 0 to {n - 1}: "
+                        f"{self!r}: client {client} holds row {row}, but the data has rows 0 to {n - 1}: "
                         "was this partition made for other data?",
                         client=client,
                         row=int(row),

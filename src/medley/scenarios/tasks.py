@@ -1,4 +1,4 @@
-"""Streams of tasks, each with rows of its own."""
+"""Streams of tasks, each with its own rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..runtime import streams
 from .laws import Number, is_number
 
 Pick = Callable[[Tensor, Tensor], Bool[Tensor, " n"]]
-"""A function of X [n, ...] and y [n], of training, test or validation rows, to a mask [n]."""
+"""A function of X [n, ...] and y [n], from training, test or validation rows, to a mask [n]."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cut:
     Attributes:
         pick: Marks its rows.
         change: Changes their X; None leaves it as it is.
-        classes: Its classes; empty where the data has none.
+        classes: Its classes; empty if the data has none.
     """
 
     pick: Pick
@@ -43,7 +43,7 @@ class Stream(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """Outputs that a row is compared with: "task" those of its task, "class" those seen so far, "domain" all."""
+        """The outputs with which a row is compared: "task" its task's, "class" those seen so far, "domain" all."""
 
     @property
     def tasks(self) -> int:
@@ -51,7 +51,7 @@ class Stream(Protocol):
 
     @property
     def own_order(self) -> bool:
-        """Whether every client has the tasks in an order of its own."""
+        """Whether every client has the tasks in its own order."""
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """The tasks in order.
@@ -59,27 +59,27 @@ class Stream(Protocol):
         Args:
             X: Training rows [n, ...].
             y: Their labels or targets [n].
-            classes: The number of classes; None where there are none.
+            classes: The number of classes; None if there are none.
             seed: Of the run.
 
-        Raises RecipeError where the rule does not suit the data, and BadData where the rows cannot be cut into so many
+        Raises RecipeError if the rule does not suit the data, and BadData if the rows cannot be cut into that many
         tasks.
         """
 
 
 @dataclass(frozen=True)
 class Split(Settings):
-    """Classes come in groups: a task has all rows of some classes, and no other task has any of them.
+    """Classes arrive in groups: a task has all rows of some classes, and no other task has any of them.
 
-    Raises RecipeError for classes that come twice or not at all, for more tasks than classes, and, in mode "task", for
-    a task of one class, whose accuracy would be 1 whatever the model.
+    Raises RecipeError for classes that occur twice or not at all, for more tasks than classes, and, in mode "task", for
+    a task with only one class, whose accuracy would be 1 for any model.
 
     Attributes:
         tasks: The number of tasks; default 5.
-        mode: "task" (default): the task of a row is known, and the row is compared with the classes of that task only,
-            one head a task. "class": it is compared with all classes seen so far.
-        classes: The order of the classes, or a list of groups, one a task; by default an order drawn from the seed.
-        own_order: Whether every client has the tasks in an order of its own, drawn from the seed; default False.
+        mode: "task" (default): the task of a row is known, and the row is compared only with the classes of that task,
+            one head per task. "class": it is compared with all classes seen so far.
+        classes: The order of the classes, or a list of groups, one per task; by default an order drawn from the seed.
+        own_order: Whether every client has the tasks in its own order, drawn from the seed; default False.
     """
 
     tasks: int = 5
@@ -100,12 +100,12 @@ class Split(Settings):
             raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")
 
     def _groups(self) -> list[list[int]] | None:
-        """Groups as they were given. Raises RecipeError where some classes stand outside them."""
+        """Groups as they were given. Raises RecipeError if some classes stand outside them."""
         groups = [list(g) for g in self.classes or () if isinstance(g, Sequence)]
         alone = [c for c in self.classes or () if not isinstance(c, Sequence)]
         if groups and alone:
             raise RecipeError(
-                f"Split(classes=...): {alone[0]!r} stands beside lists of classes; put it into one: [{alone[0]!r}]",
+                f"Split(classes=...): {alone[0]!r} stands next to lists of classes; put it into a list: [{alone[0]!r}]",
                 "classes",
             )
         return groups or None
@@ -113,7 +113,7 @@ class Split(Settings):
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """Rows by their class."""
         if not classes:
-            raise RecipeError("Split: the data has no classes; take TimeOrder, Permuted or Rotated", "stream")
+            raise RecipeError("Split: the data has no classes; use TimeOrder, Permuted or Rotated", "stream")
         C, groups = classes, self._groups()
         if groups is None:
             order = streams.rng(seed, "tasks").permutation(C) if self.classes is None else np.array(self.classes)
@@ -122,14 +122,14 @@ class Split(Settings):
         if sorted(flat) != list(range(C)):
             wrong = next((c for c in flat if flat.count(c) > 1 or not 0 <= c < C), None)
             lacking = next((c for c in range(C) if c not in flat), None)
-            what = f"class {wrong} is twice there or not in the data" if wrong is not None else f"class {lacking} lacks"
+            what = f"class {wrong} is repeated or not in the data" if wrong is not None else f"no class {lacking}"
             raise RecipeError(f"Split(classes=...): {what}; give each of 0..{C - 1} once", "classes")
         least = 2 if self.mode == "task" else 1
         for s, group in enumerate(groups):
             if len(group) < least:
                 raise RecipeError(
                     f"Split(tasks={self.tasks}, mode={self.mode!r}): task {s} would have {len(group)} of the {C} "
-                    f"classes, it needs {least}; take fewer tasks",
+                    f"classes, but needs {least}; use fewer tasks",
                     "tasks",
                 )
         return [Cut(partial(_of_classes, torch.tensor(group)), None, tuple(group)) for group in groups]
@@ -137,9 +137,9 @@ class Split(Settings):
 
 @dataclass(frozen=True)
 class Permuted(Settings):
-    """Every task has all rows, with their features in an order of its own; task 0 has them as they are.
+    """Every task has all rows, with their features in its own order; task 0 leaves the order unchanged.
 
-    Each task is a copy of the data set in memory. ``tasks`` is their number, 5 by default; ``own_order`` is as in
+    Each task is a copy of the data set in memory. ``tasks`` is their number, 5 by default; for ``own_order`` see
     `Split`.
     """
 
@@ -161,7 +161,7 @@ class Permuted(Settings):
 class Rotated(Settings):
     """Every task has all images, rotated by equal steps: task 0 by 0, the last task by ``degrees``.
 
-    Each task is a copy of the data set in memory. Raises RecipeError for rows that are no images [channels, h, w].
+    Each task is a copy of the data set in memory. Raises RecipeError for rows that are not images [channels, h, w].
 
     Attributes:
         tasks: The number of tasks; default 5.
@@ -189,18 +189,18 @@ class Rotated(Settings):
 
 @dataclass(frozen=True)
 class TimeOrder(Settings):
-    """Data that drifts: rows ordered by a feature or a key, or as they stand, are cut into tasks of equal size.
+    """Data that drifts: rows in the order of a feature or key, or in their own order, cut into tasks of equal size.
 
-    Test rows are cut at the training rows' borders of that feature or, as they stand, into pieces of equal size. Raises
-    BadData for more tasks than rows, or than a feature of few values can be cut into.
+    Test rows are cut at the training rows' borders of that feature or, in their own order, into pieces of equal size.
+    Raises BadData for more tasks than rows, or than the feature's different values allow.
 
     Attributes:
         tasks: The number of tasks; default 5.
-        column: The feature's index, for rows [n, features]; default None, the rows as they stand.
+        column: The feature's index, for rows [n, features]; default None: the rows in their own order.
         own_order: As in `Split`; default False.
-        key: The name of a column of ``Dataset.keys``, such as the day of each row, whose order it is: numbers, times or
-            texts like 2024-05-31 or 2024-05-31T09:30; any other raises BadData with its row. Test rows need it as well.
-            Default None.
+        key: The name of a column of ``Dataset.keys``, such as the day of each row, by which to order the rows: numbers,
+            times or texts like 2024-05-31 or 2024-05-31T09:30; anything else raises BadData with its row. Test rows
+            need it as well. Default None.
     """
 
     tasks: int = 5
@@ -221,10 +221,10 @@ class TimeOrder(Settings):
             )
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
-        """Cut the rows; ``y`` and ``seed`` play no part. By a key, X is its order, [n, 1]."""
+        """Cut the rows; ``y`` and ``seed`` are ignored. With a key, X is its order, [n, 1]."""
         del y, seed
         if len(X) < self.tasks:
-            raise BadData(f"TimeOrder(tasks={self.tasks}): there are {len(X)} rows; take fewer tasks")
+            raise BadData(f"TimeOrder(tasks={self.tasks}): there are only {len(X)} rows; use fewer tasks")
         picks: list[Pick] = [partial(_piece, s, self.tasks) for s in range(self.tasks)]
         column, what = (self.column, "feature") if self.key is None else (0, f"key {self.key!r}")
         if column is not None:
@@ -238,7 +238,7 @@ class TimeOrder(Settings):
                 raise BadData(
                     f"TimeOrder(tasks={self.tasks}, column={self.column}): {len(ordered)} rows have {few} different "
                     f"values of that {what}, and equal ones stay together: task {sizes.index(0)} would have no rows; "
-                    "take fewer tasks, another column, or column=None for the rows as they stand"
+                    "use fewer tasks, another column, or column=None for the rows as they stand"
                 )
             picks = [partial(_between, column, borders, s) for s in range(self.tasks)]
         return [Cut(pick, None, tuple(range(classes or 0))) for pick in picks]
@@ -246,15 +246,15 @@ class TimeOrder(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Tasks(Settings):
-    """A user's own tasks, in place of ``data=``.
+    """A user's own tasks, instead of ``data=``.
 
     Labels are whole numbers. Raises BadData, naming the task, for rows that do not fit together; for test rows of a
     class that no training row of this or an earlier task has, except in mode "domain"; and, in mode "task", for a task
-    of one class.
+    with only one class.
 
     Attributes:
-        pairs: A pair ((X, y), (X_test, y_test)) for each task in order: arrays or tensors X [n, ...] and y [n].
-        mode: "task": each task has outputs of its own, its labels numbered by their order. "class" (default) and
+        pairs: A pair ((X, y), (X_test, y_test)) per task, in order: arrays or tensors X [n, ...] and y [n].
+        mode: "task": each task has its own outputs, and its labels are numbered by their order. "class" (default) and
             "domain": equal labels are the same class in all tasks.
         own_order: As in `Split`; default False.
     """
@@ -267,7 +267,7 @@ class Tasks(Settings):
         if self.mode not in ("task", "class", "domain"):
             raise RecipeError.unknown(str(self.mode), ("task", "class", "domain"), "Tasks(mode=...)")
         if not isinstance(self.pairs, Sequence):
-            raise RecipeError(f"Tasks: pairs is a {type(self.pairs).__name__}; give a list, one pair a task", "pairs")
+            raise RecipeError(f"Tasks: pairs is a {type(self.pairs).__name__}; give a list, one pair per task", "pairs")
         _check_tasks(self, self.tasks)
 
     @property
@@ -276,24 +276,25 @@ class Tasks(Settings):
         return len(self.pairs)
 
     def parts(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """X, y, X_test and y_test of each task, labels numbered over all tasks. Raises BadData as the class says."""
+        """X, y, X_test and y_test of each task, with labels numbered over all tasks. Raises BadData as described
+        above."""
         parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         offset = 0
         for s, pair in enumerate(self.pairs):
             if not _is_pair(pair) or not all(_is_pair(half) for half in pair):
-                raise BadData(f"Tasks: task {s} is no ((X, y), (X_test, y_test))")
+                raise BadData(f"Tasks: task {s} is not ((X, y), (X_test, y_test))")
             try:
                 X, y, X_test, y_test = (torch.as_tensor(a) for half in pair for a in half)
             except (ValueError, TypeError, RuntimeError) as e:
-                raise BadData(f"Tasks: task {s} cannot be made tensors: {e}") from None
+                raise BadData(f"Tasks: task {s} cannot be converted to tensors: {e}") from None
             for rows, labels, what in ((X, y, "training"), (X_test, y_test, "test")):
                 if rows.ndim < 2 or labels.ndim != 1 or len(rows) != len(labels) or not len(rows):
                     raise BadData(
                         f"Tasks: task {s} has {what} X of shape {list(rows.shape)} and y of {list(labels.shape)}; "
-                        "want [n, ...] and [n]"
+                        "use [n, ...] and [n]"
                     )
                 if labels.is_floating_point() or bool((labels.long() < 0).any()):
-                    raise BadData(f"Tasks: task {s} has {what} labels that are no whole numbers 0, 1, ...")
+                    raise BadData(f"Tasks: task {s} has {what} labels that are not whole numbers 0, 1, ...")
                 if rows.shape[1:] != (first := parts[0][0] if parts else X).shape[1:]:
                     raise BadData(
                         f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
@@ -301,7 +302,7 @@ class Tasks(Settings):
             y, y_test = y.long(), y_test.long()
             came = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
             if self.mode == "task" and len(came) < 2:
-                raise BadData(f"Tasks(mode='task'): task {s} has one class, and so accuracy 1 whatever the model")
+                raise BadData(f"Tasks(mode='task'): task {s} has only one class, so any model has accuracy 1")
             if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, came)]):
                 where = "its" if self.mode == "task" else "its and earlier tasks'"
                 raise BadData(

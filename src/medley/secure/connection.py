@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Clients(Protocol):
-    """The clients of one exchange: `medley.secure.session.Parties`, and the account of their replies.
+    """The clients of one exchange: `medley.secure.session.Parties`, and a record of their replies.
 
     Attributes:
-        fold: receipts, errors and engines of the replies; the sum is put in later
+        fold: receipts, errors and engines of the replies; the sum is added later
         layout: the fields of a reply
     """
 
@@ -45,7 +45,7 @@ class Clients(Protocol):
 
 @runtime_checkable
 class ReachesParties(Connection, Protocol):
-    """A connection to clients that take part in the protocol where they are."""
+    """A connection to clients that run the protocol on their own machines."""
 
     def clients(self, exchange: Exchange, ring: Ring) -> Clients:
         """The clients of one exchange; nothing is sent yet."""
@@ -54,10 +54,9 @@ class ReachesParties(Connection, Protocol):
 class SecureConnection:
     """Carries exchanges over another connection, and sums their replies by the protocol.
 
-    Where the inner connection is none of `ReachesParties`, the clients' part of the protocol runs in this process, on
-    the replies that it brings. All that the server's part reads are keys, sealed shares, masked vectors and openings.
-    Keys are drawn by the operating system, and not from the run's streams: masks cancel, so that a run has the same
-    bits each time.
+    If the inner connection is not one of `ReachesParties`, the clients' part of the protocol runs in this process, on
+    the replies that it delivers. The server's part reads only keys, sealed shares, masked vectors and openings. The
+    operating system draws the keys, not the run's streams; since masks cancel, a run still has the same bits each time.
     """
 
     sums_only = True
@@ -70,7 +69,7 @@ class SecureConnection:
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields one fold, with the sum.
 
-        Raises Unsupported for replies that are read one by one and for a model with buffers; nothing is sent then.
+        Raises Unsupported if the method reads replies one by one or the model has buffers; nothing is sent then.
         """
         if exchange.aside:
             yield from self.inner.exchange(exchange)
@@ -78,15 +77,15 @@ class SecureConnection:
         method = self.host.algorithm
         if exchange.weights is None:
             raise Unsupported(
-                f"{method.name}.{exchange.method}: the server reads its replies one by one, and a secure run gives it "
-                "their sum only: leave secure= out, or read .mean() or .sum()",
+                f"{method.name}.{exchange.method}: the server reads its replies one by one, but a secure run gives it "
+                "only their sum: leave secure= out, or read .mean() or .sum()",
                 method=method.name,
                 need=Need.REPLIES,
             )
         if exchange.buffers is not None:
             raise Unsupported(
                 f"{method.name}: this model has buffers, such as BatchNorm's, which clients send without a "
-                "mask, so that they would reveal single clients: give a network with GroupNorm, or leave "
+                "mask, so they would reveal single clients: use a network with GroupNorm, or leave "
                 "secure= out",
                 method=method.name,
                 need="sums",
@@ -131,12 +130,13 @@ class SecureConnection:
 class Simulated:
     """The clients of one exchange, in this process. Implements `medley.secure.session.Parties`.
 
-    A client whose reply is lost on the way, or that fails in a tolerant exchange, has shared its keys and leaves.
+    A client whose reply is lost on the way, or that fails in a tolerant exchange, has already shared its keys, and
+    leaves.
 
     Attributes:
         ring: the form of the vectors
-        seed: the run's seed, from which the clients' noise is drawn; default 0
-        fold: receipts, errors and engines of the replies; the sum is put in later
+        seed: the run's seed, for drawing the clients' noise; default 0
+        fold: receipts, errors and engines of the replies; the sum is added later
         layout: the fields of a reply
     """
 
@@ -168,7 +168,7 @@ class Simulated:
         return {i: self._parties[i].shares(roster, least[i]) for i, roster in rosters.items()}
 
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
-        """The replies that the inner connection brings, weighted and masked by their clients."""
+        """The replies that the inner connection delivers, weighted and masked by their clients."""
         e = self.exchange
         if e.tolerant:  # a block fails as a whole
             asked = apart(e, [i for block in e.blocks for i in block])

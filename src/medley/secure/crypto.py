@@ -1,4 +1,4 @@
-"""Primitives of secure aggregation: X25519, HKDF, AES, and Shamir's secret sharing. None of them is our own."""
+"""Primitives of secure aggregation: X25519, HKDF, AES, and Shamir's secret sharing, all from established packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ..contract.errors import WireError
 
 SECRET = 16
-"""Bytes of a secret that is shared, as Shamir's scheme over GF(2¹²⁸) takes them."""
+"""Bytes of a shared secret, as Shamir's scheme over GF(2¹²⁸) needs."""
 
 KEY = 32
 """Bytes of a public key."""
@@ -37,13 +37,13 @@ def secret() -> bytes:
 
 
 def key_pair(seed: bytes) -> KeyPair:
-    """The key pair that a secret of 16 bytes determines, so that a share of the secret is one of the key."""
+    """The key pair that a secret of 16 bytes determines, so that sharing the secret shares the key."""
     private = X25519PrivateKey.from_private_bytes(derived(seed, b"key"))
     return KeyPair(private, private.public_key().public_bytes_raw())
 
 
 def agreed(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
-    """The 32 bytes that two key pairs agree on for ``purpose``. Raises WireError for a key that is none."""
+    """The 32 bytes that two key pairs agree on for ``purpose``. Raises WireError for an invalid key."""
     try:
         return derived(private.exchange(X25519PublicKey.from_public_bytes(public)), purpose)
     except ValueError as e:
@@ -65,7 +65,7 @@ def stream(seed: bytes, count: int, dtype: np.dtype[np.unsignedinteger]) -> np.n
 
 
 def sealed(key: bytes, sender: int, text: bytes, about: bytes) -> bytes:
-    """AES-GCM. A key is of one exchange and one pair; the sender makes the nonce differ in the two directions."""
+    """AES-GCM. A key serves one exchange and one pair; the sender makes the nonce differ in the two directions."""
     return bytes(AESGCM(key).encrypt(sender.to_bytes(12, "big"), text, about))
 
 
@@ -78,10 +78,10 @@ def unsealed(key: bytes, sender: int, raw: bytes, about: bytes) -> bytes:
 
 
 def split(value: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shamir's shares of a secret of 16 bytes; any ``threshold`` of the ``count`` give it back."""
+    """Shamir's shares of a secret of 16 bytes; any ``threshold`` of the ``count`` restore it."""
     return [share for _, share in Shamir.split(threshold, count, value, ssss=False)]
 
 
 def combined(shares: Mapping[int, bytes]) -> bytes:
-    """The secret, from as many shares as the threshold; a share's number counts from 1."""
+    """The secret, from as many shares as the threshold; shares are numbered from 1."""
     return bytes(Shamir.combine(sorted(shares.items()), ssss=False))

@@ -1,7 +1,7 @@
-"""One client's part in the protocol. Its private keys and its seed never leave it whole.
+"""One client's part in the protocol. Its private keys and its seed never leave it undivided.
 
 **Reference**: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure
-4, without the signatures of its variant for a server that lies.
+4, without the signatures of its variant for an actively malicious server.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .tables import Opening
 
 
 class Party:
-    """One client in one exchange; its methods are called in their order.
+    """One client in one exchange; call its methods in their order.
 
     Args:
-        session: names the exchange; a mask of one session is of no use in another
-        least: the least number of clients of its neighbourhood that the client takes as a threshold; default 2
+        session: names the exchange; a mask from one session is of no use in another
+        least: the smallest number of clients in its neighbourhood that the client accepts as a threshold; default 2
     """
 
     def __init__(self, i: int, session: bytes, least: int = 2) -> None:
@@ -36,7 +36,7 @@ class Party:
         self._channels: dict[int, bytes] = {}
 
     def plain(self) -> dict[str, Any]:
-        """Plain values for `read`, secrets among them: they are for a file of the client's own."""
+        """Plain values for `read`, including secrets: store them only in a file of the client's own."""
         return {
             "client": self.i,
             "session": self.session.decode(),
@@ -62,26 +62,25 @@ class Party:
 
     @property
     def keys(self) -> bytes:
-        """Two public keys: of the channel to other clients, and of masks."""
+        """Two public keys: one for the channel to other clients, one for masks."""
         return self._channel.public + self._masks.public
 
     def shares(self, roster: Mapping[int, bytes], threshold: int) -> dict[int, bytes]:
-        """Shares of the seed and of the key of masks, sealed for each neighbour.
+        """Shares of the seed and of the mask key, sealed for each neighbour.
 
         Args:
-            threshold: the number of shares that open a secret; the neighbourhood counts the client itself
+            threshold: the number of shares that open a secret; the neighbourhood includes the client itself
 
-        Raises WireError for a roster in which keys are wrong or repeated, and for a threshold that the client does not
-        take.
+        Raises WireError for a roster with wrong or repeated keys, and for a threshold that the client does not accept.
         """
         roster = {j: keys for j, keys in sorted(roster.items()) if j != self.i}
         if any(len(keys) != 2 * KEY for keys in roster.values()) or len({*roster.values(), self.keys}) <= len(roster):
-            raise WireError(f"client {self.i} was sent public keys that are wrong or repeated")
+            raise WireError(f"client {self.i} received wrong or repeated public keys")
         members = [*sorted([*roster, self.i])]
         if threshold < self.least or 2 * threshold <= len(members) or threshold > len(members):
             raise WireError(
                 f"client {self.i} was asked to share its secrets among {len(members)} with a threshold of {threshold}: "
-                f"it takes a majority, and at least {self.least}"
+                f"it accepts only a majority, and at least {self.least}"
             )
         self._roster, self._threshold = roster, threshold
         pairs = dict(
@@ -99,22 +98,23 @@ class Party:
         return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._about(self.i, j)) for j in roster}
 
     def masked(self, values: np.ndarray, sealed_shares: Mapping[int, bytes]) -> np.ndarray:
-        """The values under the client's own mask, and under those that it has agreed on with each neighbour.
+        """The values under the client's own mask, and under those agreed with each neighbour.
 
         Args:
-            values: elements of the ring; they are changed in place
-            sealed_shares: what neighbours sealed for this client; those who did not are left out of the masks
+            values: elements of the ring; changed in place
+            sealed_shares: what neighbours sealed for this client; neighbours that sent none are left out of the masks
 
-        Raises TooFewReplies for fewer neighbours than the threshold, and WireError for shares that do not open.
+        Raises TooFewReplies if fewer neighbours than the threshold took part, and WireError for shares that do not
+        open.
         """
         if len(sealed_shares) + 1 < self._threshold:
             raise TooFewReplies(
                 f"client {self.i}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the "
-                f"secure sum, but with itself {self._threshold} must"
+                f"secure sum, but {self._threshold} must, including itself"
             )
         for j, raw in sealed_shares.items():
             if j not in self._roster:
-                raise WireError(f"client {self.i} was sent shares of client {j}, who is no neighbour")
+                raise WireError(f"client {self.i} received shares of client {j}, which is not a neighbour")
             text = unsealed(self._channel_to(j), j, raw, self._about(j, self.i))
             if len(text) != 2 * SECRET:
                 raise WireError(f"client {self.i}: the shares of client {j} have {len(text)} bytes, not {2 * SECRET}")
@@ -125,10 +125,10 @@ class Party:
         return values
 
     def opening(self, alive: Collection[int], dropped: Collection[int]) -> Opening:
-        """The client's shares: of the seeds of those ``alive``, of the keys of those ``dropped``.
+        """The client's shares: of the seeds of clients ``alive``, and of the mask keys of clients ``dropped``.
 
-        Raises WireError for a server that asks for both of one client, now or one after the other: with both it could
-        take away every mask of that client.
+        Raises WireError if the server asks for both kinds of one client, at once or one after the other: with both it
+        could remove every mask of that client.
         """
         for kind, ids in (("seed", alive), ("key", dropped)):
             for j in ids:
@@ -136,12 +136,12 @@ class Party:
                     raise WireError(f"client {self.i} holds no shares of client {j}")
                 if self._given.setdefault(j, kind) != kind or (kind == "key" and j == self.i):
                     raise WireError(
-                        f"client {self.i} refuses: the server asks for shares of both kinds of client {j}, with which "
+                        f"client {self.i} refuses: the server asks for both kinds of shares of client {j}, with which "
                         "it could read that client's reply"
                     )
         if len(set(alive)) < self._threshold:
             raise TooFewReplies(
-                f"client {self.i} refuses to open a sum that has {len(set(alive))} clients of its "
+                f"client {self.i} refuses to open a sum with {len(set(alive))} clients of its "
                 f"neighbourhood, because it must have {self._threshold}"
             )
         return Opening(
@@ -166,16 +166,16 @@ def pair(session: bytes, i: int, j: int) -> bytes:
 
 
 def add_mask(values: np.ndarray, i: int, j: int, seed: bytes, sign: int = 1) -> None:
-    """Add the mask of clients i and j as client i does, in place: the lower id adds, the other takes away.
+    """Add the mask of clients i and j as client i does, in place: the lower id adds it, the other subtracts it.
 
-    ``sign`` −1 takes away what client i added.
+    ``sign`` −1 undoes what client i added.
     """
     mask = stream(seed, len(values), values.dtype)
     (np.add if (i < j) == (sign > 0) else np.subtract)(values, mask, out=values)
 
 
 def unmask_own(total: np.ndarray, shares: Mapping[int, bytes]) -> None:
-    """Take a client's own mask out of a sum, in place. ``shares`` of its seed by number, as many as the threshold."""
+    """Remove a client's own mask from a sum, in place. ``shares`` of its seed by number, as many as the threshold."""
     np.subtract(total, stream(combined(shares), len(total), total.dtype), out=total)
 
 
@@ -187,16 +187,16 @@ def unmask_pairs(
     session: bytes,
     among: Iterable[int],
 ) -> None:
-    """Take out of a sum the masks that others agreed on with a client i that is not in it, in place.
+    """Remove from a sum, in place, the masks that others agreed with a client i that is not in it.
 
     Args:
         total: the sum
         i: the client that left
-        shares: of its key by number, as many as the threshold
+        shares: shares of its key by number, as many as the threshold
         keys: public keys by client
         among: its neighbours in the sum
 
-    Raises MedleyError where the shares give another key than the client's.
+    Raises MedleyError if the shares do not give the client's key.
     """
     found = key_pair(combined(shares))
     if found.public != keys[i][KEY:]:

@@ -1,8 +1,8 @@
 """Fixed-point numbers in the ring Z_2^q: the form in which replies are masked and summed.
 
-An entry v of weight w becomes round(w·v·s) mod 2^q. The scale s is a power of two, the largest for which the sum of
-all clients' entries stays below 2^(q−1), where entries are within their bound. So nothing overflows, and the sum of n
-clients differs from the exact one by at most n/(2s).
+An entry v of weight w becomes round(w·v·s) mod 2^q. The scale s is the largest power of two with which the sum of all
+clients' entries stays below 2^(q−1), if entries are within their bound. So nothing overflows, and the sum of n clients
+differs from the exact one by at most n/(2s).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..wire.clip import LEVELS as LEVELS_OF_NOISE
 from ..wire.clip import Clip
 
 LEVELS = 128
-"""The fewest levels of a bound that an average client may be left with."""
+"""The fewest levels of a bound that an average client must have."""
 
 TAIL = 8.0
-"""Standard deviations of noise that the ring has room for."""
+"""The ring has room for this many standard deviations of noise."""
 
 WITHIN = "within its bound"
 """The name of the entry that counts clients within their bound, under a `Clip`."""
@@ -63,8 +63,8 @@ class Ring:
         bound: the bound of a field's entries, or of all
         weights: the weight of each client that was asked
         clip: bounds each reply before it is summed; None for no bound
-        stay: t, the clients with whose shares noise is whole: the threshold of a neighbourhood, since a server that
-            lies could open a sum of so few. Default 1
+        stay: t, the number of clients whose shares complete the noise: the threshold of a neighbourhood, because a
+            malicious server could open a sum of so few. Default 1
     """
 
     bits: int
@@ -84,7 +84,7 @@ class Ring:
         return np.dtype(f"uint{self.bits}")
 
     def scale(self, bound: float, total: float | None = None) -> float:
-        """s for entries of this bound and weights that sum up to ``total``. Raises RecipeError for too few levels."""
+        """s for entries with this bound and weights that sum to ``total``. Raises RecipeError for too few levels."""
         n = len(self.weights)
         total = sum(map(abs, self.weights.values())) if total is None else total
         room = 2 ** (self.bits - 1) - 1 - n
@@ -99,14 +99,14 @@ class Ring:
             return LEVELS_OF_NOISE / (bound * (max(map(abs, self.weights.values()), default=0.0) or 1.0))
         if room < LEVELS * n:
             raise RecipeError(
-                f"SecureSum(bits={self.bits}): in a sum of {n} clients each has {max(room, 0) // n} levels, and "
-                f"with fewer than {LEVELS} rounding is noise; give bits={2 * self.bits}",
+                f"SecureSum(bits={self.bits}): in a sum of {n} clients each has {max(room, 0) // n} levels, but "
+                f"with fewer than {LEVELS} rounding is noise; set bits={2 * self.bits}",
                 "bits",
             )
         return 2.0 ** math.floor(math.log2(room / (bound * (total or 1.0))) - 1e-9)
 
     def error(self, bound: float) -> float:
-        """The largest error of an entry of the sum, for entries of this bound: n/(2s)."""
+        """The largest error of an entry of the sum, for entries with this bound: n/(2s)."""
         return len(self.weights) / (2 * self.scale(bound))
 
     def layout(self, packed: Packed) -> tuple[Field, ...]:
@@ -126,7 +126,7 @@ class Ring:
             dtype = v.dtype if float_tensor and isinstance(v, Tensor) else torch.float64
             shape = tuple(v.shape) if isinstance(v, Tensor) else None
             fields.append(Field(name, shape, bound, self.scale(bound), dtype))
-        if self.clip is not None and not self.noise:  # the count of those within their bound would have no noise
+        if self.clip is not None and not self.noise:  # the count of clients within their bound would have no noise
             fields.append(Field(WITHIN, None, 1.0, self.scale(1.0, float(len(self.weights))), torch.float64))
         return tuple(fields)
 
@@ -143,7 +143,7 @@ class Ring:
         Raises MedleyError, with client and field, for an entry beyond its bound, and WireError for another layout.
         """
         if self.layout(packed) != layout:
-            raise WireError(f"client {i}'s reply has other fields or shapes than those of the clients before it")
+            raise WireError(f"client {i}'s reply has other fields or shapes than the other clients' replies")
         weight, parts = self.weights[i], list[np.ndarray]()
         if self.clip is not None:
             norm = self.clip.norm(packed)
@@ -161,7 +161,7 @@ class Ring:
             if not top <= f.bound and self.clip is None:
                 raise MedleyError(
                     f"client {i}: {f.name!r} has an entry of magnitude {top:.6g}, beyond SecureSum(bound={f.bound:g}): "
-                    f"the sum would not fit into the ring; give bound={{{f.name!r}: ...}} or one number, large enough "
+                    f"the sum would not fit into the ring; set bound={{{f.name!r}: ...}} or one number, large enough "
                     "for every round"
                 )
             levels = np.rint(flat * (f.scale * (1.0 if f.name == WITHIN else weight)))

@@ -21,7 +21,7 @@ from .tables import ID, Opening
 
 @runtime_checkable
 class Parties(Protocol):
-    """The clients, as the server reaches them. A client that is gone is absent from an answer."""
+    """The clients, as the server reaches them. A client that has left is absent from an answer."""
 
     def keys(self, ids: Sequence[int]) -> Mapping[int, bytes]:
         """Public keys; see `Party.keys`."""
@@ -35,7 +35,7 @@ class Parties(Protocol):
         """Masked vectors, client by client. ``sealed`` are the shares for each client. See `Party.masked`."""
 
     def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Mapping[int, Opening]:
-        """Shares for the opening; each client is told who of its neighbourhood stayed and who left."""
+        """Shares for the opening; each client learns who of its neighbourhood stayed and who left."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Session:
 
     Attributes:
         circle: the cohort in the order of the graph's circle
-        phases: the bytes of each step besides the vectors
+        phases: the bytes of each step other than the vectors
         came: clients in the sum, ascending; empty before `run`
     """
 
@@ -55,9 +55,9 @@ class Session:
     came: tuple[int, ...] = ()
 
     def run(self, parties: Parties) -> np.ndarray:
-        """The sum of the values of all clients whose vector came.
+        """The sum of the values of all clients whose vector arrived.
 
-        Raises TooFewReplies where too few stay: of the cohort, or of one client's neighbours. Then nothing is opened.
+        Raises TooFewReplies if too few stay: of the cohort, or of one client's neighbours. Then nothing is opened.
         """
         cohort = sorted(self.circle)
         needed = self.settings.needed(len(cohort))
@@ -122,15 +122,15 @@ class Session:
             raise TooFewReplies(
                 f"{len(there)} of {len(cohort)} clients {did}, but "
                 f"SecureSum(threshold={self.settings.threshold!r}) needs {needed}: the sum stays closed, and "
-                f"the server learns nothing of any reply; no answer from {gone}"
+                f"the server learns nothing about any reply; no answer from {gone}"
             )
 
     def _neighbours(self, there: Mapping[int, int], least: Mapping[int, int]) -> None:
         for i, count in there.items():
             if count < least[i]:
                 raise TooFewReplies(
-                    f"{count} of the neighbourhood of client {i} are left, but {least[i]} must be: the sum "
-                    "stays closed; give SecureSum(neighbours=...) a larger number, or a lower threshold"
+                    f"{count} of the neighbourhood of client {i} are left, but it needs {least[i]}: the sum "
+                    "stays closed; use a larger SecureSum(neighbours=...), or a lower threshold"
                 )
 
     def _book(

@@ -11,13 +11,13 @@ from ..contract import Checked, RecipeError, WireError, at_least, in_range, posi
 from ..numerics.shares import least_of
 
 SPARSE = 50
-"""Clients of a cohort from which masks are agreed on with some of the others, and not with all."""
+"""From this size of a cohort on, a client agrees on masks with some of the others instead of all."""
 
 LEAVE = 0.2
-"""The share of a large cohort that may leave at random, with a chance of `FAILS` that the sum is refused."""
+"""The share of a large cohort that may leave at random, with a probability of `FAILS` that the sum fails."""
 
 FAILS = 1e-4
-"""The chance that a client of a large cohort loses half of its neighbours, and the sum is refused."""
+"""The probability that a client of a large cohort loses half of its neighbours, and the sum fails."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class SecureSum(Checked):
             field. A client refuses to send a larger one. Default 16
         threshold: the clients of a cohort that must stay until the end for the sum to be opened, as a share or as a
             number. It must be above one half, so that no server can open one client's mask in two ways. Default 0.6
-        neighbours: clients with which each agrees on masks, an even number. In a sparse graph the majority of each
-            neighbourhood must stay, too. None, the default, means all others in a cohort below 50. In a larger one it
-            means as many as keep their majority but for a chance of 1e-4, where a fifth of the clients leaves at random
-        share: the largest share of one client in a sum that a node opens, by weights and by p_i. Default 0.9
+        neighbours: how many clients each one agrees on masks with, an even number. In a sparse graph the majority of
+            each neighbourhood must stay, too. None, the default, means all others in a cohort below 50. In a larger
+            cohort it means enough for neighbourhoods to keep their majority, except with probability 1e-4, if a fifth
+            of the clients leaves at random
+        share: the largest share of one client in a sum that a node will open, by weights and by p_i. Default 0.9
     """
 
     bits: Literal[16, 32, 64] = 32
@@ -56,37 +57,37 @@ class SecureSum(Checked):
             )
         if self.neighbours is not None and self.neighbours % 2:
             raise RecipeError(
-                f"SecureSum(neighbours={self.neighbours}): must be even: as many on either side in a circle",
+                f"SecureSum(neighbours={self.neighbours}): must be even, half on either side in the circle",
                 "neighbours",
             )
 
     def needed(self, members: int) -> int:
         """The number of ``members`` that must stay.
 
-        Raises RecipeError for a threshold that they do not reach, or that half of them reach.
+        Raises RecipeError for a threshold above their number, or one that only half of them reach.
         """
         t = self.threshold
         count = max(2, least_of(t, members)) if isinstance(t, float) and t <= 1 else int(t)
         if count > members:
             raise RecipeError(
-                f"SecureSum(threshold={t!r}): {count} clients must stay, and the cohort has {members}; ask more "
-                "clients, or give a lower threshold",
+                f"SecureSum(threshold={t!r}): {count} clients must stay, but the cohort has {members}; ask more "
+                "clients, or set a lower threshold",
                 "threshold",
             )
         if 2 * count <= members:
             raise RecipeError(
-                f"SecureSum(threshold={t!r}): {count} of {members} are no majority: two halves could open a client's "
-                "mask in two ways; give a share above 0.5",
+                f"SecureSum(threshold={t!r}): {count} of {members} are not a majority: two halves could open a "
+                "client's mask in two ways; use a share above 0.5",
                 "threshold",
             )
         return count
 
     def check_weights(self, i: int, name: str, weights: Mapping[int, float], least: int) -> None:
-        """Raise WireError for weights with which a sum of ``least`` clients could be one client's reply, nearly.
+        """Raise WireError for weights with which a sum of ``least`` clients could be almost one client's reply.
 
         Args:
-            weights: by client, of the whole cohort
-            least: the number of clients that a sum has at least; the server may say that the others have left
+            weights: by client, for the whole cohort
+            least: the smallest number of clients in a sum; the server may claim that the others have left
         """
         if not all(0 < w < math.inf for w in weights.values()):
             j, w = next((j, w) for j, w in weights.items() if not 0 < w < math.inf)
@@ -97,9 +98,9 @@ class SecureSum(Checked):
         others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])
         if (share := weights[top] / (weights[top] + others)) > self.share:
             raise WireError(
-                f"client {i} refuses: by the server's {name} client {top} may have a share of {share:.4g} in a "
+                f"client {i} refuses: with the server's {name} client {top} may have a share of {share:.4g} in a "
                 f"sum of {least} clients, so the sum is nearly its reply; [secure] has share = {self.share:g}: "
-                "give all sides a larger one, or weights = 'uniform' under [federation], or leave that client "
+                "set a larger one on all sides, or weights = 'uniform' under [federation], or leave that client "
                 "out"
             )
 
@@ -108,7 +109,7 @@ class SecureSum(Checked):
         return self.needed(cohort) if members == cohort else members // 2 + 1
 
     def least(self, cohort: int) -> int:
-        """The threshold of a client's neighbourhood in a cohort; a client takes no lower one."""
+        """The threshold of a client's neighbourhood in a cohort; a client accepts no lower one."""
         return self.within(self.degree(cohort) + 1, cohort)
 
     def degree(self, cohort: int) -> int:
@@ -121,7 +122,7 @@ class SecureSum(Checked):
 
         leave = min(cohort - self.needed(cohort), math.ceil(LEAVE * cohort))
         for k in range(8, cohort - 1, 2):
-            # The client itself stays; of its k neighbours t − 1 must.
+            # The client itself stays; t − 1 of its k neighbours must.
             t = self.within(k + 1, cohort)
             if cohort * float(hypergeom.cdf(t - 2, cohort - 1, cohort - 1 - leave, k)) < FAILS:
                 return k
@@ -137,7 +138,7 @@ class SecureSum(Checked):
 
 
 def check_installed() -> None:
-    """Raise RecipeError unless the packages that secure sums need are there."""
+    """Raise RecipeError unless the packages that secure sums need are installed."""
     try:
         from . import party  # noqa: F401
     except ImportError as e:
@@ -147,7 +148,7 @@ def check_installed() -> None:
 
 
 def installed() -> bool:
-    """Whether the packages that secure sums need are there."""
+    """Whether the packages that secure sums need are installed."""
     try:
         check_installed()
     except RecipeError:

@@ -13,11 +13,11 @@ ID = 4
 
 
 class Opening(NamedTuple):
-    """The shares that a client gives out at the end.
+    """The shares that a client releases at the end.
 
     Attributes:
-        seeds: of clients whose vector is in the sum: a share of the seed of their own mask
-        keys: of clients whose vector is not: a share of the key of their masks with others
+        seeds: for clients whose vector is in the sum: a share of the seed of their own mask
+        keys: for clients whose vector is not: a share of the key of their masks with others
     """
 
     seeds: dict[int, bytes]
@@ -30,17 +30,17 @@ def packed(entries: Mapping[int, bytes]) -> bytes:
 
 
 def unpacked(raw: bytes, size: int, who: str, ids: Collection[int] | None = None) -> dict[int, bytes]:
-    """Inverse of `packed`, with just these ids where they are given.
+    """Inverse of `packed`; if ``ids`` are given, the table must have exactly these.
 
-    Raises WireError for bytes that are no such table.
+    Raises WireError for bytes that are not such a table.
     """
     step = ID + size
     if len(raw) % step:
-        raise WireError(f"{who}: {len(raw)} bytes are no table of entries of {step}")
+        raise WireError(f"{who}: {len(raw)} bytes are not a table of entries of {step}")
     rows = [raw[k : k + step] for k in range(0, len(raw), step)]
     found = [int.from_bytes(row[:ID], "big") for row in rows]
     if any(i >= j for i, j in pairwise(found)):
-        raise WireError(f"{who}: its ids do not ascend")
+        raise WireError(f"{who}: its ids are not ascending")
     if ids is not None and set(found) != set(ids):
-        raise WireError(f"{who}: it is of clients {found[:20]}, and has to be of {sorted(ids)[:20]}")
+        raise WireError(f"{who}: it covers clients {found[:20]}, but must cover {sorted(ids)[:20]}")
     return {i: row[ID:] for i, row in zip(found, rows, strict=True)}

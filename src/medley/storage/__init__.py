@@ -1,1 +1,1 @@
-"""A run on disk: checkpoints, run folders, results, and memories too large to be held."""
+"""A run on disk: checkpoints, run folders, results, and memories too large for RAM."""

@@ -12,10 +12,10 @@ import torch
 
 
 def plain(value: Any) -> Any:
-    """A JSON value for an object that JSON has none for; pass it as ``default=`` to `json.dumps`.
+    """Turn an object that JSON cannot hold into a JSON value; pass it as ``default=`` to `json.dumps`.
 
-    A dataclass becomes ``{"its class": {its fields}}``, a set a sorted list. A tensor or an array becomes a list up to
-    64 numbers, beyond them its shape. A function or a class becomes its name, any other object its repr.
+    A dataclass becomes ``{"its class": {its fields}}``, a set a sorted list. A tensor or an array of up to 64 numbers
+    becomes a list, a larger one its shape. A function or a class becomes its name, any other object its repr.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.repr}
@@ -32,15 +32,15 @@ def plain(value: Any) -> Any:
 
 
 def is_secret(seed: int, settings: Mapping[str, Any]) -> bool:
-    """Whether a run's noise guards clients, or its seed is too long to be chosen by hand.
+    """Whether a run's noise protects clients, or its seed is too long for a person to have chosen it.
 
-    Whoever has the seed of a private run takes the noise off.
+    With the seed of a private run anyone can subtract the noise.
     """
     return seed >> 64 > 0 or any(".private." in key for key in settings)
 
 
 def shown_seed(seed: int, settings: Mapping[str, Any]) -> str:
-    """A run's seed for readers; "hidden" where it `is_secret`."""
+    """A run's seed for readers; "hidden" if `is_secret` is True."""
     return "hidden" if is_secret(seed, settings) else str(seed)
 
 

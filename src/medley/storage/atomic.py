@@ -19,7 +19,7 @@ log = logging.getLogger("medley")
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise MedleyError, naming ``path``, where an attempt to write it fails: a full disk, no permission."""
+    """Raise MedleyError, naming ``path``, if an attempt to write it fails: a full disk, no permission."""
     try:
         yield
     except MedleyError:
@@ -28,17 +28,16 @@ def writing(path: Path) -> Iterator[None]:
         # safetensors reports a full disk with an error of its own, so not OSError alone.
         again = "run again with resume=" if (path.parent / "run.json").exists() else "run again"  # a run's folder
         raise MedleyError(
-            f"cannot write {path}: {e}; what was there before is untouched. Make room or choose another folder, then "
-            f"{again}"
+            f"cannot write {path}: {e}; the old file is untouched. Make room or choose another folder, then {again}"
         ) from e
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write ``path`` whole or not at all: yields a temporary path beside it.
+    """Write ``path`` whole or not at all: yields a temporary path next to it.
 
-    On success the temporary file is synced to disk and renamed over ``path``, else it is removed. Raises MedleyError
-    when it cannot be written; the file that was there before is untouched.
+    On success the temporary file is synced to disk and renamed over ``path``, otherwise it is removed. Raises
+    MedleyError if it cannot be written; the old file is then untouched.
     """
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -49,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
             tmp.replace(path)
             sync(path.parent)
     finally:
-        with contextlib.suppress(OSError):  # it would take the place of the error that says why
+        with contextlib.suppress(OSError):  # it would hide the error that says why
             tmp.unlink(missing_ok=True)
 
 
@@ -85,7 +84,7 @@ def sync(folder: Path) -> None:
 def made(folder: Path, *, own: bool = False) -> Path:
     """Make the folder, with its parents, unless it exists; with ``own`` only its owner can look into it.
 
-    Raises MedleyError when it cannot be made.
+    Raises MedleyError if it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +98,7 @@ def made(folder: Path, *, own: bool = False) -> Path:
 def writable(path: Path, call: str) -> None:
     """Raise MedleyError, naming ``call``, unless a file can be written at ``path``; its folder is made.
 
-    For a file that is written once hours of work are done.
+    For a file that is written only after hours of work.
     """
     remedy = f"{call}: {path} cannot be written"
     if path.is_dir():
@@ -113,12 +112,12 @@ def writable(path: Path, call: str) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise RecipeError for a link in ``folder`` that is none to a folder: writing would change a file elsewhere."""
+    """Raise RecipeError for a link in ``folder`` unless it leads to a folder: writing would change a file elsewhere."""
     for path in folder.iterdir():
         if path.is_symlink() and not path.is_dir():
             raise RecipeError(
-                f"{path} is a link to {path.readlink()}, and Medley would write there: put the file itself in "
-                "place of the link; if the folder came from somebody else, delete the link",
+                f"{path} is a link to {path.readlink()}, and Medley would write there: replace the link by "
+                "the file itself, or delete the link if somebody else gave you the folder",
                 "checkpoint",
             )
 
@@ -127,7 +126,7 @@ def refuse_links(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Lock ``folder`` against other writers, in this process and in others. The lock ends with the process.
 
-    A forked child does not inherit it. Raises RecipeError when the folder is locked already, and for links in it.
+    A forked child does not inherit it. Raises RecipeError if the folder is locked already, and for links in it.
     """
     path, writer = made(folder) / ".lock", folder / ".writer"
     refuse_links(folder)
@@ -144,7 +143,7 @@ def locked(folder: Path) -> Iterator[None]:
             "checkpoint",
         ) from None
     except OSError as e:  # a network file system without locks
-        log.warning("%s cannot be locked (%s): take care that one run writes to it at a time", folder, e)
+        log.warning("%s cannot be locked (%s): make sure that only one run writes to it", folder, e)
     try:
         with writing(writer):
             writer.write_text(str(os.getpid()), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The base of a network with adapters: frozen parameters, which clients, workers and results share.
+"""The base of a network with adapters: frozen parameters that clients, workers and results share.
 
-A folder refers to the base by a name and a digest of its numbers, and holds what was trained.
+A folder refers to the base by a name and a digest of its numbers, and stores only what was trained.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..contract.errors import WireError
 from .checksum import checksum
 
 BASE, STILL = "_base_of_medley", "_still_in_medley"
-"""Attributes of a run's module: the name of its base, and its buffers that training does not change."""
+"""Attributes of a run's module: the name of its base, and the buffers that training does not change."""
 
 
 def base_name(module: nn.Module) -> str | None:
-    """The name of a module's base: as `Network(base=...)` gave it, or peft's; None where a folder holds all numbers."""
+    """The name of a module's base: as `Network(base=...)` gave it, or peft's; None if a folder holds all numbers."""
     if (given := vars(module).get(BASE)) is not None:
         return str(given)
     configs = getattr(module, "peft_config", None)
@@ -34,7 +34,7 @@ def base_name(module: nn.Module) -> str | None:
 
 
 def still_buffers(module: nn.Module) -> frozenset[str]:
-    """Names of the buffers that training did not change; they are no part of a result's ``buffers``."""
+    """Names of the buffers that training did not change; a result's ``buffers`` leaves them out."""
     return frozenset(vars(module).get(STILL, ()))
 
 
@@ -57,28 +57,28 @@ def digest(module: nn.Module, still: Collection[str]) -> str:
 
 
 def refuse_other(module: nn.Module, said: Mapping[str, str], still: Collection[str]) -> None:
-    """Raise WireError unless a module has the base of this name and digest."""
+    """Raise WireError unless a module's base has this name and digest."""
     if (found := digest(module, still)) != said["digest"]:
         raise WireError(
-            f"the result's adapter is of the base {said['name']} with the digest {said['digest'][:12]}, and this "
+            f"the result's adapter belongs to the base {said['name']} with the digest {said['digest'][:12]}, and this "
             f"module's has {found[:12]}: load the same weights, in the same dtype, into the module first"
         )
 
 
 def is_low(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether a run keeps a base of 16 bits: what is trained must have the run's dtype, or float32, already."""
+    """Whether a run keeps a 16-bit base: everything trained must have the run's dtype, or float32, already."""
     trained = {p.dtype for p in module.parameters() if p.requires_grad}
     low = any(t.is_floating_point() and t.itemsize < 4 for t in frozen(module).values())
     return low and trained <= {dtype, torch.float32}
 
 
 def shared_copy(module: nn.Module) -> nn.Module:
-    """A copy of a module that has its frozen parameters in common with it."""
+    """A copy of a module that shares its frozen parameters."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
 def apart(module: nn.Module | None) -> nn.Module | None:
-    """A copy whose trained parameters each have memory of their own, as files of weights want; others are shared.
+    """A copy whose trained parameters each have their own memory, as weight files need; other tensors are shared.
 
     A module that cannot be copied, such as one that keeps its last outputs, stays as it is.
     """
@@ -88,9 +88,9 @@ def apart(module: nn.Module | None) -> nn.Module | None:
 
 
 def placed(module: nn.Module, dtype: torch.dtype, device: str | torch.device = "cpu") -> nn.Module:
-    """A copy of a module, in this dtype and on this device; frozen parameters that are there already are shared.
+    """A copy of a module in this dtype and on this device; frozen parameters that are already there are shared.
 
-    A base of 16 bits stays so, see `is_low`, as do whole numbers.
+    A 16-bit base stays 16-bit, see `is_low`, and whole numbers stay whole.
     """
     low = is_low(module, dtype)
 

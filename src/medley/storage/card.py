@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 HEAD = "---\nlibrary_name: {library}\ntags:\n- federated-learning\n- medley\n{base}---\n\n"
-"""The part of a card that programs read, as model hubs have it."""
+"""The part of a card that programs read, in the form that model hubs use."""
 
 FIGURES = ("loss", "test_loss", "accuracy", "gap")
-"""Figures of a history that a card shows, with those of a user's metrics."""
+"""Figures of a history that a card shows, in addition to a user's metrics."""
 
 
 def card(
@@ -19,8 +19,8 @@ def card(
 
     Args:
         name: the method
-        settings: those of the run, as a result has them
-        figures: the row of the history that the model is of
+        settings: the run's settings, as a result has them
+        figures: the row of the history at which the model was taken
         base: the name of the model that an adapter is for; None for a whole model
         library: the library that loads the folder, as model hubs name it: "peft", "transformers" or "pytorch"
         medley: the version of Medley
@@ -57,7 +57,7 @@ def _privacy(settings: Mapping[str, Any], figures: Mapping[str, float]) -> str:
         delta = next((v for k, v in settings.items() if k.endswith(".private.delta")), None)
         at = "" if delta is None else f" at δ = {delta:g}"
         said = f"The model is differentially private by {unit}: ε = {figures['epsilon']:.4g}{at}."
-        said += " The figures below are not covered by it, if they are of clients' rows."
+        said += " If the figures below come from clients' rows, ε does not cover them."
     return f"{said}{' Replies were added up by secure aggregation.' if settings.get('secure') else ''}\n"
 
 

@@ -1,4 +1,4 @@
-"""A clause on the settings that set two runs apart."""
+"""Names the settings in which two runs differ, for an error message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .identity import PREFIX
 
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """A clause on the first setting that differs, readable settings first; empty where all are equal."""
+    """A clause on the first setting that differs, readable settings first; empty if all are equal."""
     for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
         was, now = theirs.get(key), ours.get(key)
         if was == now:
@@ -19,10 +19,10 @@ def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
             return _changed(key, was, now)
         if was is None or now is None:
             return (
-                f"the identity of its {key.removeprefix(PREFIX)} is not recorded {'there' if was is None else 'here'}"
+                f"the identity of its {key.removeprefix(PREFIX)} was not recorded {'there' if was is None else 'here'}"
             )
         return (
-            f"the content of its {key.removeprefix(PREFIX)} is another (values, code or weights: {was[:12]} there, "
+            f"the content of its {key.removeprefix(PREFIX)} differs (values, code or weights: {was[:12]} there, "
             f"{now[:12]} here)"
         )
     return ""

@@ -1,6 +1,6 @@
-"""Checkpoints: one file, whole or not at all, with a checksum; a run that goes on from it has the same bits.
+"""Checkpoints: one file, whole or not at all, with a checksum. A run that resumes from it gets the same bits.
 
-The file is in safetensors' format. Its metadata hold the format's number, the version of Medley that wrote it, the
+The file is in the safetensors format. Its metadata hold the format's number, the version of Medley that wrote it, the
 run's settings, the skeleton of the state (see `pytree.pack`) and the checksum.
 """
 
@@ -39,17 +39,17 @@ PART = 1 << 28
 DESCRIBING = frozenset(
     {"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers", "decision"}
 )
-"""Settings that describe data: names and scaling of its features, number of test rows and their commonest label, number
-and names of its classes, the outputs that stand for them, and its inputs that are whole numbers."""
+"""Settings that describe data: names and scaling of its features; number of test rows and their commonest label; number
+and names of its classes and the outputs that stand for them; and which inputs are whole numbers."""
 
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Write a checkpoint into ``folder``. Raises MedleyError when it cannot be written.
+    """Write a checkpoint into ``folder``. Raises MedleyError if it cannot be written.
 
     Args:
-        state: pytrees by name. Its "memories" may be more than fits into memory: beyond `PART` bytes they go into files
-            beside the checkpoint. The name of each holds its checksum, so that the files of the checkpoint before stay
-            until the new checkpoint is there.
+        state: pytrees by name. Its "memories" may exceed RAM: above `PART` bytes they go into separate files next to
+            the checkpoint. Each file's name holds its checksum, so the files of the previous checkpoint stay until the
+            new checkpoint is complete.
     """
     parts, last, size = list[str](), dict[int, Any](), 0
     for i, m in state.get("memories", {}).items():
@@ -86,38 +86,38 @@ def _part_name(raw: bytes) -> str:
 def _load_memories(
     folder: Path, parts: list[str], last: dict[int, Any], classes: dict[str, type]
 ) -> Iterator[tuple[int, Any]]:
-    """Clients' memories, one file at a time: those of ``parts``, then ``last``, which the checkpoint itself holds."""
+    """Clients' memories, one file at a time: those in ``parts``, then ``last``, which the checkpoint itself holds."""
     for name in parts:
         path = folder / name
         try:
             raw = path.read_bytes()
         except OSError as e:
-            raise WireError(f"{path} is a part of the checkpoint and cannot be read: {e}; start anew") from None
+            raise WireError(f"{path} is a part of the checkpoint and cannot be read: {e}; start over") from None
         if name != _part_name(raw):
-            raise WireError(f"{path} is damaged: its checksum does not fit; take an earlier copy of {folder}")
+            raise WireError(f"{path} is damaged: its checksum does not match; take an earlier copy of {folder}")
         yield from pytree.from_bytes(raw, classes).items()
     yield from last.items()
 
 
 def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state that `save` wrote; its "memories" are read from disk when they are asked for.
+    """The state that `save` wrote; its "memories" are read from disk when they are needed.
 
     Args:
-        settings: the settings that the checkpoint must be of; by default they are not compared
+        settings: the settings that the checkpoint must have; by default they are not compared
 
-    Raises WireError for a checkpoint that is missing, damaged, of another format or of a run with other settings.
+    Raises WireError if the checkpoint is missing, damaged, in another format, or from a run with other settings.
     """
     path = folder / FILE
     try:
         with safe_open(path, "pt") as f:
             head = dict(f.metadata() or {})
-            # Copied to memory that torch has aligned: some kernels give other bits at other alignments.
+            # Copied to memory that torch aligns: some kernels give other bits at other alignments.
             store = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
             raise other_format(folder, head.get("format"), FORMAT, head.get("medley"))
         if head.pop("sum") != checksum(head, store):
             raise WireError(
-                f"{path} is damaged: its checksum does not fit; take an earlier copy of {folder}, or start anew"
+                f"{path} is damaged: its checksum does not match; take an earlier copy of {folder}, or start over"
             )
         if settings is not None:
             # Compared before the state is unpacked: this run's classes could not hold another method's state.
@@ -128,7 +128,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise WireError(
             f"{path} is not a checkpoint that can be read ({type(e).__name__}: {e}); take an earlier copy of {folder}, "
-            "or start anew"
+            "or start over"
         ) from None
     if "parts" in kept:
         parts, last = kept.pop("parts"), kept["memories"]
@@ -137,16 +137,16 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
 
 
 def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise WireError, naming the first setting that differs, unless ``theirs``, those in ``folder``, are equal.
+    """Raise WireError, naming the first setting that differs, unless ``theirs`` (those in ``folder``) are equal.
 
-    Settings that only describe the data, `DESCRIBING`, are not compared: the data's identity is. A run may go on on
-    another device, with the engine that is chosen there (see `environment.warn_of_changes`).
+    Settings that only describe the data, `DESCRIBING`, are not compared, because the data's identity is. A run may
+    resume on another device, with the engine that is chosen there (see `environment.warn_of_changes`).
     """
     ours = json.loads(json.dumps(settings, default=plain))
     left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
     was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
     if why := difference(was, now):
         raise WireError(
-            f"the checkpoint in {folder} is of another run: {why}; resume with the data, model and settings that it "
+            f"the checkpoint in {folder} is from another run: {why}; resume with the data, model and settings that it "
             "was started with"
         )

@@ -1,4 +1,4 @@
-"""Checksums of tensors and texts in files: damage that leaves a file readable is noticed."""
+"""Checksums of tensors and texts in files: they detect damage that leaves a file readable."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
 
 
 def refuse_damage(where: object, said: str | None, found: str) -> None:
-    """Raise WireError where a file's checksum does not fit; one of an earlier version has none, ``said`` None."""
+    """Raise WireError if a file's checksum does not match. Earlier versions' files have none: ``said`` is None."""
     if said not in (None, found):
-        raise WireError(f"{where} is damaged: its checksum does not fit; take an earlier copy, or run it again")
+        raise WireError(f"{where} is damaged: its checksum does not match; take an earlier copy, or run it again")

@@ -1,4 +1,4 @@
-"""Models of clients' own in a result: for each client the tensors that differ from the server's model."""
+"""Clients' own models in a result: for each client, the tensors that differ from the server's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .checksum import checksum, refuse_damage
 FILE = "clients.safetensors"
 
 ClientModels = Mapping[int, Mapping[str, Tensor]]
-"""By client: tensors of its model's state_dict that differ from those of the server's model."""
+"""By client: tensors of its model's state_dict that differ from the server's."""
 
 
 def differences(model: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -39,10 +39,10 @@ def client_model(
 
     Args:
         rows: `Result.clients`
-        names: the clients' names by id; empty where there are none
-        count: the number of clients, whose ids begin at 0; None where it is not known
+        names: the clients' names by id; empty if there are none
+        count: the number of clients, whose ids begin at 0; None if it is not known
 
-    Raises RecipeError for a client that is not there, and where its model was not kept.
+    Raises RecipeError if the client does not exist, or if its model was not kept.
     """
     if isinstance(client, str):
         if client not in names:
@@ -71,11 +71,11 @@ def is_untrained(
     kept: ClientModels,
     rows: Sequence[Mapping[str, float]],
 ) -> bool:
-    """Whether the server's model is as it was drawn, or a part of it, since clients train models of their own.
+    """Whether the server's model, or a part of it, was never trained because clients train models of their own.
 
     Args:
         d: the number of parameters that the server trains
-        history: `Result.history`, whose losses are those of the server's model, at x₀ first
+        history: `Result.history`, with the losses of the server's model, beginning at x₀
         rows: `Result.clients`
     """
     own = bool(kept) or any("server_loss" in row for row in rows)
@@ -85,7 +85,7 @@ def is_untrained(
 
 
 def save_models(folder: Path, kept: ClientModels) -> None:
-    """Write the clients' own tensors, if there are any; a file of an earlier result goes."""
+    """Write the clients' own tensors, if there are any; delete the file of an earlier result."""
     if not kept:
         (folder / FILE).unlink(missing_ok=True)
         return
@@ -96,7 +96,7 @@ def save_models(folder: Path, kept: ClientModels) -> None:
 
 
 def load_models(folder: Path) -> dict[int, dict[str, Tensor]]:
-    """Inverse of `save_models`; empty where there is no file. Raises WireError for one that is damaged."""
+    """Inverse of `save_models`; empty if there is no file. Raises WireError for a damaged file."""
     if not (folder / FILE).exists():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Directions of figures: whether more of one is better."""
+"""Directions of figures: whether larger or smaller is better."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOUBT = _words(
     "negative minus not no non anti inverse drop loses lost lack missed difference disparity decline decrease change "
     "reduction delta improvement gained avoided saved corrected closed"
 )
-"""Words that may turn the direction of the word beside them."""
+"""Words that may turn the direction of the word next to them."""
 
 HIGHER = _words("learn took_part")
 
@@ -42,22 +42,22 @@ LOWER = _words(
     "grad_norm fgt attack_success epsilon rounds exchanges seconds wall bytes_down bytes_up lost late evaluations "
     "rounds_to_target exchanges_to_target bytes_to_target seconds_to_target"
 )
-"""Medley's own figures that no word of `WORDS` tells."""
+"""Medley's own figures that no word of `WORDS` covers."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lower_is_better(f: F) -> F:
-    """Mark a metric of which less is better, as a decorator; ``metrics={"bias": (bias, "min")}`` says the same."""
+    """Decorator that marks a metric as better when lower; ``metrics={"bias": (bias, "min")}`` does the same."""
     f.lower_is_better = True  # type: ignore[attr-defined]
     return f
 
 
 def by_name(name: str) -> Direction:
-    """The direction that a metric's name tells by whole words: "recall_abnormal" is higher, "abnormality" unknown.
+    """The direction of a metric by the whole words of its name: "recall_abnormal" is higher, "abnormality" unknown.
 
-    "neg" in front, as in scikit-learn's neg_log_loss, and "free" behind, as in error_free, turn a loss. Words of both
-    directions, and those of `DOUBT`, leave it unknown.
+    A leading "neg", as in scikit-learn's neg_log_loss, and a trailing "free", as in error_free, turn a loss. If a name
+    has words of both directions, or of `DOUBT`, it stays unknown.
     """
     words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*", name)]
     known = WORDS["higher"] | WORDS["lower"]
@@ -73,7 +73,7 @@ def by_name(name: str) -> Direction:
 
 
 def direction(name: str, metric: object) -> Direction:
-    """The direction of a user's metric: as declared by a pair or by `lower_is_better`, else by its name."""
+    """The direction of a user's metric: as declared by a pair or by `lower_is_better`, otherwise by its name."""
     f, said = metric if isinstance(metric, tuple) else (metric, None)
     marked = "lower" if getattr(f, "lower_is_better", False) else by_name(name)
     return SAID.get(said, marked)
@@ -88,9 +88,9 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
     """True for accuracies, False for losses, forgetting, spreads and costs.
 
     Args:
-        metrics: directions of a user's metrics by name, as settings of a run have them; default none
+        metrics: directions of a user's metrics by name, as in a run's settings; default none
 
-    Raises RecipeError where neither a declaration nor the name tells.
+    Raises RecipeError if neither a declaration nor the name decides it.
     """
     told = (metrics or {}).get(metric)
     if told is None:
@@ -98,7 +98,7 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
         told = "higher" if metric in HIGHER else "lower" if lower else by_name(metric)
     if told == "unknown":
         raise RecipeError(
-            f"is a larger or a smaller {metric!r} better? The name does not tell: give metrics={{{metric!r}: "
+            f"is a larger or a smaller {metric!r} better? The name does not say: pass metrics={{{metric!r}: "
             f"(f, 'max')}} or (f, 'min'); for a finished run, set result.settings['metrics'][{metric!r}] = "
             "'higher' or 'lower'",
             "metrics",

@@ -16,7 +16,7 @@ log = logging.getLogger("medley")
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine: a run's bits may depend on them."""
+    """Versions and machine, on which a run's bits may depend."""
     versions = {"medley": version()} | {name: version(name) for name in ("torch", "numpy", "scipy")}
     machine = {"platform": platform.platform(), "machine": platform.machine(), "threads": torch.get_num_threads()}
     return {"python": platform.python_version(), **versions, **machine}
@@ -28,7 +28,7 @@ def device_of(settings: Mapping[str, Any]) -> str:
 
 
 def warn_of_changes(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Log a warning for each version that is another one than when ``folder`` was written, and for another device."""
+    """Log a warning for each version, and for the device, that has changed since ``folder`` was written."""
     for name, now in ours.items():
         if (before := theirs.get(name)) != now:
-            log.warning("%s was made with %s %s and goes on with %s: bits may differ", folder, name, before, now)
+            log.warning("%s was written with %s %s and resumes with %s: bits may differ", folder, name, before, now)

@@ -1,7 +1,7 @@
-"""Events of a run as it goes: a line of JSON for each exchange, round, warning, start and end, with its time.
+"""Events of a run: a line of JSON for each exchange, round, warning, start and end, with its time.
 
-They are for the operator's view, `medley.storage.run_view`, and no result depends on them: a file that cannot be
-written is left alone. Events of a round that was undone stay.
+They serve the operator's view, `medley.storage.run_view`, and no result depends on them: if the file cannot be written,
+the run continues without it. Events of an undone round stay.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .as_json import plain
 FILE, EARLIER = "events.jsonl", "events.earlier.jsonl"
 
 SIZE = 1 << 24
-"""Bytes of a file; one more file keeps the events before it."""
+"""Size limit of the file in bytes; a second file keeps the events before it."""
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-"""A link in the place of the file, in a folder of somebody else's, is not written to; Windows has no such flag."""
+"""Never write through a link that replaces the file, in somebody else's folder; Windows has no such flag."""
 
 SHOWN = 1000
 """The largest number of clients that one event names."""
@@ -37,9 +37,9 @@ class ExchangeEvent:
 
     Attributes:
         asked: clients that were asked
-        lost: those of them that did not answer
-        late: those whose answer comes after the end
-        refused: the errors of those that failed, by client
+        lost: clients that did not answer
+        late: clients whose answer arrives after the end
+        refused: the errors of clients that failed, by client
     """
 
     round: int
@@ -53,10 +53,10 @@ class ExchangeEvent:
 
 
 class Events(logging.Handler):
-    """Appends events to the file in a run's folder. As a log handler it appends warnings of the run's thread.
+    """Appends events to the file in a run's folder. As a log handler it appends the warnings of the run's thread.
 
     Args:
-        folder: the run's folder; a run that goes on there, or begins anew, adds its events to those that are there
+        folder: the run's folder; a run that resumes or restarts there appends to the events it finds
     """
 
     def __init__(self, folder: Path, listen: bool = True) -> None:
@@ -79,7 +79,7 @@ class Events(logging.Handler):
                 self.path.replace(self.path.with_name(EARLIER))
 
     def exchanged(self, e: ExchangeEvent) -> None:
-        """Append the end of an exchange; of many clients that failed the first are named."""
+        """Append the end of an exchange; if many clients failed, only the first are named."""
         lost, late = ([*ids][:SHOWN] for ids in (e.lost, e.late))
         refused = {str(i): why[:300] for i, why in [*e.refused.items()][:SHOWN]}
         counts = {"asked": e.asked, "missing": len(e.lost), "waiting": len(e.late)}
@@ -87,7 +87,7 @@ class Events(logging.Handler):
         self.add("exchange", **where, **counts, lost=lost, late=late, refused=refused, took=round(e.took, 3))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a log line: warnings, and others that are no rounds."""
+        """Append a log line: warnings, and other lines that are not about rounds."""
         if threading.get_ident() == self._thread and not hasattr(record, "row"):
             self.add("log", level=record.levelname.lower(), message=record.getMessage()[:2000])
 
@@ -98,9 +98,9 @@ class Events(logging.Handler):
 
 
 def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
-    """The last events of a run, the oldest first, from at most so many bytes of each file.
+    """The last events of a run, oldest first, from at most ``most`` bytes of each file.
 
-    A line that is being written, or that no run wrote, is left out.
+    Leaves out a line that is still being written, and one that no run wrote.
     """
     found = list[dict[str, Any]]()
     for name in (EARLIER, FILE):
@@ -113,7 +113,7 @@ def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
 
 
 def tail(path: Path, most: int) -> list[str]:
-    """The last whole lines of a file, at most ``most`` bytes of them; none where there is no file."""
+    """The last whole lines of a file, at most ``most`` bytes of them; none if there is no file."""
     try:
         with path.open("rb") as f:
             size = f.seek(0, os.SEEK_END)

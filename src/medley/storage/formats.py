@@ -1,4 +1,4 @@
-"""Refusal of runs that another version of Medley wrote."""
+"""Errors for runs that another version of Medley wrote."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..contract.errors import WireError
 
 
 def other_format(folder: Path, found: object, wanted: object, version: str | None, use: str = "finish") -> WireError:
-    """The error for a run in a format that this version does not read.
+    """The error for a run in a format that this version cannot read.
 
     Args:
         folder: the folder that holds the run
         found, wanted: the format's number in the folder, and the one that this version reads
-        version: the version of Medley that wrote the folder; None where it is not recorded
+        version: the version of Medley that wrote the folder; None if it is not recorded
         use: the verb of the remedy, "finish" or "read"
     """
     writer = "another version of medley" if version is None else f"medley {version}"
     return WireError(
-        f"{folder} holds a run that {writer} wrote in format {found}, and this version reads format {wanted} only: "
-        f"{use} it with the version that wrote it, or start anew in another folder"
+        f"{folder} holds a run that {writer} wrote in format {found}, but this version reads only format {wanted}: "
+        f"{use} it with the version that wrote it, or start over in another folder"
     )

@@ -13,15 +13,15 @@ Row = dict[str, float]
 
 
 def history_text(rows: list[Row]) -> str:
-    """The history as JSON lines, one a row."""
+    """The history as JSON lines, one per row."""
     return "".join(json.dumps(row, default=plain) + "\n" for row in rows)
 
 
 def history_of(text: str) -> list[Row]:
-    """Inverse of `history_text`. Raises ValueError for text that is no history."""
+    """Inverse of `history_text`. Raises ValueError for text that is not a history."""
     rows = [json.loads(line) for line in text.splitlines()]
     if any(not isinstance(row, dict) or "round" not in row for row in rows):
-        raise ValueError("the history has lines that are no rows")
+        raise ValueError("the history has lines that are not rows")
     for row in rows:
         for name, value in row.items():
             if not isinstance(value, int | float):
@@ -30,7 +30,7 @@ def history_of(text: str) -> list[Row]:
 
 
 def check_kinds(table: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Raise TypeError, naming the entry, unless the entries that ``table`` has are of these kinds."""
+    """Raise TypeError, naming the entry, unless the entries of ``table`` are of these kinds."""
     for name, kind in kinds.items():
         if name in table and type(table[name]) is not kind:
-            raise TypeError(f"{name} is {str(table[name])[:40]!r}, no {kind.__name__}")
+            raise TypeError(f"{name} is {str(table[name])[:40]!r}, not {kind.__name__}")

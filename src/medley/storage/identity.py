@@ -1,7 +1,7 @@
 """Fingerprints: digests of values, functions, classes and modules that are equal in every process of one Python.
 
-The identity of a run is a fingerprint for each of its parts, beside the readable settings. A folder hands back a run
-only to a call with the same identity.
+The identity of a run is a fingerprint of each of its parts, next to the readable settings. Medley returns or resumes a
+folder's run only for a call with the same identity.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .as_json import without_addresses
 from .modules import OWN
 
 PREFIX = "identity."
-"""The keys of fingerprints in the settings of a run begin with it."""
+"""The prefix of fingerprints' keys in the settings of a run."""
 
 SIZE = 16
 """Bytes of a fingerprint."""
 
 RECORDED = {"medley", "torch", "numpy", "scipy"}
-"""Packages whose versions a folder records, so that another version is a warning and not another identity."""
+"""Packages whose versions a folder records, so that another version causes a warning, not another identity."""
 
 SKIPPED = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__dataclass_fields__",
@@ -51,39 +51,40 @@ SKIPPED = {
     "__slots__", "__hash__", "__firstlineno__", "__static_attributes__", "__protocol_attrs__", "__annotate__",
     "__annotations_cache__", "_is_protocol", "_is_runtime_protocol", "__non_callable_proto_members__",
 }  # fmt: skip
-"""Attributes of a class that decide no result."""
+"""Attributes of a class that affect no result."""
 
 MODULE_STATE = OWN
-"""Attributes of every module; its parameters, buffers, children and hooks are taken apart from the others."""
+"""Attributes of every module; its parameters, buffers, children and hooks are digested separately."""
 
 
 class Unidentified(RecipeError):
-    """A value without a fingerprint: it cannot be compared with the value of another process."""
+    """Raised for a value without a fingerprint: another process could not compare it with its own."""
 
 
 def fingerprint(value: Any) -> str:
-    """A digest of ``value`` in hexadecimal.
+    """A digest of ``value`` in hexadecimal, made from:
 
     - tensors and arrays by dtype, shape and content
     - functions by bytecode, constants, defaults, values in closures, and the global values that they read
-    - classes of a user's own by their functions and attributes, those of packages by their names
+    - the functions and attributes of a user's own classes, and the names of packages' classes
     - modules by class, parameters, buffers, children, hooks and attributes
-    - other objects by class and attributes; an attribute ``fingerprint`` takes the place of the others
+    - the class and attributes of other objects; an attribute ``fingerprint`` replaces the other attributes
 
-    Raises RecipeError, naming it, for a value that another process could not compare: a generator, an open file.
+    Raises RecipeError, naming it, for a value that another process could not compare, such as a generator or an open
+    file.
     """
     return Digester().of(value).hex()
 
 
 def identity(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Fingerprints of named values, by the key that settings have them under. Raises RecipeError, naming the part."""
+    """Fingerprints of named values, under the keys that settings use for them. Raises RecipeError, naming the part."""
     out, digester = {}, Digester()
     for name, value in parts.items():
         try:
             out[PREFIX + name] = digester.of(value).hex()
         except Unidentified as e:
             raise RecipeError(
-                f"{name}: {e}. A folder needs to recognise it; make it a function of a module or a frozen dataclass, "
+                f"{name}: {e}. A folder must recognise it: make it a function of a module or a frozen dataclass, "
                 "give it an attribute `fingerprint`, or leave out checkpoint=, resume= and save=",
                 name,
             ) from None
@@ -91,13 +92,13 @@ def identity(parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Digester:
-    """Computes fingerprints; digests of objects that were met before are kept.
+    """Computes fingerprints, and keeps the digests of objects that it has met before.
 
-    An object within itself counts by the number of levels between the two.
+    An object that contains itself is encoded by the number of levels in between.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bytes]] = {}  # the object itself too, so that its id is not given away
+        self._known: dict[int, tuple[Any, bytes]] = {}  # the object itself too, so that its id is not reused
         self._open: list[int] = []
 
     def of(self, value: Any) -> bytes:
@@ -174,7 +175,7 @@ class Digester:
 
     def _bound(self, f: types.FunctionType) -> bytes:
         cells = {name: _content(cell) for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)}
-        # A class's own functions hold the class where they use super().
+        # A class's own functions hold the class if they use super().
         cells.pop("__class__", None)
         return _hashed("bound", self.of(f.__defaults__), self.of(f.__kwdefaults__), self.named("_closure", cells))
 
@@ -186,7 +187,7 @@ class Digester:
         return _hashed("code", code.co_code, repr((names, counts)).encode(), code.co_exceptiontable, *consts)
 
     def type(self, cls: type) -> bytes:
-        """A class of a package by its name; a user's own by its bases, functions and attributes too."""
+        """A package's class by its name; a user's own class also by its bases, functions and attributes."""
         if _trusted(cls.__module__) and _is_there(cls):
             return _hashed("class", _release(cls.__module__), cls.__qualname__.encode())
         made = dataclasses.is_dataclass(cls)
@@ -236,7 +237,7 @@ class Digester:
             return _hashed("object", self.of(cls), self.named(cls.__name__, _state(value)))
         if all(getattr(cls, way) is getattr(object, way) for way in ("__reduce_ex__", "__reduce__")):
             try:
-                object.__reduce_ex__(value, 2)  # refuses what keeps a state beside its attributes
+                object.__reduce_ex__(value, 2)  # fails for objects with state outside their attributes
             except (TypeError, RuntimeError):
                 pass
             else:
@@ -260,7 +261,7 @@ CONSTANTS = (
     torch.dtype, torch.device, type(Ellipsis), type(NotImplemented), np.dtype, slice, range, Decimal, Fraction, UUID,
     date, time, timedelta,
 )  # fmt: skip
-"""Kinds of values that their text tells in full."""
+"""Kinds of values that their text describes completely."""
 
 KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
     (nn.Module, Digester.module),
@@ -288,11 +289,11 @@ KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
     (logging.Logger, lambda d, v: _hashed("logger")),
     (CONSTANTS, lambda d, v: _hashed("constant", repr(v).encode())),
 )  # fmt: skip
-"""Kinds of compound values, and their digests; the first that fits counts."""
+"""Kinds of compound values, and their digests; the first match counts."""
 
 
 def globals_read(code: types.CodeType, where: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Global values that a piece of code reads, by name; of a user's own modules the attributes that it takes."""
+    """Global values that a piece of code reads, by name; from a user's own modules, the attributes that it reads."""
     found, value = [], None
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -322,7 +323,7 @@ def _places() -> tuple[Path, ...]:
 
 @functools.cache
 def _is_there(cls: type) -> bool:
-    """Whether a class is the one that its module has by its name; one made in a function has none to look for."""
+    """Whether a class is the one under its name in its module; a class made in a function cannot be looked up."""
     found: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         found = getattr(found, part, cls if part == "<locals>" else None)
@@ -332,7 +333,7 @@ def _is_there(cls: type) -> bool:
 
 
 def _trusted(module: str | None) -> bool:
-    """Whether a module is Python's, Medley's, or of an installed package: its version stands for its code."""
+    """Whether a module is Python's, Medley's, or from an installed package: its version then stands for its code."""
     top = (module or "").partition(".")[0]
     if top == "__main__" or not top:
         return False
@@ -343,7 +344,7 @@ def _trusted(module: str | None) -> bool:
 
 
 def _release(module: str) -> bytes:
-    """A package's name, and its version where a folder does not record it."""
+    """A package's name, and its version unless a folder records it."""
     top = module.partition(".")[0]
     if top in RECORDED or top in sys.stdlib_module_names:
         return module.encode()
@@ -351,7 +352,7 @@ def _release(module: str) -> bytes:
 
 
 def _generated(value: Any) -> bool:
-    """Whether `dataclass` has written this function: the fields say as much."""
+    """Whether `dataclass` wrote this function: then the fields say everything that it does."""
     return isinstance(value, types.FunctionType) and inspect.unwrap(value).__code__.co_filename == "<string>"
 
 

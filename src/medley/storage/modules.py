@@ -1,8 +1,8 @@
-"""Networks in JSON: classes, settings and shapes of a module, so that a folder brings its network back without pickle.
+"""Networks in JSON: classes, settings and shapes of a module, so that a folder restores its network without pickle.
 
-A module is of a class of `torch.nn`, of `medley.models`, or of a Python module that the reader has imported. Its
-settings are plain values, such classes, functions of `FUNCTIONS`, and functions of the file of its own class. So a
-folder of somebody else's can combine layers, and calls no other code.
+A module's class is in `torch.nn`, in `medley.models`, or in a Python module that the reader has imported. Its settings
+are plain values, such classes, functions of `FUNCTIONS`, and functions from the file of its own class. So somebody
+else's folder can combine layers, but cannot call other code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .base import BASE, STILL, base_name, digest, placed, refuse_other, still_bu
 from .checksum import checksum, refuse_damage
 
 STRUCTURE, NUMBERS = "model.json", "model.safetensors"
-"""Files of a folder: the structure of its network, and the parameters that x does not have in their order."""
+"""Files of a folder: the structure of its network, and the parameters that x lacks or has in another order."""
 
 MARK = "_trained_by_medley"
-"""Attribute of modules that come from a run."""
+"""Attribute that marks modules from a run."""
 
 OWN = {*vars(nn.Module()), "training", MARK, BASE, STILL}
 """Attributes of every module, which are not its settings."""
@@ -40,7 +40,7 @@ OWN = {*vars(nn.Module()), "training", MARK, BASE, STILL}
 NONE = "its folder has no structure of the network; give the module that the run had, Result.load(folder, module=...)"
 
 REMADE = ("_flat_weights", "_flat_weight_refs")
-"""Lists of parameters that torch's recurrent layers keep beside the parameters themselves."""
+"""Lists of parameters that torch's recurrent layers keep in addition to the parameters themselves."""
 
 UNDERSCORED = (
     "_qkv_same_embed_dim", "_flat_weights_names", "_all_weights", "_reversed_padding_repeated_twice", "_size", "_keys",
@@ -57,17 +57,17 @@ FUNCTIONS: dict[str, Any] = {
         torch.sin, torch.cos,
     )
 }  # fmt: skip
-"""Functions of torch that a module may hold, by the names that a folder has for them."""
+"""Functions of torch that a module may hold, by their names in a folder."""
 
 log = logging.getLogger("medley")
 
 
 class Unwritten(ValueError):
-    """A part of a module that has no form in JSON."""
+    """Raised for a part of a module that has no form in JSON."""
 
 
 def trained(module: nn.Module) -> nn.Module:
-    """The module, marked with all its parts as trained, so that nobody draws its weights anew by oversight."""
+    """The module, marked with all its parts as trained, so that nobody reinitialises its weights by mistake."""
     for m in module.modules():
         setattr(m, MARK, True)
     return module
@@ -79,7 +79,7 @@ def is_trained(module: nn.Module) -> bool:
 
 
 def written(module: nn.Module) -> dict[str, Any]:
-    """A module's structure in plain values. Raises Unwritten, naming the part, for a module that has none."""
+    """A module's structure in plain values. Raises Unwritten, naming the part, if it has no such form."""
     seen: dict[int, str] = {}
     out: dict[str, Any] = {}
     for path, m in module.named_modules(remove_duplicate=False):
@@ -93,7 +93,7 @@ def written(module: nn.Module) -> dict[str, Any]:
         settings = {k: v for k, v in vars(m).items() if k not in OWN and k not in REMADE}
         name = _name(type(m), path or "the module", type(m).__module__)
         if odd := [k for k in settings if not _is_setting(type(m), k)]:
-            raise Unwritten(f"{path or 'the module'} has {odd[0]}, which is no setting of {type(m).__name__}")
+            raise Unwritten(f"{path or 'the module'} has {odd[0]}, which is not a setting of {type(m).__name__}")
         out[path] = {
             "class": name,
             "settings": {k: _plain(v, f"{path}.{k}".lstrip("."), type(m).__module__) for k, v in settings.items()},
@@ -105,7 +105,7 @@ def written(module: nn.Module) -> dict[str, Any]:
 
 
 def rebuilt(structure: Mapping[str, Any]) -> nn.Module:
-    """The module of `written`, with all numbers 0. Raises WireError, with the remedy, for one that cannot be made."""
+    """Inverse of `written`, with all numbers 0. Raises WireError, with the remedy, if the module cannot be made."""
     made: dict[str, nn.Module] = {}
     tensors: dict[str, Tensor] = {}
     for path, part in structure.items():
@@ -120,10 +120,10 @@ def rebuilt(structure: Mapping[str, Any]) -> nn.Module:
 
 
 def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
-    """The module with trainable parameters x [d] and buffers, in place. Raises WireError where they do not fit."""
+    """The module with trainable parameters x [d] and buffers, in place. Raises WireError if they do not fit."""
     params = [p for p in module.parameters() if p.requires_grad]
     if (d := sum(p.numel() for p in params)) != len(x):
-        raise WireError(f"the module has {d} trainable parameters, and the result {len(x)}: it is another network")
+        raise WireError(f"the module has {d} trainable parameters, but the result has {len(x)}: it is another network")
     moving = [b for name, b in module.named_buffers() if name not in still_buffers(module)]
     floats = [b for b in moving if b.is_floating_point()]
     ints = [b for b in moving if not b.is_floating_point()]
@@ -131,7 +131,7 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
         pairs = [(params, x), *(zip((floats, ints), buffers, strict=True) if buffers is not None else ())]
         for places, flat in pairs:
             if sum(p.numel() for p in places) != len(flat):
-                raise WireError("the module's buffers are not those of the result: it is another network")
+                raise WireError("the module's buffers are not the result's: it is another network")
             for p, v in zip(places, torch.split(flat, [p.numel() for p in places]), strict=True):
                 p.copy_(v.view(p.shape))
     return trained(module.eval())
@@ -140,9 +140,9 @@ def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
 def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     """Write a module's structure, and the numbers that x [d] lacks: frozen parameters, or all if x has another order.
 
-    Of a module with a named base, see `base_name`, it is the base's name and digest in the place of both.
+    For a module with a named base, see `base_name`, it writes the base's name and digest instead of both.
 
-    Returns the reason where the module has no form in JSON, else an empty text; its numbers are written either way.
+    Returns the reason if the module has no form in JSON, otherwise an empty text; the numbers are written in any case.
     """
     for stale in (STRUCTURE, NUMBERS):  # of an earlier result
         (folder / stale).unlink(missing_ok=True)
@@ -171,12 +171,12 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
 
 
 def _sum(kept: Any, x: Tensor) -> str:
-    """The checksum of what a folder says of its network, with the parameters that it is of."""
+    """The checksum of what a folder says about its network, together with the parameters."""
     return checksum({"structure": json.dumps(kept)}, {"x": x.detach().cpu()})
 
 
 def _said(folder: Path, x: Tensor) -> dict[str, Any]:
-    """What a folder says of the network with parameters x [d]; nothing where it says none. Raises WireError."""
+    """What a folder says about the network with parameters x [d]; empty if nothing. Raises WireError."""
     try:
         kept = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -195,18 +195,18 @@ def _said(folder: Path, x: Tensor) -> dict[str, Any]:
 
 
 def _size(structure: Mapping[str, Any]) -> int:
-    """The count of the parameters and buffers of a structure, before any is made."""
+    """The number of parameters and buffers in a structure, computed before any is made."""
     parts = [part for part in structure.values() if "same" not in part]
     tensors = [how for part in parts for kind in ("parameters", "buffers") for how in part[kind].values()]
     return sum(math.prod(how["shape"]) for how in tensors if how is not None and "same" not in how)
 
 
 def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
-    """The module of a folder, with parameters x [d] and buffers; None where it has no structure. Raises WireError."""
+    """The module of a folder, with parameters x [d] and buffers; None if it has no structure. Raises WireError."""
     said = _said(folder, x)
     if "base" in said:
         raise WireError(
-            f"the folder holds what was trained, and not its base {said['base']['name']}: give the module that the run "
+            f"the folder holds what was trained, but not its base {said['base']['name']}: pass the module that the run "
             "had, Result.load(folder, module=...)"
         )
     if (structure := said["structure"]) is None:
@@ -215,18 +215,18 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
         kept = _numbers(folder)
         known = sum(t.numel() for t in (x, *kept.values(), *(buffers or ())))
         if (size := _size(structure)) > known:
-            raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, and the folder has {known}")
+            raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, but the folder has {known}")
         return _filled(rebuilt(structure), said, kept, x, buffers)
     except WireError:
         raise
-    except Exception as e:  # any damage to the file: a key that is missing, a value of another kind
+    except Exception as e:  # any damage to the file, such as a missing key
         raise WireError(f"{folder / STRUCTURE} holds no module: {type(e).__name__}: {e}") from None
 
 
 def _filled(
     module: nn.Module, said: Mapping[str, Any], kept: Mapping[str, Tensor], x: Tensor, buffers: State | None
 ) -> nn.Module:
-    """The module, in place, with the numbers of a folder: those beside x, then x and the buffers."""
+    """The module, in place, with the numbers of a folder: those next to x, then x and the buffers."""
     vars(module)[STILL] = frozenset(said["still"])
     with torch.no_grad():
         for name, t in (*module.named_parameters(), *module.named_buffers()):
@@ -241,8 +241,8 @@ def _filled(
 def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | str:
     """The network of a folder, or a copy of ``module`` if given, with the folder's numbers.
 
-    Returns the reason where the folder has no network that can be made here; a warning in the log has it too. Raises
-    WireError where ``module`` is another network, or its base is another.
+    Returns the reason if the network cannot be made here, and logs it as a warning. Raises WireError if ``module`` or
+    its base is another network than the folder's.
     """
     if module is not None:
         named = "base" in (said := _said(folder, x))
@@ -258,7 +258,7 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
 
 
 def _numbers(folder: Path) -> dict[str, Tensor]:
-    """The numbers that `save` wrote beside x; none where there is no file. Raises WireError for a damaged one."""
+    """The numbers that `save` wrote next to x; none if there is no file. Raises WireError for a damaged file."""
     path = folder / NUMBERS
     if not path.exists():
         return {}
@@ -277,7 +277,7 @@ def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> n
     nn.Module.__init__(m)
     for name, value in part["settings"].items():
         if not _is_setting(cls, name):
-            raise WireError(f"{path}.{name} is no setting of {part['class']}")
+            raise WireError(f"{path}.{name} is not a setting of {part['class']}")
         vars(m)[name] = _value(value, home)
     for kind, places in (("parameters", m._parameters), ("buffers", m._buffers)):
         for name, how in part[kind].items():
@@ -350,7 +350,7 @@ def _name(thing: Any, where: str, home: str) -> str:
 
 
 def _is_setting(cls: type[nn.Module], name: str) -> bool:
-    """Whether a folder may set an attribute of this name: no part of torch's own machinery, and no method."""
+    """Whether a folder may set an attribute of this name: neither torch's own machinery nor a method."""
     theirs = hasattr(nn.Module, name) or name in OWN or callable(getattr(cls, name, None))
     return not theirs and (name[:1] != "_" or name in UNDERSCORED or not _is_library(cls.__module__))
 
@@ -360,7 +360,7 @@ def _is_library(place: str) -> bool:
 
 
 def _found(name: str, home: str) -> Any:
-    """The value that a setting names: of `FUNCTIONS`, a function of the file of the module's class, or a class."""
+    """The value that a setting names: from `FUNCTIONS`, a function in the file of the module's class, or a class."""
     if name in FUNCTIONS:
         return FUNCTIONS[name]
     place, _, path = name.partition(":")
@@ -372,11 +372,11 @@ def _found(name: str, home: str) -> Any:
 
 
 def _class(name: str) -> type[nn.Module]:
-    """The class of modules of this name: a public one of `torch.nn` or `medley.models`, or one that is imported."""
+    """The module class of this name: a public one of `torch.nn` or `medley.models`, or one that is imported."""
     place, _, path = name.partition(":")
     if _is_library(place):
         if not f"{place}.".startswith(("torch.nn.modules.", "medley.models.")) or path[:1] == "_":
-            raise WireError(f"a network is made of layers of torch.nn and medley.models, and not of {name}")
+            raise WireError(f"a network consists of layers of torch.nn and medley.models, not of {name}")
         importlib.import_module(place)
     first, *inner = path.split(".")
     found: Any = getattr(sys.modules.get(place), first, None)
@@ -384,17 +384,17 @@ def _class(name: str) -> type[nn.Module]:
         found = vars(found).get(part) if inspect.isclass(found) else None
     if found is None:
         raise WireError(
-            f"the network is made of {path} in {place}, which is not here: import {place} first, or give "
+            f"the network needs {path} from {place}, which is not imported: import {place} first, or pass "
             "Result.load(folder, module=...)"
         )
     its = inspect.isclass(found) and issubclass(found, nn.Module) and (found.__module__, found.__qualname__)
     if its != (place, path):
-        raise WireError(f"{name} is no class of modules in {place}")
+        raise WireError(f"{name} is not a module class in {place}")
     return cast("type[nn.Module]", found)
 
 
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise WireError(f"{name!r} is no dtype")
+        raise WireError(f"{name!r} is not a dtype")
     return dtype

@@ -33,28 +33,26 @@ from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse, is_sparse
 
 WITHHELD: Mapping[str, Any] = {}
-"""In the place of a scaling that a folder must not hold, since noise does not guard it."""
+"""Stands for a scaling that a folder must not hold, because no noise protects it."""
 
 
 def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
-    """Rows as the model was trained on them: a frame's columns by name, scaled; anything but a table as it is.
+    """Rows as the model saw them in training: a frame's columns by name, scaled; anything but a table unchanged.
 
     Args:
-        features: names of the features of training, in order; none where training had no names
-        scaling: mean and deviation of its features, `Scaling.plain`, and how they come of a frame's columns; None where
-            they were not standardised
+        features: names of the features of training, in order; none if training had no names
+        scaling: mean and deviation of its features, `Scaling.plain`, and how they are computed from a frame's columns;
+            None if they were not standardised
 
-    Raises BadData, naming them, for columns that are missing or that training did not have, for cells that are no
-    finite numbers, and for rows that stand beside their targets.
+    Raises BadData, naming the columns, if some are missing or unknown to training, if cells are not finite numbers, and
+    if X holds targets too.
     """
     own = is_hugging_face(X)
     _refuse_pairs(X)
     if not own and not is_frame(X):
         wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
         if wide != len(features):
-            raise BadData(
-                f"predict(X): rows have {wide} columns, those of training {len(features)}: {', '.join(features)}"
-            )
+            raise BadData(f"predict(X): rows have {wide} columns, training rows {len(features)}: {', '.join(features)}")
         return X
     columns = columns_of(X, "predict(X)")
     if scaling and "coding" in scaling:
@@ -64,12 +62,12 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     elif features:
         _refuse_others([*columns], features)
     if missing := [name for name in features if name not in columns]:
-        raise BadData(f"predict(X): the data set has no {_listed(missing)}, which training had")
+        raise BadData(f"predict(X): the data set has no {_listed(missing)}, which the training data had")
     return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
 
 
 def _refuse_pairs(X: Any) -> None:
-    """Raise BadData for data sets, loaders and lists of inputs with targets, with the way to the inputs alone."""
+    """Raise BadData for data sets, loaders and lists that include targets, and say how to get the inputs alone."""
     kind = type(X).__name__
     if hasattr(X, "X_test") and hasattr(X, "y"):
         raise BadData(f"predict(X): X is a {kind}; give its rows, predict(data.X_test) or predict(data.X)")
@@ -86,12 +84,12 @@ def _refuse_pairs(X: Any) -> None:
 
 
 def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
-    """Raise BadData for columns of a frame that training did not have, or that it lacks."""
+    """Raise BadData if a frame has columns that training lacked, or lacks some that training had."""
     more = [name for name in names if name not in features]
     if missing := [name for name in features if name not in names]:
-        own = f", and has {_listed(more)}, which training had not" if more else ""
+        own = f", and has {_listed(more)}, which training did not have" if more else ""
         raise BadData(
-            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; if such columns come "
+            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; if these columns come "
             "from get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds the columns of "
             "absent categories"
         )
@@ -102,25 +100,25 @@ def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
 
 
 def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] | None) -> Any:
-    """These columns of a table as rows, scaled as the training rows were; several that are no numbers as a dict."""
+    """These columns of a table as rows, scaled like the training rows; several non-numeric columns as a dict."""
     found = {name: cells(table, column) for name, column in columns.items()}
     if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in found.values()):
         inputs = {name: torch.stack([as_row(v, (name,)) for v in c]) for name, c in found.items()}
         return inputs if len(inputs) > 1 else next(iter(inputs.values()))
-    remedy = "change it as the training rows were changed, such as by pandas.get_dummies(frame, columns=[...])"
+    remedy = "convert it as you converted the training rows, for example with pandas.get_dummies(frame, columns=[...])"
     X = np.stack([numbers(c, f"predict(X): column {name!r}", remedy) for name, c in found.items()], 1)
     if scaling is None:
         return torch.from_numpy(X)
     if scaling == WITHHELD:
         raise RecipeError(
-            "predict(X): the result of a private run does not keep the mean and the deviation of the training rows, "
-            "which are exact and not private. Give an array of rows that are scaled already, or train on rows that "
-            "are scaled by public numbers, standardise(like=...)",
+            "predict(X): the result of a private run does not store the mean and deviation of the training rows, "
+            "because they are exact and not private. Pass an array of rows that are scaled already, or train on rows "
+            "scaled by public numbers, standardise(like=...)",
             "scaling",
         )
     of = Scaling.from_plain(scaling)
     if of.mean.shape[1:] != X.shape[1:]:
-        raise BadData(f"predict(X): the frame has {X.shape[1]} columns, the training rows {of.mean.shape[1]}")
+        raise BadData(f"predict(X): the frame has {X.shape[1]} columns, but the training rows had {of.mean.shape[1]}")
     # As `kept_apart` keeps the training rows.
     far = is_far(of.mean.numpy(), of.deviation.numpy())
     return of(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
@@ -132,13 +130,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None) -> Tensor:
-    """The module's outputs of rows X in evaluation mode, on the CPU; its mode is as before afterwards.
+    """The module's outputs for rows X in evaluation mode, on the CPU; afterwards its mode is as before.
 
     Args:
         X: rows [n, ...]: a tensor, an array, a SciPy sparse matrix, or a dict or tuple of such; numbers in any dtype
-        integers: names or places of inputs that are whole numbers; None: all that are, where the module embeds some
+        integers: names or places of inputs that are whole numbers; None: all whole-number inputs, if the module embeds
+            some
 
-    Raises BadData for rows that the module cannot read, and for outputs of one row that lack its dimension.
+    Raises BadData if the module cannot read the rows, and if the outputs of one row lack the row dimension.
     """
     several = fields(X, lambda v, _: _tensor(v))
     rows = _tensor(X) if several is None else several
@@ -154,7 +153,7 @@ def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | 
             parts = [_outputs(module, part, integers) for part in torch.split(rows, batch)]
     except BadData:
         raise
-    except IndexError as e:  # of an embedding
+    except IndexError as e:  # from an embedding
         raise BadData(
             f"predict(X): the model cannot read {_ranges(rows, integers)} ({e}); it was trained on smaller ids: check "
             "the tokeniser"
@@ -170,7 +169,7 @@ def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | 
 
 
 def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor:
-    """The module's outputs of some rows, whose numbers become those that it was trained on."""
+    """The module's outputs for some rows, converted to the dtypes that it was trained on."""
     like = next(p for p in module.parameters() if p.is_floating_point())
 
     def ready(t: Tensor, name: str) -> Tensor:
@@ -196,7 +195,7 @@ def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor
 
 
 def _ranges(rows: Tensor, integers: Sequence[str]) -> str:
-    """The least and the greatest of the whole numbers of each input that has some."""
+    """The smallest and largest whole number of each input that has some."""
     found = [
         (t, where)
         for (t, where), name in zip(tensors(rows, ""), names_of(rows), strict=True)
@@ -224,13 +223,13 @@ def predicted(
     """Predictions from outputs.
 
     Args:
-        outputs: [n], margins of two classes; [n, c, ...], an output a class; or any others
+        outputs: [n], margins of two classes; [n, c, ...], one output per class; or any others
         classes: the number of classes; None for none
         labels: the classes' names as the data had them; None for 0..classes−1
-        decision: the class that an output stands for; margins are above 0 of the second class by default
+        decision: the class that an output stands for; by default a margin above 0 means the second class
 
-    Returns labels [n, ...] where there are classes, 0 or 1 for each output that a threshold decides, else the outputs.
-    Raises BadData for outputs that are nan, and for a class without a name.
+    Returns labels [n, ...] if there are classes, 0 or 1 for each output that a threshold decides, otherwise the
+    outputs. Raises BadData for outputs that are nan, and for a class without a name.
     """
     if classes is None and isinstance(decision, float):  # targets are floats, one for each output
         return (outputs > decision).long().numpy()
@@ -250,8 +249,8 @@ def predicted(
     if bool((beyond := found >= len(labels)).any()):
         row = int(beyond.nonzero()[0, 0])
         raise BadData(
-            f"predict(X): of the model's {outputs.shape[1]} outputs number {int(found[beyond][0])} (from 0) is the "
-            f"largest in row {row}, and the data has {len(labels)} labels; give the network {len(labels)} outputs",
+            f"predict(X): of the model's {outputs.shape[1]} outputs, number {int(found[beyond][0])} (from 0) is the "
+            f"largest in row {row}, but the data has {len(labels)} labels; give the network {len(labels)} outputs",
             row=row,
         )
     named: np.ndarray = np.asarray(labels)[found.numpy()]

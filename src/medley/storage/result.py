@@ -35,12 +35,12 @@ from .html import facts
 from .predictions import outputs_of, predicted, rows_of
 
 FORMAT = 4
-"""The format of result.json and the files beside it."""
+"""The format of result.json and the files next to it."""
 
 RUN, HISTORY, CLIENTS = "run.json", "history.jsonl", "clients.jsonl"
 
 NO_MODEL = (
-    "results of a comparison keep x only, so run the method by md.run, or save and load by "
+    "results of a comparison keep x only, so run the method with md.run, or save it and load it with "
     "Result.load(folder, module=...)"
 )
 
@@ -58,13 +58,13 @@ Outcome = Literal["finished", "target", "interrupted", "diverged", "stalled", "s
 
 @dataclass(frozen=True)
 class Status:
-    """The end of a run: an outcome in one word, and a sentence with the remedy where there is one."""
+    """How the run ended: an outcome in one word, and a sentence with the remedy if there is one."""
 
     outcome: Outcome
     message: str = ""
 
     def naming(self, names: Sequence[str]) -> Status:
-        """The same with clients' names in the place of their numbers, where numbers ran away or an error was raised."""
+        """The same with clients' names instead of their numbers, if clients diverged or an error was raised."""
         if self.outcome in ("diverged", "stalled", "failed"):
             return Status(self.outcome, with_names(self.message, names))
         return self
@@ -90,16 +90,16 @@ class Result:
         ledger: all deliveries with their bytes
         status: the end of the run
         settings: all settings of the run, as plain values
-        model: the network, or a linear model's nn.Linear, with x loaded; None where it has none, for results of a
-            comparison, and where a folder cannot bring it back
-        buffers: BatchNorm statistics and other buffers, which are not part of x; None where there are none
-        environment: versions and machine that made it; empty in folders that do not record them
+        model: the network, or a linear model's nn.Linear, with x loaded; None if it has none, for results of a
+            comparison, and if a folder cannot restore it
+        buffers: BatchNorm statistics and other buffers, which are not part of x; None if there are none
+        environment: versions and machine that the run used; empty in folders that do not record them
         clients: a row for each client, at the end and every ``clients_every`` rounds: round, client, rows, loss, and,
-            on the client's own test rows, test_rows, test_loss, accuracy and metrics. Empty where clients have no test
+            on the client's own test rows, test_rows, test_loss, accuracy and metrics. Empty if clients have no test
             rows of their own and ``clients_every`` is not given. ``took_part`` is 1 for a client whose reply to any
-            request has arrived, else 0. Where clients use models of their own, the figures are those models', and
-            server_loss, server_test_loss, ... those of the server's model on the same rows
-        personal: the clients' own models at the end, as `client_models` has them; empty where they are not kept
+            request has arrived, else 0. If clients use models of their own, the figures come from those, and
+            server_loss, server_test_loss, ... from the server's model on the same rows
+        personal: the clients' own models at the end, as `client_models` has them; empty if they are not kept
     """
 
     method: str
@@ -116,34 +116,34 @@ class Result:
     clients: list[Row] = field(default_factory=list)
     personal: ClientModels = field(default_factory=dict, compare=False)
     _why: str = field(default="", init=False, repr=False, compare=False)
-    """The reason for which a folder's result has no model."""
+    """Why a folder's result has no model."""
 
     @property
     def evaluation(self) -> Row:
-        """The row of the history that the model is of: the last, or the best with ``run(best=...)``; empty without."""
+        """The history row of the model: the last, or the best with ``run(best=...)``; empty without a history."""
         kept = self.summary.get("best_round")
         return next((row for row in self.history if row["round"] == kept), self.history[-1] if self.history else {})
 
     def __getitem__(self, name: str) -> list[float]:
-        """One column of the history, with nan for rows that lack it. Raises RecipeError for one that all rows lack."""
+        """One column of the history, with nan for rows that lack it. Raises RecipeError if all rows lack it."""
         if self.history and not any(name in row for row in self.history):
             raise RecipeError.unknown(name, {key for row in self.history for key in row}, "result[...]: the history")
         return [row.get(name, math.nan) for row in self.history]
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The clients' names by id, as `Federation.client_names` has them; empty where there are none."""
+        """The clients' names by id, as `Federation.client_names` has them; empty if there are none."""
         return tuple(self.settings.get("client_names", ()))
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the model's inputs, in order, where the data had names, as frames and CSV files do; else none."""
+        """Names of the model's inputs, in order, if the data had names, as frames and CSV files do; else none."""
         return tuple(self.settings.get("features", ()))
 
     def frame(self, of: Literal["history", "clients"] = "history") -> Any:
         """History or clients as a pandas DataFrame, with the columns method and seed first, and clients' names.
 
-        Raises MedleyError where pandas is not installed.
+        Raises MedleyError if pandas is not installed.
         """
         rows: list[dict[str, Any]] = [*(self.history if of == "history" else self.clients)]
         if of == "clients" and (names := self.client_names):
@@ -166,25 +166,25 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the result into ``folder``, each file whole or not at all.
 
-        The files are result.json, history.jsonl, ledger.csv, x.safetensors, and clients.jsonl where there are clients.
-        Raises RecipeError where the folder holds another run, which could not be resumed any more.
+        The files are result.json, history.jsonl, ledger.csv, x.safetensors, and clients.jsonl if there are rows of
+        clients. Raises RecipeError if the folder holds another run, which you could then no longer resume.
         """
         folder = Path(folder)
         if any((folder / name).exists() for name in (RUN, CHECKPOINT)) and not self._begins_as(folder):
             raise RecipeError(
-                f"save({str(folder)!r}): the folder holds another run, or a later state of this one, which you "
-                "could not resume any more; choose another folder",
+                f"save({str(folder)!r}): the folder holds another run, or a later state of this one. You "
+                "could no longer resume it; choose another folder",
                 "folder",
             )
         return self.write(folder)
 
     def _begins_as(self, folder: Path) -> bool:
-        """Whether the history begins with that of the run in ``folder``, wall times included."""
+        """Whether the history begins with the history of the run in ``folder``, wall times included."""
         path = folder / HISTORY
         return not path.exists() or history_text(self.history).startswith(path.read_text(encoding="utf-8"))
 
     def write(self, folder: str | Path) -> Path:
-        """`save` into whatever folder, such as the run's own."""
+        """`save` into any folder, such as the run's own."""
         folder = atomic.made(Path(folder), own=is_secret(self.seed, self.settings))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
@@ -219,12 +219,12 @@ class Result:
         return folder
 
     def save_structure(self, folder: str | Path) -> None:
-        """Write the network's structure beside the result, so that `load` finds it; a log line says where it can't."""
+        """Write the network's structure next to the result, so that `load` finds it, or log that this is impossible."""
         if self.model is not None and (why := modules.save(Path(folder), self.model, self.x)):
-            log.info("%s: the folder keeps x but not the network (%s): Result.load wants module=", folder, why)
+            log.info("%s: the folder keeps x but not the network (%s): pass module= to Result.load", folder, why)
 
     def _model(self) -> nn.Module:
-        """The model. Raises RecipeError, with the reason and the remedy, where there is none."""
+        """The model. Raises RecipeError, with the reason and the remedy, if there is none."""
         if self.model is None:
             raise RecipeError(f"this result has no model: {self._why or NO_MODEL}", "model")
         return self.model
@@ -236,13 +236,13 @@ class Result:
     def save_weights(self, path: str | Path) -> Path:
         """Write `state_dict` to ``path`` as safetensors, whole or not at all.
 
-        Raises RecipeError without a model, and for a path that ends as another format's does.
+        Raises RecipeError without a model, and for a path with another format's ending.
         """
         state, path = self.state_dict(), Path(path)
         if path.suffix not in ("", ".safetensors"):
             raise RecipeError(
-                f"save_weights({str(path)!r}) writes safetensors: name the file {path.stem}.safetensors; torch's own "
-                "format is torch.save(result.state_dict(), path)",
+                f"save_weights({str(path)!r}) writes safetensors: name the file {path.stem}.safetensors; for torch's "
+                "own format call torch.save(result.state_dict(), path)",
                 "path",
             )
         atomic.made(path.parent)
@@ -251,10 +251,10 @@ class Result:
         return path
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write the model into ``folder`` as model hubs have it: weights, configuration, and a model card, README.md.
+        """Write the model into ``folder`` for model hubs: weights, configuration, and a model card, README.md.
 
-        A model of peft or transformers writes itself, by its own ``save_pretrained``; of any other the weights are
-        model.safetensors. The card says data, method, rounds, ε and figures. Raises RecipeError without a model.
+        A peft or transformers model is written by its own ``save_pretrained``; for any other the weights are
+        model.safetensors. The card states data, method, rounds, ε and figures. Raises RecipeError without a model.
         """
         folder, model = atomic.made(Path(folder)), self._model()
         library = "pytorch"
@@ -268,26 +268,26 @@ class Result:
         return folder
 
     def outputs(self, X: Any, batch: int = 256, client: int | str | None = None) -> Tensor:
-        """The model's outputs of rows X, in evaluation mode.
+        """The model's outputs for rows X, in evaluation mode.
 
-        A frame has raw rows: its columns are taken by the names that training had, in any order, and are scaled as
-        `Dataset.standardise` scaled the training rows. An array or a tensor has rows as the model saw them: columns in
-        the order of `features`, scaled already.
+        A frame holds raw rows: Medley picks its columns by the names from training, in any order, and scales them as
+        `Dataset.standardise` scaled the training rows. An array or a tensor holds rows as the model saw them: columns
+        in the order of `features`, already scaled.
 
         Args:
             X: rows [n, ...], a frame, a tensor, an array or a SciPy sparse matrix
             batch: rows in one forward pass; default 256
-            client: the id or the name of the client whose model it is, as `client_model` has it; default the server's
+            client: the id or name of the client whose model to use, see `client_model`; default the server's model
 
-        Raises RecipeError without a model, and where the server's is untrained, or a part of it, since clients train
-        their own; BadData, naming them, for columns of a frame that are missing or that training did not have, for
-        cells that are no finite numbers, and for rows that the model cannot read.
+        Raises RecipeError without a model, and if the server's model is (partly) untrained because clients train their
+        own; BadData, naming the columns, if a frame lacks some or has some that training did not have, if cells are not
+        finite numbers, and if the model cannot read the rows.
         """
         model = self._model()
         if client is None and is_untrained(model, len(self.x), self.history, self.personal, self.clients):
             raise RecipeError(
-                f"predict(X): with {self.method} clients train models of their own, and the server's model, or "
-                "its last layers, are untrained; give the id or the name of a client, predict(X, client=0)",
+                f"predict(X): with {self.method} clients train models of their own, so the server's model, or its "
+                "last layers, are untrained; pass the id or the name of a client, predict(X, client=0)",
                 "client",
             )
         module = model if client is None else self.client_model(client)
@@ -295,26 +295,26 @@ class Result:
         return outputs_of(module, rows, batch, self.settings.get("integers"))
 
     def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
-        """The model's predictions for rows X: class labels [n], or the outputs where there are no classes.
+        """The model's predictions for rows X: class labels [n], or the outputs if there are no classes.
 
-        Labels are as the data had them: numbers, booleans or text, and 0 or 1 under binary cross-entropy. Arguments and
-        errors are those of `outputs`.
+        Labels look as they did in the data: numbers, booleans or text, and 0 or 1 under binary cross-entropy. Arguments
+        and errors are the same as for `outputs`.
         """
         outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
         return predicted(outputs, self.settings.get("classes"), names, self.settings.get("decision", "argmax"))
 
     def client_model(self, client: int | str) -> nn.Module:
-        """The network that a client uses at the end, in evaluation mode: its own, or the server's where all use that.
+        """The network that a client uses at the end, in evaluation mode: its own, or the server's if all use that.
 
-        ``client`` is its id, or its name. Raises RecipeError without a model, for a client that is not there, and where
-        own models were not kept.
+        ``client`` is its id or its name. Raises RecipeError without a model, if the client does not exist, and if own
+        models were not kept.
         """
         model, count = self._model(), self.settings.get("clients")
         return client_model(model, self.personal, client, self.clients, self.client_names, count)
 
     @property
     def digest(self) -> str:
-        """Checksum of x, buffers, history (without wall times) and ledger; equal where all their bits are equal."""
+        """Checksum of x, buffers, history (without wall times) and ledger; equal if all their bits are equal."""
         h = blake2b(digest_size=16)
         for t in (self.x, *(self.buffers or ())):
             h.update(t.contiguous().reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
@@ -327,18 +327,20 @@ class Result:
         """Inverse of `save`.
 
         Args:
-            folder: the folder of `save`, or of a run
-            module: a module of the same architecture, of which ``model`` is a copy; by default ``model`` is made from
-                the structure in the folder, whose classes must have been imported, or None, and the log says why
-            model: whether the network is read; False leaves ``model`` None, for the figures of many runs. Default True
+            folder: a folder that `save` or a run wrote
+            module: a module of the same architecture; ``model`` is a copy of it. By default Medley makes ``model`` from
+                the structure in the folder, whose classes you must have imported; otherwise it is None, and the log
+                says why
+            model: whether to read the network; False leaves ``model`` None, if you only want the figures of many runs.
+                Default True
 
-        Raises WireError for a folder without a result, and for one that is damaged or of another format.
+        Raises WireError if a folder holds no result, is damaged, or has another format.
         """
         folder = Path(folder)
         try:
             head = json.loads((folder / "result.json").read_text())
             if not isinstance(head, dict):
-                raise TypeError("result.json is no table")
+                raise TypeError("result.json is not a table")
             if (found := head["format"]) != FORMAT:
                 raise other_format(folder, found, FORMAT, head.get("medley"), use="read")
             history = history_of((folder / HISTORY).read_text(encoding="utf-8"))
@@ -352,7 +354,7 @@ class Result:
             method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
             status, ledger = Status(*head["status"]), Ledger.of((folder / "ledger.csv").read_text())
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as e:
-            raise WireError(f"{folder} holds no result that can be read: {type(e).__name__}: {e}") from None
+            raise WireError(f"{folder} holds no readable result: {type(e).__name__}: {e}") from None
         result = cls(
             method,
             seed,
@@ -369,9 +371,9 @@ class Result:
             load_models(folder),
         )
         found = checksum({"head": json.dumps(head), "clients": of_clients}, {})
-        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} beside it,", said, found)
+        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} next to it,", said, found)
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
-            raise WireError(f"{folder} is damaged: its files are not those of one result; take a copy, or run it again")
+            raise WireError(f"{folder} is damaged: its files do not belong to one result; use a copy, or run it again")
         if model:
             found = modules.brought_back(folder, module, x, buffers)
             result.model, result._why = (None, found) if isinstance(found, str) else (found, "")
@@ -379,6 +381,6 @@ class Result:
 
 
 def shown(row: Row, name: str, digits: int) -> str:
-    """A figure with its name, and with its standard error where it is an estimate."""
+    """A figure with its name, and with its standard error if it is an estimate."""
     error = f" ± {row['loss_error']:.2g}" if name == "loss" and "loss_error" in row else ""
     return f"{name} {row[name]:.{digits}g}{error}"

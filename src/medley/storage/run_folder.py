@@ -1,21 +1,21 @@
-"""Run folders: the settings of a run, its history and ledger as they grow, and its last checkpoint.
+"""Run folders: the settings of a run, its growing history and ledger, and its last checkpoint.
 
 One run at a time writes to a folder. Its files:
 
 - ``run.json``: settings, and an entry for every start: time, round, versions and machine
-- ``recipe.toml``: the recipe, where the run was made from one
-- ``history.jsonl``, ``ledger.csv``: one line a row and one line a delivery, added as the run goes
+- ``recipe.toml``: the recipe, if the run was made from one
+- ``history.jsonl``, ``ledger.csv``: one line per row or delivery, added during the run
 - ``checkpoint.safetensors``: server, clients' memories, clock, and the lengths of history, ledger and clients' rows at
-  that time
+    that time
 - ``memories-….safetensors``: the part of the memories that is too large for one file
-- ``clients.jsonl``: one line for a client's figures after a round, added as the run goes; none without such figures
+- ``clients.jsonl``: one line per client's figures after a round, added during the run; absent without such figures
 - ``result.json``, ``x.safetensors``: the result, once the run has ended
 - ``events.jsonl``, ``events.earlier.jsonl``: the end of each exchange and round, warnings, starts and ends, with times;
-  for `medley watch`, and no part of the result
+    for `medley watch`, and not part of the result
 - ``.lock``, ``.writer``: the lock of the process that writes, and its number
 
-A process that is killed at any moment leaves its last checkpoint. The history, the ledger and the clients' rows that it
-leaves begin with the lines that the checkpoint counts.
+A process killed at any moment leaves its last checkpoint. The history, the ledger and the clients' rows that it leaves
+begin with the lines that the checkpoint counts.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FORMAT = 3
 LEDGER, RECIPE, RESULT = "ledger.csv", "recipe.toml", "result.json"
 
 COMMAND = "medley run --resume"
-"""The command that goes on with the run in a folder, if that has a recipe."""
+"""The command that resumes the run in a folder, if the folder has a recipe."""
 
 
 class Grown(NamedTuple):
-    """The parts of a run that only grow, a file for each."""
+    """The parts of a run that only grow, one file each."""
 
     history: list[Row]
     ledger: Ledger
@@ -55,7 +55,7 @@ class Grown(NamedTuple):
 
 
 class Journal:
-    """A file that grows, with a checksum of its content. It begins as ``text``, of so many ``lines``.
+    """A growing file, with a checksum of its content. It begins as ``text``, which has ``lines`` lines.
 
     A file that was at ``path`` before is replaced as a whole.
     """
@@ -73,7 +73,7 @@ class Journal:
         return self._end[1]
 
     def add(self, text: str, lines: int) -> None:
-        """Append. A write that failed or was stopped half-way is overwritten by the next one."""
+        """Append. If a write failed or was stopped half-way, the next one overwrites it."""
         raw = text.encode()
         size, before, digest = self._end
         with atomic.writing(self.path):
@@ -99,7 +99,7 @@ class Journal:
 
 
 class RunFolder:
-    """The folder of a run, locked until `close`. Raises RecipeError when another run has locked it."""
+    """The folder of a run, locked until `close`. Raises RecipeError if another run has locked it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._held = path, ExitStack()
@@ -112,8 +112,8 @@ class RunFolder:
 
         Args:
             grown: rows and deliveries before the start; empty for a new run
-            round: the last round that is done
-            anew: True where the run does not go on with the run in this folder
+            round: the last completed round
+            anew: True if the run does not resume the run in this folder
             recipe: the text of the recipe; None leaves recipe.toml as it is
 
         Raises RecipeError for a new run in a folder that holds a checkpoint, a saved result or a comparison.
@@ -122,7 +122,7 @@ class RunFolder:
         if anew and (self.path / checkpoint.FILE).exists():
             command = f" ({COMMAND} {self.path})" if (self.path / RECIPE).exists() else ""
             raise RecipeError(
-                f"{self.path} holds a run already: resume={str(self.path)!r} goes on with it{command}; else choose "
+                f"{self.path} holds a run already: resume it with resume={str(self.path)!r}{command}, choose "
                 "another folder, or delete it",
                 "checkpoint",
             )
@@ -169,7 +169,7 @@ class RunFolder:
         self._grow_clients(clients)
 
     def save(self, state: dict[str, Any], grown: Grown, settings: dict[str, Any]) -> None:
-        """Write a checkpoint of ``state`` and bring the files up to it. Raises MedleyError when that fails."""
+        """Write a checkpoint of ``state`` and update the files to match. Raises MedleyError if that fails."""
         assert self._history is not None
         self.grow(grown)
         clients = None if self._clients is None else self._clients.sync()
@@ -182,17 +182,17 @@ class RunFolder:
 
 
 def holds_run(folder: Path) -> bool:
-    """True where ``folder`` holds a run that can be resumed."""
+    """True if ``folder`` holds a run that can be resumed."""
     return (folder / checkpoint.FILE).exists() or (folder / RUN).exists()
 
 
 def holds_comparison(folder: Path) -> bool:
-    """True where ``folder`` holds finished runs of a comparison."""
+    """True if ``folder`` holds finished runs of a comparison."""
     return next(folder.glob("*/seed-*/result.json"), None) is not None
 
 
 def resuming(folder: Path) -> str:
-    """The command that goes on with the run in ``folder``, or Python's call where the run was made from no recipe."""
+    """The command that resumes the run in ``folder``, or the call in Python if the run was not made from a recipe."""
     return f"{COMMAND} {folder}" if (folder / RECIPE).exists() else f"run(resume={str(folder)!r})"
 
 
@@ -202,9 +202,9 @@ def _where(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def no_run(folder: Path) -> WireError:
-    """The error of going on with a run where ``folder`` holds none."""
+    """The error for resuming ``folder`` when it holds no run."""
     if holds_comparison(folder):
-        return WireError(f"{folder} holds a comparison: compare(save={str(folder)!r}), or sweep's, goes on with it")
+        return WireError(f"{folder} holds a comparison: resume it by compare(save={str(folder)!r}) or sweep(save=...)")
     return WireError(f"there is no checkpoint in {folder}: nothing to resume")
 
 
@@ -213,7 +213,7 @@ def load(
 ) -> tuple[dict[str, Any], list[Row], Ledger] | None:
     """State, history and ledger as of the checkpoint; None for a run that ended before its first checkpoint.
 
-    Raises WireError for files that are missing, damaged or of another format, and for a run of other settings.
+    Raises WireError for missing or damaged files, another format, and a run with other settings.
     """
     if not (folder / checkpoint.FILE).exists() and (folder / RUN).exists():
         checkpoint.same_settings(folder, described(folder)["settings"], settings)
@@ -227,29 +227,29 @@ def load(
         state.setdefault("clients", [] if rows is None else history_of(_prefix(folder / CLIENTS, *rows)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
         raise WireError(
-            f"history, ledger or clients' rows in {folder} do not fit its checkpoint ({e}); take an earlier "
-            "copy of the folder, or start anew"
+            f"history, ledger or clients' rows in {folder} do not match its checkpoint ({e}); take an earlier "
+            "copy of the folder, or start over"
         ) from None
     return state, history, ledger
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """The content of run.json; empty where there is none. Raises WireError for another format, or a damaged file."""
+    """The content of run.json; empty if there is none. Raises WireError for another format, or a damaged file."""
     path = folder / RUN
     try:
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found, starts = about["format"], about["starts"]
         if not isinstance(starts, list) or not starts or not all(isinstance(start, dict) for start in starts):
-            raise TypeError("starts is no list of tables")
+            raise TypeError("starts is not a list of tables")
         if found != FORMAT:
             raise other_format(folder, found, FORMAT, starts[-1].get("medley"))
         if not isinstance(about["settings"], dict):
-            raise TypeError("settings is no table")
+            raise TypeError("settings is not a table")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise WireError(
-            f"{path} cannot be read ({type(e).__name__}: {e}); take an earlier copy of the folder, or start anew"
+            f"{path} cannot be read ({type(e).__name__}: {e}); take an earlier copy of the folder, or start over"
         ) from None
     return about
 

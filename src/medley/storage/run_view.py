@@ -1,4 +1,4 @@
-"""The state of a run as its folder shows it, while it goes or afterwards. It only reads, so it can't disturb a run."""
+"""The state of a run as its folder shows it, during or after the run. It only reads, so it cannot disturb a run."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from .run_folder import LEDGER, described, resuming
 Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped"]
 
 TAIL = 1 << 22
-"""Bytes of a ledger that are read from its end."""
+"""How many bytes to read from the end of a ledger."""
 
 DEPLOYED = "flower.json"
-"""The file that only the folders of deployed runs have."""
+"""A file that only folders of deployed runs have."""
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""A name of the time since this machine was started; Linux has it."""
+"""A name for the time since this machine started; only Linux has it."""
 
 STEADY = 600.0
-"""Seconds over which exchanges a minute are counted."""
+"""The period, in seconds, over which exchanges per minute are counted."""
 
 
 @dataclass
 class ClientState:
-    """A client as the last exchanges show it.
+    """A client's state according to the last exchanges.
 
     Attributes:
-        name: its name, where clients have names
+        name: its name, if clients have names
         standing: alive: it gave the last answer that it was asked for; awaited: its node has not answered for some
-            seconds; late, lost: it did not answer; refused: it failed; left: it is no member any more; stopped: its
+            seconds; late, lost: it did not answer; refused: it failed; left: it is no longer a member; stopped: its
             run's process is gone
         answered: the time of its last answer, in seconds since 1970; None before the first
-        down, up: payload bytes of that request and answer
-        total: bytes of its answers that the end of the ledger shows
+        down, up: payload bytes of its last request and answer
+        total: bytes of its answers in the part of the ledger that was read
     """
 
     client: int
@@ -65,13 +65,13 @@ class RunView:
 
     Attributes:
         folder: its name
-        state: "running", "stopped" where its process is gone without an end, or the outcome of the run
-        message: the sentence beside the outcome
-        round, rounds: the last whole round, and the number of rounds; None where they are not known
-        rate: exchanges a minute, over the last ten minutes
-        asked, lost, late, refused: requests of the rounds that the events show, and those without an answer in time
+        state: "running", "stopped" if its process is gone without an end, or the outcome of the run
+        message: the sentence that belongs to the outcome
+        round, rounds: the last whole round, and the number of rounds; None if they are not known
+        rate: exchanges per minute, over the last ten minutes
+        asked, lost, late, refused: requests of the rounds in the events, and those of them without an answer in time
         bytes_down, bytes_up: payload bytes of all evaluated rounds
-        log: the last lines, the newest last
+        log: the last lines, newest last
         at: the time of this view
     """
 
@@ -107,7 +107,7 @@ class RunView:
 def view(folder: Path, now: float | None = None) -> RunView:
     """The state of the run in ``folder`` at the time ``now``.
 
-    Raises WireError where there is no run, and for events and deliveries that no run wrote.
+    Raises WireError if there is no run, and for events and deliveries that no run wrote.
     """
     try:
         return _view(folder, now)
@@ -124,7 +124,7 @@ def _view(folder: Path, now: float | None) -> RunView:
     if not (folder / RUN).exists():
         if (folder / events.FILE).exists():
             raise WireError(f"the run in {folder} has not begun: {_last(folder)}")
-        raise WireError(f"there is no run in {folder}: give the folder of a run, as in md.run(..., checkpoint=folder)")
+        raise WireError(f"there is no run in {folder}: pass the folder of a run, as in md.run(..., checkpoint=folder)")
     about, now = described(folder), time.time() if now is None else now
     seen = events.read(folder)
     settings = about.get("settings", {})
@@ -140,7 +140,7 @@ def _view(folder: Path, now: float | None) -> RunView:
             case "start":
                 pid, ended, v.round, v.rounds = e.get("pid"), None, int(e.get("round", 0)), e.get("of")
                 born = e.get("born")
-                if not v.round:  # it begins anew, where there was no checkpoint yet
+                if not v.round:  # it starts over, if there was no checkpoint yet
                     v.asked = v.lost = v.late = v.refused = 0
             case "round":
                 v.round = int(e["round"])
@@ -154,7 +154,7 @@ def _view(folder: Path, now: float | None) -> RunView:
         v.state = "running"
     else:
         command = f"medley deploy run --resume {folder}" if (folder / DEPLOYED).exists() else resuming(folder)
-        v.message = f"its process is gone; {command} goes on after the last checkpoint"
+        v.message = f"its process is gone; {command} resumes it from the last checkpoint"
     recent = [e["at"] for e in seen if e.get("event") == "exchange" and e["at"] > now - STEADY]
     if len(recent) > 1:
         until = now if v.state == "running" else recent[-1]
@@ -188,9 +188,9 @@ def _history(folder: Path) -> list[Row]:
 
 
 def alive(pid: Any, born: Any = None) -> bool:
-    """True for the number of a process of this machine; of a run on another machine nothing is known.
+    """Whether a process of this number runs on this machine; of a run on another machine nothing is known.
 
-    ``born`` is what `birth` said of it: by now the number may be another process's. Default: unknown.
+    ``born`` is what `birth` returned for it, since the number may by now be another process's. Default: unknown.
     """
     if not isinstance(pid, int) or pid < 1 or (born is not None and birth(pid) not in (None, born)):
         return False
@@ -198,15 +198,15 @@ def alive(pid: Any, born: Any = None) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return True
-    with suppress(OSError, ValueError):  # a process that has died and that nobody has waited for
+    with suppress(OSError, ValueError):  # a dead process that nobody has waited for
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
     return True
 
 
 def birth(pid: int) -> str | None:
-    """When a process began, in words that no other process of this number has; None where this system does not say."""
+    """When a process began, as a text that is unique for its number; None if this system cannot tell."""
     with suppress(OSError, IndexError):
         start = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[19]
         return f"{BOOT.read_text(encoding='utf-8').strip()} {start}"
@@ -254,20 +254,20 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
 
 
 def names(folder: Path) -> dict[int, str]:
-    """The clients' names by id, as a run's folder has them; empty where there are none, or no run yet."""
+    """The clients' names by id, as a run's folder has them; empty if there are none, or no run yet."""
     with suppress(MedleyError):
         return {k: str(name) for k, name in enumerate(described(folder).get("settings", {}).get("client_names", ()))}
     return {}
 
 
 def is_told(e: Mapping[str, Any]) -> bool:
-    """Whether an event is a line of the log."""
+    """Whether an event appears as a line of the log."""
     kind = e.get("event")
     return kind not in ("exchange", "app", "data", "members") and (kind != "awaited" or "waited" in e)
 
 
 def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
-    """An event as a line of the log, with clients' names where they have some."""
+    """An event as a line of the log, with clients' names if they have some."""
     return with_names(_line(e, names or {}), [*(names or {}).values()])
 
 

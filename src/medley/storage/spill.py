@@ -1,4 +1,4 @@
-"""Values by client: in memory up to a budget, beyond it on disk."""
+"""Values by client: in memory up to a budget, beyond that on disk."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..contract.errors import MedleyError
 from ..runtime import tricks
 
 BUDGET = 1 << 29
-"""Bytes of tensors that are held in memory."""
+"""Bytes of tensors to hold in memory."""
 
 PAGE = 1 << 12
-"""Room in the file is a multiple of these bytes, so that a value that has grown a little still fits into its place."""
+"""Places in the file are multiples of this many bytes, so that a value that has grown a little still fits its place."""
 
 
 class LazyMapping(Mapping[int, Any]):
-    """A mapping that is read from its beginning to its end and never held whole.
+    """A mapping that you read from beginning to end, and that is never held whole.
 
     ``read`` returns a new iterator over (client, value) at every call.
     """
@@ -50,15 +50,15 @@ class Spill(MutableMapping[int, Any]):
 
     Args:
         classes: dataclasses that a value may hold, by name (default none)
-        budget: bytes of tensors that are held in memory (default `BUDGET`)
+        budget: bytes of tensors to hold in memory (default `BUDGET`)
         device: device to which tensors return from disk, in torch's words (default "cpu")
 
-    The part on disk is one file without a name in the folder for temporary files (the environment variable TMPDIR sets
-    it). So nothing is left behind, whichever process is killed. A value must not be changed in place once it is here:
-    its copy on disk would not follow. Raises MedleyError when the disk is full.
+    The part on disk is one unnamed file in the folder for temporary files (set by the environment variable TMPDIR). So
+    nothing is left behind, whichever process is killed. Never change a value in place after storing it: its copy on
+    disk would not follow. Raises MedleyError if the disk is full.
 
-    A client has its value at every moment, also where Ctrl-C or a full disk ends a call half-way: a value is stored in
-    its new place before it leaves the old one, and counted after that.
+    A client has its value at every moment, even if Ctrl-C or a full disk ends a call half-way: a value is stored in its
+    new place before it leaves the old one, and counted after that.
     """
 
     def __init__(

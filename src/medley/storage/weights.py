@@ -1,4 +1,4 @@
-"""Weights from a result, a module, a state dict or a file, as a run's ``init`` takes them."""
+"""Weights from a result, a module, a state dict or a file, for a run's ``init``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..contract.errors import MedleyError, RecipeError
 from .result import Result
 
 Start = Result | nn.Module | Mapping[str, Tensor] | Tensor | np.ndarray | Sequence[float] | str | Path
-"""Weights to begin at: a result, a module, a state dict, a vector [d], a file, or the folder of a run."""
+"""Weights to begin with: a result, a module, a state dict, a vector [d], a file, or the folder of a run."""
 
 Weights = Tensor | dict[str, Tensor]
 """A vector [d], a state dict, or a result's ``x``, ``floats`` and ``ints``."""
@@ -26,7 +26,7 @@ Weights = Tensor | dict[str, Tensor]
 def weights_of(init: Any) -> Weights | None:
     """The tensors of ``init``; None for None.
 
-    Raises RecipeError where it has none, or none of real numbers, or its file cannot be read.
+    Raises RecipeError if it holds no tensors of real numbers, or if its file cannot be read.
     """
     found = None if init is None else _tensors(init)
     for t in found.values() if isinstance(found, dict) else [] if found is None else [found]:
@@ -50,8 +50,8 @@ def _tensors(init: Any) -> Weights:
         return dict(init)
     if isinstance(init, Mapping) and (key := next((k for k, v in init.items() if _is_state(v)), None)) is not None:
         raise RecipeError(
-            f"run(init=...): a {type(init).__name__} with the keys {', '.join(map(repr, init))} is no "
-            f"state_dict; give the one in it, torch.load(path)[{key!r}], and remove the prefix that a wrapper "
+            f"run(init=...): a {type(init).__name__} with the keys {', '.join(map(repr, init))} is not a "
+            f"state_dict; pass the one in it, torch.load(path)[{key!r}], and remove the prefix that a wrapper "
             "added to its names",
             "init",
         )
@@ -59,7 +59,7 @@ def _tensors(init: Any) -> Weights:
         return torch.as_tensor(init)
     except (TypeError, ValueError, RuntimeError) as e:
         raise RecipeError(
-            f"run(init=...): a {type(init).__name__} cannot be made a tensor: {e}; give a Result, a state_dict, a "
+            f"run(init=...): a {type(init).__name__} cannot be made a tensor: {e}; pass a Result, a state_dict, a "
             "module, a file, or a vector [d]",
             "init",
         ) from None
@@ -70,7 +70,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _read(path: Path) -> Any:
-    """A result's folder, a file of safetensors, or a file that ``torch.save`` wrote of a state dict."""
+    """A result's folder, a safetensors file, or a state dict that ``torch.save`` wrote."""
     try:
         if path.is_dir():
             return Result.load(path)
@@ -79,7 +79,7 @@ def _read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError, MedleyError) as e:
         raise RecipeError(
-            f"run(init={str(path)!r}): no weights can be read there: {e}; give a file of safetensors, a state_dict by "
+            f"run(init={str(path)!r}): no weights can be read there: {e}; pass a safetensors file, a state_dict from "
             "torch.save, or a run's folder",
             "init",
         ) from None

@@ -1,4 +1,4 @@
-"""The conformance battery: the checks that every method has to pass, whoever wrote it.
+"""The conformance battery: the checks that every method must pass, whoever wrote it.
 
 >>> import medley as md
 >>> from medley.testing import checks, conformance
@@ -21,8 +21,8 @@ client method: ``- name: 2d + 1 down, d up; a remark``. A cost is a sum of
 - such products followed by ``bytes``, as in ``8(K + 1) bytes`` or ``kd bytes``: integers, which no codec changes.
 
 A condition in brackets may follow the name: ``first time`` (the client's first call of this method), ``later`` (not the
-first), or ``if ...`` (only with some settings; such a line need not occur). Several lines may have one name: a delivery
-has to fit one of them. A method from elsewhere may do without the section: its bytes are not checked then.
+first), or ``if ...`` (only with some settings; such a line need not occur). Several lines may share a name: a delivery
+must then fit one of them. A method from elsewhere may omit the section: its bytes are then not checked.
 """
 
 from .battery import Check as Check

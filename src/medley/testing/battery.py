@@ -1,4 +1,4 @@
-"""The conformance battery: the checks that every method has to pass, whoever wrote it."""
+"""The conformance battery: the checks that every method must pass, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALONE: dict[str, Callable[[Subject], None]] = {
     "two workers": partial(bits.elsewhere, transport=Processes(2), where="two workers"),
     "asked twice": messages.asked_twice,
 }
-"""The parts of a scrambled run, which are told apart only if it fails."""
+"""The parts of a scrambled run, which run separately only if it fails."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one method. A call runs it; it raises AssertionError, or the method's own error, where it fails."""
+    """One check of one method. Call it to run it; if it fails, it raises AssertionError or the method's own error."""
 
     name: str
     test: Callable[[], None]
@@ -40,10 +40,10 @@ class Check:
 
 
 def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> list[Check]:
-    """The checks that ``method`` has to pass; none of them has run yet.
+    """The checks that ``method`` must pass; none of them has run yet.
 
-    Secure sums are tried where the extra ``secure`` is installed. With a ``transport`` only those that compare clients
-    behind it with clients in this process.
+    Secure sums are checked only if the extra ``secure`` is installed. With a ``transport``, only the checks that
+    compare clients behind it with clients in this process.
     """
     subject = Subject(method, transport)
     if transport is not None:
@@ -80,9 +80,9 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
 
 
 def conformance(method: Algorithm[Any, Any], transport: Transport | None = None) -> None:
-    """Run all `checks`. Raises an ExceptionGroup of those that failed, each with a note that names its check.
+    """Run all `checks`. Raises an ExceptionGroup of the failed ones, each with a note that names its check.
 
-    The first is a single round. Where it fails, the others are not made: they would all fail by the same slip.
+    The first check is a single round. If it fails, the others do not run: they would all fail for the same reason.
     """
     failed: list[Exception] = []
     for check in checks(method, transport):
@@ -92,7 +92,7 @@ def conformance(method: Algorithm[Any, Any], transport: Transport | None = None)
             e.add_note(f"in the check {check.name!r}")
             failed.append(e)
             if check.name == FIRST:
-                e.add_note("the other checks need a round that goes through, and were not made")
+                e.add_note("the other checks need a round that succeeds, and did not run")
                 break
     if failed:
         raise ExceptionGroup(f"{method.name} breaks the contract", failed)

@@ -1,4 +1,4 @@
-"""Checks of bits: the same run gives the same result however it is executed."""
+"""Checks of bits: a run gives the same result however it is executed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def same_again(t: Subject) -> None:
         expect_same(
             t.plain(place),
             t.run(place.federation()),
-            f"{place.name}: the same run twice; draw by me.rng and clients.rng, never by a generator of your own",
+            f"{place.name}: the same run twice; draw from me.rng and clients.rng, never from a generator of your own",
         )
 
 
@@ -41,7 +41,7 @@ def elsewhere(t: Subject, transport: Transport, where: str) -> None:
 def scrambled(t: Subject, transport: Transport, alone: Mapping[str, Callable[[Subject], None]]) -> None:
     """Clients behind ``transport``, from the last to the first, with requests that arrive twice: the same bits.
 
-    If that fails, the checks in ``alone`` try one thing at a time. The first error among theirs is raised, with a note
+    If that fails, the checks in ``alone`` try one thing at a time. The first of their errors is raised, with a note
     that names all that fail.
     """
     for place in t.places:
@@ -64,7 +64,7 @@ def _error(t: Subject, test: Callable[[Subject], None]) -> Exception | None:
 
 
 def stacks(t: Subject) -> None:
-    """Clients in stacks on the fastest engine, and one by one on the reference: x is the same to 1e-10 (1 + ‖x‖)."""
+    """Clients in stacks on the fastest engine, or one by one on the reference: x is the same to 1e-10 (1 + ‖x‖)."""
     for place in t.places:
         exact: dict[str, Any] = {"dtype": "float64"}
         alone = t.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
@@ -73,7 +73,7 @@ def stacks(t: Subject) -> None:
 
 
 def resume(t: Subject) -> None:
-    """A run that is stopped and resumed after each round has the bits of one that never stopped."""
+    """A run that is stopped and resumed after each round has the same bits as one that never stopped."""
     there: dict[str, Any] = {}
     whole = t.plain
     if not isinstance(t.transport, Local):

@@ -1,4 +1,4 @@
-"""Reads the costs in a method's card; `medley.testing` has the grammar."""
+"""Reads the costs in a method's card; `medley.testing` documents the grammar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Term(NamedTuple):
 
     def of(self, letters: Mapping[str, int]) -> int:
         """The count for these values of the letters."""
-        # Safe: `_cost` lets nothing through but letters, numbers, + * / and brackets.
+        # Safe: `_cost` accepts only letters, numbers, + * / and brackets.
         return int(eval(_compiled(self.text), {"__builtins__": {}}, dict(letters)))
 
 
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     down: tuple[Term, ...]
     up: tuple[Term, ...]
 
-    @cache  # noqa: B019 - lines are few and small, and a run's deliveries cost a few different numbers of bytes
+    @cache  # noqa: B019 - lines are few and small, and a run's deliveries have few different sizes
     def fits(self, d: int, width: int, down: int, up: int) -> bool:
         """True if some values of the letters make the costs exactly ``down`` and ``up``.
 
@@ -54,7 +54,7 @@ class Line(NamedTuple):
         letters = sorted({c for t in self.down + self.up for c in t.text if c.isalpha()} - {"d"})
 
         def search(free: list[str], fixed: dict[str, int]) -> bool | None:
-            """Try the values of the letters in ``free``; None where 0 for all of them is too much already.
+            """Try the values of the letters in ``free``; None if even 0 for all of them is too much.
 
             Costs grow with every letter, so too much stays too much.
             """
@@ -73,14 +73,14 @@ class Line(NamedTuple):
 
 
 def has_card(method: Algorithm[Any, Any]) -> bool:
-    """Whether the method's class tells its costs. Medley's own methods must; a user's may."""
+    """Whether the method's class states its costs. Medley's own methods must; a user's may."""
     kind = type(getattr(method, "method", method))
     return SECTION in (inspect.getdoc(kind) or "") or kind.__module__.startswith("medley.")
 
 
 def card(method: Algorithm[Any, Any]) -> list[Line]:
-    """The lines of the method's card. Raises AssertionError where there is no card, or a line cannot be read."""
-    method = getattr(method, "method", method)  # a wrapper sends what the method in it sends
+    """The lines of the method's card. Raises AssertionError if there is no card, or a line cannot be read."""
+    method = getattr(method, "method", method)  # a wrapper sends what its method sends
     _, found, section = (inspect.getdoc(type(method)) or "").partition(SECTION)
     if not found:
         raise AssertionError(f"{method.name}: the docstring has no section {SECTION}; see medley.testing")

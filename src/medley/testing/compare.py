@@ -15,13 +15,13 @@ from ..storage.result import Result
 
 def expect(ok: object, otherwise: str) -> None:
     """Raise AssertionError(otherwise) unless ``ok`` is true."""
-    # Not an assert statement: those are gone under python -O.
+    # Not an assert statement: python -O removes those.
     if not ok:
         raise AssertionError(otherwise)
 
 
 def expect_same(a: Result, b: Result, what: str) -> None:
-    """Raise AssertionError unless x, history, accuracies on tasks and ledger agree; ``what`` names the pair.
+    """Raise AssertionError unless x, history, task accuracies and ledger agree; ``what`` names the pair.
 
     Wall time and a transport's own overhead may differ.
     """

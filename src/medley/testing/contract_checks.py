@@ -1,4 +1,4 @@
-"""Checks of conduct: the method keeps the rules of the contract, on the server and towards its clients."""
+"""Checks of conduct: the method obeys the rules of the contract, on the server and towards its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .toys import PER_TASK, ROUNDS
 
 
 def frozen(t: Subject) -> None:
-    """The method is a frozen dataclass, and a run leaves it as it was."""
+    """The method is a frozen dataclass, and a run leaves it unchanged."""
     kind = type(t.method)
     parameters = getattr(kind, "__dataclass_params__", None)
     expect(parameters is not None and parameters.frozen, f"{kind.__name__} must be @dataclass(frozen=True)")
@@ -33,18 +33,18 @@ def frozen(t: Subject) -> None:
         t.fresh(place)
     expect(
         equal(before, vars(t.method)),
-        f"a run changed {kind.__name__} itself; what changes belongs into Server and Memory",
+        f"a run changed {kind.__name__} itself; put what changes into Server and Memory",
     )
 
 
 def one_round(t: Subject) -> None:
-    """One round goes through."""
+    """One round succeeds."""
     for place in t.places:
         t.run(place.federation(), rounds=1)
 
 
 def server_by_assignment(t: Subject) -> None:
-    """A round leaves the tensors of the state before it as they were; a resumed run needs them."""
+    """A round leaves the tensors of the previous state unchanged; a resumed run needs them."""
     for place in t.places:
         sim = place.federation().draw(0, rounds=PER_TASK)
         engine = engines.choose("auto", sim.problem, "cpu")
@@ -69,9 +69,9 @@ def server_by_assignment(t: Subject) -> None:
 
 
 def secure_sums(t: Subject) -> None:
-    """A method whose server reads sums only learns the same under secure aggregation; others declare `Need.REPLIES`.
+    """If a method's server reads only sums, it learns the same under secure aggregation; others declare `Need.REPLIES`.
 
-    Sums are taken in 64 bits, so that they differ from plain ones by rounding.
+    Sums are taken in 64 bits, so that they differ from plain ones only by rounding.
     """
     place = t.places[0]
     fed, how = place.federation(), SecureSum(bits=64, bound=1e6)
@@ -80,7 +80,7 @@ def secure_sums(t: Subject) -> None:
             t.run(fed, 1, secure=how)
         except Unsupported:
             return
-        raise AssertionError(f"{t.method.name} says it needs replies one by one, and ran without")
+        raise AssertionError(f"{t.method.name} says it needs replies one by one, but ran without")
     x, y = t.run(fed, secure=how).x.double(), t.plain(place).x.double()
     gap = float((x - y).norm() / y.norm().clamp(min=1e-12))
     tolerance = 1e-3 if isinstance(place.problem, Network) else 1e-6
@@ -88,7 +88,7 @@ def secure_sums(t: Subject) -> None:
 
 
 def partial(t: Subject) -> None:
-    """Clients that do not take part are not asked; a method that needs everyone refuses such a run."""
+    """Clients that do not take part are not asked; a method that needs everyone raises an error for such a run."""
     cohorts = [[0, 2], [3], [0, 1, 4]]
     for place in t.places:
         fed = place.federation(participation=Fixed(cohorts))
@@ -97,17 +97,17 @@ def partial(t: Subject) -> None:
                 t.run(fed)
             except Unsupported:
                 continue
-            raise AssertionError(f"{t.method.name} says it needs everyone, and ran without")
+            raise AssertionError(f"{t.method.name} says it needs everyone, but ran without")
         r = t.run(fed, ROUNDS)
         asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in range(1, ROUNDS + 1)]
-        expect(asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but asked were {asked}")
+        expect(asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but the method asked {asked}")
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
 
 
 def members(t: Subject) -> None:
-    """Clients join and leave: only members are asked, and one that never joined leaves no trace in any bit.
+    """Clients join and leave: only members are asked, and a client that never joined leaves no trace in any bit.
 
-    A method whose state does not follow declares `Need.FIXED`, and is refused.
+    A method whose state cannot follow declares `Need.FIXED`, and then must raise an error.
     """
     changes, never = Membership(joins={4: 2}, leaves={1: 3}), Membership(joins={4: 999})
     for place in t.places:
@@ -117,14 +117,14 @@ def members(t: Subject) -> None:
                 t.run(fed, 1)
             except Unsupported:
                 return
-            raise AssertionError(f"{t.method.name} says it needs the same clients throughout, and ran without")
+            raise AssertionError(f"{t.method.name} says it needs the same clients throughout, but ran without")
         r = t.run(fed)
         for k in range(1, place.rounds + 1):
             asked, there = {e.client for e in r.ledger if e.round == k}, set(changes.at(k, 5))
-            expect(asked <= there, f"{place.name}: round {k} has the members {there}, but asked were {asked}")
+            expect(asked <= there, f"{place.name}: round {k} has the members {there}, but the method asked {asked}")
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
         four, of_five = t.run(place.federation(range(4)), 2), t.run(place.federation(membership=never), 2)
-        expect(torch.equal(four.x, of_five.x), f"{place.name}: a client that is no member changes the model")
+        expect(torch.equal(four.x, of_five.x), f"{place.name}: a client that is not a member changes the model")
 
 
 def nobody(t: Subject) -> None:
@@ -149,7 +149,7 @@ def one_client(t: Subject) -> None:
 
 
 def learned(after: Result, before: Result) -> bool:
-    """True if the server's model changed, or the loss of any client's own."""
+    """True if the server's model changed, or the loss of any client's own model."""
     losses = [[row.get("loss") for row in r.clients] for r in (after, before)]
     return not torch.equal(after.x, before.x) or losses[0] != losses[1]
 
@@ -167,7 +167,7 @@ def small_steps(t: Subject) -> None:
 
 
 def relabelled(t: Subject) -> None:
-    """Other numbers for the same clients give the same model to 1e-12 (1 + ‖x‖)."""
+    """Renumbering the clients gives the same model to 1e-12 (1 + ‖x‖)."""
     for place in t.exact:
         order = (3, 0, 4, 1, 2)
         cohorts = None if t.everyone else ((0, 1, 2, 3, 4), (0, 2, 3), (1, 3, 4))

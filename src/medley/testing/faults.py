@@ -52,7 +52,7 @@ def backwards(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
 
 
 def twice(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
-    """Delivers every request twice, as if the first replies had not come in time. Both replies have to be the same."""
+    """Delivers every request twice, as if the first replies had not come in time. Both replies must be the same."""
     first = {a.block: a for a in one_by_one(connection, exchange)}  # blocks come in any order
     for b in one_by_one(connection, exchange):
         _expect_same(first.pop(b.block), b, exchange)
@@ -60,8 +60,8 @@ def twice(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
 
 
 def scrambled(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
-    """Serves clients from the last to the first, and delivers requests twice: of one half in odd rounds, the other in
-    even ones. Replies arrive from the last to the first.
+    """Serves clients from the last to the first, and delivers requests twice: for one half of them in odd rounds, for
+    the other half in even ones. Replies arrive from the last to the first.
     """
     ids = [i for block in exchange.blocks for i in block]
     turns = range(len(ids))[::-1]
@@ -81,7 +81,7 @@ def _expect_same(a: Fold, b: Fold, exchange: Exchange) -> None:
 
 
 def losing(lost: Collection[tuple[int, int, int]], *, served: bool) -> Deliver:
-    """Loses the replies of (round, exchange, client) in ``lost``; with ``served=False`` their requests."""
+    """Loses the replies of (round, exchange, client) in ``lost``; with ``served=False`` the requests."""
 
     def deliver(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
         ids = [i for block in exchange.blocks for i in block]

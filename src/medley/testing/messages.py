@@ -1,4 +1,4 @@
-"""Checks of messages: their bytes against the card, losses and repetitions."""
+"""Checks of messages: their bytes against the card, lost and repeated messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .toys import PER_TASK, Place
 
 
 def costs(t: Subject) -> None:
-    """Every delivery costs as many bytes as a line of the card says; a user's method may do without a card."""
+    """Every delivery costs as many bytes as a line of the card says; a user's method may omit the card."""
     for place in t.places:
         _charged(t.method, place, t.plain(place), None)
 
@@ -37,7 +37,7 @@ def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | 
         expect(
             fit,
             f"{place.name}: {e.method} sent {e.down} bytes down and {e.up} up (client {e.client}, round {e.round}; "
-            f"d = {r.x.numel()} floats of {width} bytes), which no line of the card says",
+            f"d = {r.x.numel()} floats of {width} bytes), which no line of the card states",
         )
         used += fit
     unused = [line.name for line in lines if line not in used and not line.condition.startswith("if")]
@@ -45,7 +45,7 @@ def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | 
 
 
 def narrow_codec(t: Subject) -> None:
-    """A codec of half the width halves the bytes of floats and leaves x to 1e-3 ‖x‖."""
+    """A codec of half the width halves the bytes of floats and changes x by less than 1e-3 ‖x‖."""
     for place in t.exact:
         exact, narrow = t.plain(place), t.run(place.federation(), codec=Cast("float32"))
         _charged(t.method, place, narrow, 4)

@@ -1,4 +1,4 @@
-"""One method on the battery's problems, and the runs that several checks compare with."""
+"""One method on the battery's problems, and the runs with which several checks compare."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Subject:
 
     @cached_property
     def places(self) -> list[Place]:
-        """Places that the method can run on: a generalised linear problem in float64 and a network in float32.
+        """Places where the method can run: a generalised linear problem in float64 and a network in float32.
 
-        For continual methods also their streams of tasks. Raises AssertionError where there is none.
+        For continual methods also their streams of tasks. Raises AssertionError if there is none.
         """
         can: list[Place] = []
         uniform = Need.UNIFORM in self.method.requires()
@@ -49,25 +49,25 @@ class Subject:
                 can.append(place)
         if [p.name for p in can][:2] == ["quadratics", "softmax"]:
             del can[1]
-        expect(can, f"{self.method.name} needs more than the battery's problems give")
+        expect(can, f"{self.method.name} needs more than the battery's problems offer")
         return can
 
     @property
     def exact(self) -> list[Place]:
-        """Those of `places` in float64."""
+        """The float64 ones among `places`."""
         return [p for p in self.places if not isinstance(p.problem, Network)]
 
     def plain(self, place: Place) -> Result:
-        """The result that others are compared with; computed once."""
+        """The result with which others are compared; computed once."""
         return self._plain[place.name] if place.name in self._plain else self.fresh(place)
 
     def fresh(self, place: Place) -> Result:
-        """The same, computed now."""
+        """The same result, computed now."""
         self._plain[place.name] = self.run(place.federation())
         return self._plain[place.name]
 
     def single(self, place: Place) -> Result:
-        """As `plain`, with every client a block of its own, so that sums have another order; computed once."""
+        """Like `plain`, with every client a block of its own, so that sums have another order; computed once."""
         if place.name not in self._single:
             self._single[place.name] = self.run(place.federation(), transport=Rewired(Local(), one_by_one))
         return self._single[place.name]
@@ -78,7 +78,7 @@ class Subject:
         return Need.EVERYONE in self.method.requires()
 
     def run(self, fed: Federation, rounds: int | None = None, **options: Any) -> Result:
-        """A run of ``rounds`` rounds, 3 by default. A stream ends early after that many, by default it runs through."""
+        """A run of ``rounds`` rounds, 3 by default. A stream ends after ``rounds`` rounds, by default at its end."""
         if fed.stream is None:
             return run(self.method, fed, ROUNDS if rounds is None else rounds, progress=False, **options)
 

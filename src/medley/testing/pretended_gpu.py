@@ -1,4 +1,4 @@
-"""A pretended GPU: finds tensors on the wrong device, and moments at which the host waits, on a machine without one.
+"""A pretended GPU: finds tensors on the wrong device, and moments when the host waits, on a machine without one.
 
 >>> import medley as md, torch
 >>> from medley.testing import PretendedGPU
@@ -11,12 +11,12 @@ RuntimeError: Expected all tensors to be on the same device, but found at least 
 >>> gpu.waits[0].what
 'item'
 
-Tensors are ordinary CPU tensors. Each storage carries the name of the device that it is said to be on, so autograd,
-`torch.func` and views work as they do. Numbers are the CPU's. Two modes of torch do the rest: one sees calls from
-Python, the other one every operation below autograd.
+Tensors are ordinary CPU tensors. Each storage carries the name of its pretended device, so autograd, `torch.func` and
+views work as usual. The numbers are the CPU's. Two torch modes do the rest: one sees calls from Python, the other every
+operation below autograd.
 
-It does not show a GPU's rounding, speed or memory, nor a kernel that CUDA lacks. Operations of other threads are not
-seen.
+It does not show a GPU's rounding, speed or memory, nor a kernel that CUDA lacks. It does not see operations of other
+threads.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WAITING = {
 COPIES = frozenset({"copy", "copy_", "clone", "_to_copy"})
 
 ZERO_DIM = frozenset({"fill", "fill_", "masked_fill", "masked_fill_", "index_put", "index_put_"})
-"""Operations beside the pointwise ones that take a tensor [] of the host for a number."""
+"""Operations, in addition to pointwise ones, that accept a tensor [] of the host as a number."""
 
 ZEROS = ("current_device", "memory_allocated", "memory_reserved", "max_memory_allocated")
 
@@ -68,12 +68,12 @@ SOURCE = Path(__file__).parents[1]
 
 
 class Event(NamedTuple):
-    """A moment at which host and device meet.
+    """A moment when host and device meet.
 
     Attributes:
         what: "item", "tolist", "copy to the host", "nonzero", "boolean mask", and so on; "upload" for the other way;
             "draw" of random numbers.
-        line: the line of Medley's source, as in ``engines/stacked.py:128``; empty where Medley has no part in it.
+        line: the line of Medley's source, as in ``engines/stacked.py:128``; empty if Medley has no part in it.
     """
 
     what: str
@@ -81,20 +81,20 @@ class Event(NamedTuple):
 
 
 class PretendedGPU:
-    """``with PretendedGPU() as gpu:`` makes torch find CUDA devices, on which it computes as on the CPU.
+    """Within ``with PretendedGPU() as gpu:`` torch finds CUDA devices, which compute on the CPU.
 
     Args:
-        devices: their number; default 1
-        memory: bytes of each, all of them free; default 16 GiB
+        devices: the number of devices; default 1
+        memory: bytes of each device, all of them free; default 16 GiB
 
-    Raises within ``with`` the errors that torch has for tensors on several devices: in one operation, as an index, as
-    an array of NumPy, and in a draw from a generator of another device.
+    Within ``with`` it raises torch's errors for tensors on several devices: in one operation, as an index, as a NumPy
+    array, and in a draw from a generator on another device.
 
     Attributes:
-        waits: the moments at which the host waited for a device, in their order
-        uploads: copies from the host to a device, in their order
-        draws: random numbers drawn on a device, from streams that are not the CPU's; those of dropout are among them,
-            whose stream the run has seeded
+        waits: the moments when the host waited for a device, in order
+        uploads: copies from the host to a device, in order
+        draws: random numbers drawn on a device, from streams other than the CPU's; they include dropout's, whose stream
+            the run has seeded
     """
 
     def __init__(self, devices: int = 1, memory: int = 16 << 30) -> None:
@@ -118,7 +118,7 @@ class PretendedGPU:
         self._stack.close()
 
     def device_of(self, t: Tensor) -> torch.device:
-        """The device on which a tensor is said to be."""
+        """The device that a tensor is pretended to be on."""
         while torch._C._functorch.is_functorch_wrapped_tensor(t):
             t = torch._C._functorch.get_unwrapped(t)
         try:
@@ -141,13 +141,13 @@ class PretendedGPU:
             "get_device_properties": lambda *a: properties,
             "mem_get_info": lambda *a: (self.memory, self.memory),
             "get_rng_state": lambda *a: state,
-            # Each a function of its own: torch's compiler, which torch.optim imports, keeps a table of them.
+            # Each is a separate function: torch's compiler, which torch.optim imports, keeps a table of them.
             **{name: partial(lambda *a, **k: 0) for name in ZEROS},
             **{name: partial(lambda *a, **k: None) for name in NOTHINGS},
         }
 
     def _named(self, device: Any) -> torch.device:
-        """The device of this name. Raises RuntimeError where there is none."""
+        """The device of this name. Raises RuntimeError if there is none."""
         found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if found.type == "cpu":
             return HOST
@@ -169,7 +169,7 @@ class PretendedGPU:
         {"upload": self.uploads, "draw": self.draws}.get(what, self.waits).append(Event(what, _line()))
 
     def _say(self, out: Any, device: torch.device, given: frozenset[int] = frozenset()) -> None:
-        """Put new storages on ``device``; one that is somewhere already, or that was ``given``, stays there."""
+        """Put new storages on ``device``; a storage that has a device already, or was ``given``, stays there."""
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and device != HOST and not torch._C._functorch.is_functorch_wrapped_tensor(t):
                 storage: Any = t.untyped_storage()
@@ -177,7 +177,7 @@ class PretendedGPU:
                     storage.pretended = device
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call from Python, with its device taken out of the arguments."""
+        """A call from Python, with its device removed from the arguments."""
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
@@ -197,7 +197,7 @@ class PretendedGPU:
         return out
 
     def _uploaded(self, t: Tensor, target: torch.device) -> Tensor:
-        """A tensor that Python's numbers or an array became, on ``target``."""
+        """A tensor made from Python's numbers or an array, on ``target``."""
         here = self.device_of(t)
         if here == target:
             return t
@@ -225,7 +225,7 @@ class PretendedGPU:
         return out
 
     def _common(self, func: Any, name: str, args: tuple[Any, ...], given: list[Tensor]) -> torch.device:
-        """The device of an operation. Raises RuntimeError for tensors on several, as torch does."""
+        """The device of an operation. Raises RuntimeError for tensors on several devices, as torch does."""
         devices = [self.device_of(t) for t in given]
         several = sorted({str(d) for d in devices}, reverse=True)
         if not given:
@@ -248,9 +248,9 @@ class PretendedGPU:
         return found.pop()
 
     def _tally(self, func: Any, name: str, args: tuple[Any, ...], given: list[Tensor], target: torch.device) -> None:
-        """Count an operation for which host and device meet."""
+        """Count an operation in which host and device meet."""
         devices = [self.device_of(t) for t in given]
-        # The tag is on attention without dropout too, and with it attention calls bernoulli_.
+        # Attention has the tag even without dropout; with dropout it calls bernoulli_.
         attention = name.startswith("_scaled_dot_product")
         if torch.Tag.nondeterministic_seeded in func.tags and target != HOST and not attention:
             self._count("draw")
@@ -296,7 +296,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _line() -> str:
-    """The innermost line of Medley's source that is running, this module's left out."""
+    """The innermost line of Medley's source that is running, except in this module."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
@@ -307,7 +307,7 @@ def _line() -> str:
 
 
 def _refuse_generator(generator: Any, device: torch.device) -> None:
-    """Raise RuntimeError for a draw on ``device`` from a generator of another one."""
+    """Raise RuntimeError for a draw on ``device`` from a generator on another device."""
     if isinstance(generator, torch.Generator) and generator.device.type != device.type:
         raise RuntimeError(f"Expected a '{device.type}' device type for generator but found '{generator.device.type}'")
 
@@ -355,7 +355,7 @@ def _list(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _same_place(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A copy, or a tensor of Python's numbers, where the first argument is."""
+    """A copy, or a tensor of Python's numbers, on the first argument's device."""
     device = kwargs.pop("device", None)
     out = func(*args, **kwargs)
     target = gpu.device_of(args[0]) if device is None else gpu._named(device)
@@ -366,7 +366,7 @@ def _same_place(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _one_hot(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """On a GPU torch does not look at the classes, where their number is given."""
+    """On a GPU torch does not look at the classes if their number is given."""
     known = len(args) > 1 or kwargs.get("num_classes", -1) >= 0
     waits = len(gpu.waits)
     with gpu._during(None, gpu.device_of(args[0])):
@@ -393,4 +393,4 @@ _SPECIAL: dict[Any, Callable[[PretendedGPU, Any, tuple[Any, ...], dict[str, Any]
     torch.nn.functional.one_hot: _one_hot,
     torch._C._nn._parse_to: _parsed,
 }
-"""Calls of which an operation below autograd does not show enough."""
+"""Calls that need handling because the operation below autograd does not show enough."""

@@ -42,7 +42,7 @@ class Place:
 
     @cached_property
     def gives(self) -> frozenset[Need]:
-        """The needs that it meets."""
+        """The needs that it satisfies."""
         past = frozenset() if self.stream is None else frozenset({Need.STREAM, Need.REPLAY})
         past |= frozenset({Need.UNIFORM}) if self.weights == "uniform" else frozenset()
         return (
@@ -61,11 +61,11 @@ class Place:
         """The clients ``ids`` of this place, renumbered from 0, each with its own lr and epochs.
 
         Args:
-            participation: by default everyone
-            membership: by default the same clients throughout
-            pace: further settings of `Pace`, in place of the usual ones
+            participation: default everyone
+            membership: default the same clients throughout
+            pace: further settings of `Pace`, instead of the usual ones
 
-        In a stream a client keeps some of its past rows. Under ``batch=None`` it keeps all of them, since the draw
+        In a stream a client keeps some of its past rows. Under ``batch=None`` it keeps all of them, because the draw
         depends on its number.
         """
         ids = list(ids)
@@ -88,7 +88,7 @@ class Place:
 
 
 def normalised(place: Place) -> Place:
-    """A place of networks with a normalisation layer, for methods that treat those apart."""
+    """A place of networks with a normalisation layer, for methods that treat such layers separately."""
     layers = [nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, place.classes or 3)]
     return replace(place, problem=Network(nn.Sequential(*layers)))
 

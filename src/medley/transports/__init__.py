@@ -1,4 +1,4 @@
-"""Ways to reach clients: the same method, unchanged, on each."""
+"""Ways to reach clients; a method runs unchanged on each of them."""
 
 from .auto import Auto as Auto
 from .local import Local as Local

@@ -15,14 +15,14 @@ from torch import Tensor
 from ..contract import pytree
 
 ALIGNMENT = 64
-"""Bytes to which tensors are aligned, as in torch's own allocator: some kernels give other bits at other alignments."""
+"""Alignment of tensors in bytes, as in torch's own allocator: some kernels give other bits at other alignments."""
 
 
 class Arena:
     """Shared memory that grows as needed: one process writes a pytree, the other reads it in place."""
 
     def __init__(self) -> None:
-        # Neither kind of file has a name, so none can be left behind, whoever is killed.
+        # Neither kind of file has a name, so none can be left behind, whichever process is killed.
         if hasattr(os, "memfd_create"):
             self.fd = os.memfd_create("medley")
         else:
@@ -33,7 +33,7 @@ class Arena:
     def write(self, value: Any) -> dict[str, Any]:
         """Copy the tensors of the pytree ``value`` into the memory, over the last value.
 
-        Returns JSON values: the pytree without its tensors, and the places of these. `read` needs them.
+        Returns JSON values for `read`: the pytree without its tensors, and the places of the tensors.
         """
         held = [t.detach() for _, t in pytree.tensors(value)]
         places: list[tuple[str, list[int], int]] = []
@@ -45,12 +45,12 @@ class Arena:
             os.ftruncate(self.fd, 1 << (size - 1).bit_length())
         for place, t in zip(places, held, strict=True):
             self._view(size, *place).copy_(t)
-        # pack copies tensors, and numbers them in the order in which pytree.tensors gave them.
+        # pack copies tensors, and numbers them in the order of pytree.tensors.
         hollow = pytree.map_tensors(value, lambda t: t.new_empty([0] * t.ndim))
         return {"tree": pytree.pack(hollow, {}), "places": places, "size": size}
 
     def read(self, layout: Mapping[str, Any], classes: Mapping[str, type]) -> Any:
-        """The pytree that `write` gave this layout for. Its tensors are views, valid until the next `write`."""
+        """The pytree for which `write` returned this layout. Its tensors are views, valid until the next `write`."""
         size = layout["size"]
         views = {f"t{k}": self._view(size, *place) for k, place in enumerate(layout["places"])}
         return pytree.unpack(layout["tree"], views, classes)

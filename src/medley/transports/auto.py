@@ -1,4 +1,4 @@
-"""Clients in this process, and in worker processes once their work is seen to be worth it: the same bits either way."""
+"""Clients in this process, then in worker processes once their work is long enough: the same bits either way."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ SPENT = 0.5
 """Seconds of clients' work in this process before workers take over; until then a run may be a short one."""
 
 LEAST = 0.02
-"""Seconds of work that is handed out. The way there and back takes about 2 ms a block."""
+"""The least seconds of work worth sending to workers. The way there and back takes about 2 ms per block."""
 
 LONG = 20.0
-"""Seconds of clients' work after which a run that nobody has chosen a transport for tells of `Auto`."""
+"""Seconds of clients' work after which a run without an explicit transport mentions `Auto` in the log."""
 
 
 @dataclass(frozen=True)
 class Auto(Settings):
-    """Worker processes where they pay.
+    """Worker processes when they pay off.
 
     Attributes:
         workers: the largest number of processes. Default: torch's threads, at most the cores that this process may
             use; so with OMP_NUM_THREADS=1 clients stay in this process
 
     Blocks of clients are served here, with one thread, until they have taken `SPENT` seconds. From then on workers
-    serve the blocks of an exchange that takes `LEAST` seconds or more. All blocks are computed with one thread wherever
-    they are served: the bits are those of `Processes`, on any number of cores.
+    serve the blocks of an exchange if it takes `LEAST` seconds or more. All blocks are computed with one thread
+    wherever they are served: the bits are those of `Processes`, on any number of cores.
 
-    With fewer than two workers it is `Local`. So it is on a GPU, on systems that cannot fork safely (all but Linux), in
-    a daemonic process, and outside of the main thread. Raises RecipeError as `Processes` does.
+    With fewer than two workers it behaves like `Local`. So it does on a GPU, on systems that cannot fork safely (all
+    but Linux), in a daemonic process, and outside the main thread. Raises RecipeError, as `Processes` does.
     """
 
     workers: int | None = None
@@ -69,7 +69,7 @@ class AutoConnection(ProcessesConnection):
 
     @property
     def place(self) -> str:
-        """The place of the clients' work, and the reason."""
+        """Where the clients' work is done, and why."""
         took = f"{self.spent:.2g} s of work here, {1e3 * self.block:.2g} ms a block"
         if not self.since:
             return f"this process: {took}"
@@ -108,7 +108,7 @@ def forks(device: str) -> bool:
 
 @dataclass(frozen=True)
 class Unchosen:
-    """This process, where no transport is given: a run whose clients take long logs, once, that `Auto` is there."""
+    """This process, if no transport is given: if a run's clients take long, it logs once that `Auto` exists."""
 
     def open(self, host: Host) -> LocalConnection:
         """Begin a run with the clients of ``host``."""

@@ -10,11 +10,11 @@ from ..contract import errors
 from ..contract.errors import MedleyError
 
 ATTEMPTS = 3
-"""Number of workers that may die over the same request before the run is given up."""
+"""Number of workers that may die on the same request before the run gives up."""
 
 
 def describe(e: Exception) -> dict[str, Any]:
-    """An error as JSON values: its nearest class among Medley's, its text, and its attributes that are scalars.
+    """An error as JSON values: its nearest class among Medley's, its text, and its scalar attributes.
 
     An error that is not Medley's becomes a MedleyError with the traceback in its text.
     """

@@ -1,7 +1,7 @@
-"""Faults between the server and any transport: clients that fail, connections that lose or damage messages.
+"""Adds faults between the server and any transport: failing clients, and connections that lose or damage messages.
 
 The fate of a request is drawn from the stream (seed, client, round, exchange, attempt, "faults"). So the same run has
-the same faults on every transport, and a repeated request draws anew.
+the same faults on every transport, and a repeated request gets a new draw.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FATES = ("loss", "hang", "crash", "late", "truncate", "corrupt", "nan", "shape",
 
 @dataclass(frozen=True)
 class Lossy(Settings):
-    """``inner`` with faults. A fault's value is the share of requests that it befalls; a request has one fault at most.
+    """``inner`` with faults. A fault's value is the share of requests it hits; a request has at most one fault.
 
     Attributes:
         loss: the reply is lost
@@ -36,16 +36,16 @@ class Lossy(Settings):
         crash: the client raises an error
         late: the reply is late by ``delay`` seconds of the virtual clock on average, exponentially distributed
         delay: mean delay of late replies, in seconds. Default 10
-        truncate: the end of the reply is cut off; its checksum does not fit, so it is lost
-        corrupt: one byte of the reply is changed; its checksum does not fit, so it is lost
+        truncate: the end of the reply is cut off; its checksum does not match, so it is lost
+        corrupt: one byte of the reply is changed; its checksum does not match, so it is lost
         nan: the client sends a NaN
-        shape: the client sends a vector with an element too few
+        shape: the client sends a vector that lacks one element
         duplicate: request and reply are delivered twice
         reorder: replies arrive in random order. Default False
-        clients: ids of the clients that faults befall. Default None: all
-        inner: the transport that the faults are added to. Default `Local`
+        clients: ids of the clients that faults can hit. Default None: all
+        inner: the transport to which the faults are added. Default `Local`
 
-    The shares are in [0, 1], 0 by default. Raises RecipeError for a number that is no share, and for shares that add up
+    The shares are in [0, 1], 0 by default. Raises RecipeError for a number outside [0, 1], and for shares that add up
     to more than 1.
     """
 
@@ -70,7 +70,7 @@ class Lossy(Settings):
             if real(share) is None or not 0 <= share <= 1:
                 raise RecipeError(f"Lossy({name}={share!r}): must be a share in [0, 1]", name)
         if sum(shares.values()) > 1:
-            raise RecipeError(f"Lossy: its shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
+            raise RecipeError(f"Lossy: the shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
         if real(self.delay) is None or not 0 <= self.delay < float("inf"):
             raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
         check_flags(self, "reorder")
@@ -92,7 +92,7 @@ class Lossy(Settings):
 
 
 class LossyConnection:
-    """Adds faults to the exchanges of the inner connection, and passes all other calls on."""
+    """Adds faults to the exchanges of the inner connection, and passes on all other calls."""
 
     save, load, close = handed("inner", "save", "load", "close")
 
@@ -146,7 +146,7 @@ class LossyConnection:
         return ""
 
     def _arriving(self, exchange: Exchange, i: int, fate: str, rng: np.random.Generator, reply: Fold) -> Fold | None:
-        """The reply as it arrives with this fate; None where nothing readable arrives."""
+        """The reply as it arrives with this fate; None if nothing readable arrives."""
         if fate == "loss":
             return None
         if i not in reply.replies:  # the client itself has failed

@@ -1,4 +1,4 @@
-"""Clients' memories on the server's side, for connections to workers that hold none."""
+"""Clients' memories on the server's side, for connections whose workers hold none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..wire.fold import Fold, Receipt
 
 
 def answer(host: Host, exchange: Exchange, held: Mapping[int, Any]) -> dict[str, Any]:
-    """A worker's answer to a request of one block, a pytree: the fold, and the clients' pending memories."""
+    """A worker's answer to a request for one block, a pytree: the fold, and the clients' pending memories."""
     reply, pending = host.serve_block(exchange, 0, held)
     receipts = [list(r) for r in reply.receipts]
     return {**vars(reply), "receipts": receipts, "pending": pending if host.remembers else {}}
@@ -24,7 +24,7 @@ class MemoriesHere:
         self.host = host
 
     def held(self, exchange: Exchange, ids: Sequence[int]) -> dict[int, Any]:
-        """The acknowledged memories of these clients, to be sent along with a request; empty where none are kept."""
+        """The acknowledged memories of these clients, to send along with a request; empty if none are kept."""
         if not self.host.remembers:
             return {}
         memories = self.host.memories

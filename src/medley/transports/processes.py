@@ -1,9 +1,9 @@
 """Clients in worker processes of this machine: the same bits as in one process, in less time.
 
 Workers are forked when a run begins, so that data are inherited and never sent. They keep nothing between two requests:
-clients' memories live with the parent and travel with each request. So a block can go to any free worker, and a worker
-that dies is replaced and its block served again. Tensors pass through shared memory, all other values as JSON through a
-pipe.
+clients' memories stay with the parent and travel with each request. So any free worker can take a block; if a worker
+dies, it is replaced and its block is served again. Tensors pass through shared memory, all other values as JSON through
+a pipe.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .memories import MemoriesHere, answer
 log = logging.getLogger("medley")
 
 HEARTBEAT = 1.0
-"""Seconds after which a process that waits for another looks whether that still lives."""
+"""Seconds after which a process that waits for another checks whether that one still runs."""
 
 MOST = 1024
 """The largest number of workers: all of them are forked when a run begins."""
@@ -46,9 +46,9 @@ MOST = 1024
 class Processes(Settings):
     """Forked processes with one thread each; ``workers`` is their number, by default 2.
 
-    A run has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``). Raises
-    RecipeError for fewer than one worker, and for a device other than the CPU. Where processes cannot be forked, as on
-    Windows, clients are served in the process of the run.
+    A run has the same bits as on `Local` in a process that computes with one thread (``torch.set_num_threads(1)``).
+    Raises RecipeError for fewer than one worker, and for a device other than the CPU. If processes cannot be forked, as
+    on Windows, clients are served in the process of the run.
     """
 
     workers: int = 2
@@ -61,9 +61,10 @@ class Processes(Settings):
             )
 
     def open(self, host: Host) -> Connection:
-        """Begin a run with the clients of ``host``: fork the workers, or serve them here where no process can fork."""
+        """Begin a run with the clients of ``host``: fork the workers, or serve clients here if forking is
+        impossible."""
         if host.device != "cpu":
-            raise RecipeError(f"Processes: workers compute on the CPU, the run is on {host.device}; leave device= out")
+            raise RecipeError(f"Processes: workers use the CPU, but the run is on {host.device}; leave device= out")
         if "fork" not in multiprocessing.get_all_start_methods():
             log.warning("Processes: this system cannot fork; clients are served in this process, with the same bits")
             return Local().open(host)
@@ -76,9 +77,9 @@ class Job:
 
     Attributes:
         block, ids: the block's number and its clients
-        head: JSON values of the request, whose numbers a pytree would take six times as long over
+        head: JSON values of the request; a pytree would take six times as long for its numbers
         body: the clients' own messages and their memories, a pytree
-        attempts: the number of workers that have died over it
+        attempts: the number of workers that have died on it
     """
 
     block: int
@@ -102,11 +103,11 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         arguments = (self.host, theirs, self.common, self.inbox, self.outbox, os.getpid())
         self.process = context.Process(target=work, args=arguments, daemon=True)
-        # Ctrl-C reaches the whole process group, and the parent alone answers it: workers are born with it blocked.
+        # Ctrl-C reaches the whole process group, and only the parent answers it: workers start with it blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with warnings.catch_warnings():
-                # A worker takes no locks and starts no threads of those that it inherits.
+                # A worker uses no inherited locks and no inherited threads.
                 warnings.filterwarnings("ignore", r".*multi-threaded, use of fork\(\)", DeprecationWarning)
                 self.process.start()
         finally:
@@ -117,11 +118,11 @@ class Worker:
         """Send a job."""
         self.job = job
         layout = self.inbox.write(job.body)
-        with contextlib.suppress(OSError):  # the worker has died; that shows when its reply is waited for
+        with contextlib.suppress(OSError):  # the worker has died; waiting for its reply shows that
             self.pipe.send_bytes(json.dumps({**job.head, "body": layout}).encode())
 
     def take(self, classes: Mapping[str, type]) -> Any:
-        """The answer to the job, in memory of its own, or the error of the job.
+        """The answer to the job, in its own memory; or raises the error of the job.
 
         Raises EOFError or OSError if the worker died.
         """
@@ -141,7 +142,7 @@ class Worker:
         return code
 
     def replace(self) -> int | None:
-        """Start a new process in place of this one, which is dead or works on a job that was given up.
+        """Start a new process instead of this one, which is dead or works on an abandoned job.
 
         Returns the exit code of the old process.
         """
@@ -152,7 +153,7 @@ class Worker:
 
 
 class ProcessesConnection(MemoriesHere):
-    """Hands blocks to free workers and keeps the clients' memories."""
+    """Sends blocks to free workers and keeps the clients' memories."""
 
     def __init__(self, host: Host, workers: int) -> None:
         super().__init__(host)
@@ -165,12 +166,12 @@ class ProcessesConnection(MemoriesHere):
         return self.served(exchange)
 
     def served(self, exchange: Exchange, first: int = 0) -> Iterator[Fold]:
-        """Serve the blocks from the ``first`` on in workers. Yields them as they are done.
+        """Serve the blocks from ``first`` on in workers. Yields them as they are done.
 
-        Of several errors that of the earliest block is raised, as in one process.
+        If there are several errors, the earliest block's is raised, as in one process.
         """
         for w in self.workers:
-            if w.job is not None:  # an earlier exchange was given up
+            if w.job is not None:  # an earlier exchange was abandoned
                 w.replace()
         common = self.common.write({"common": exchange.common, "buffers": exchange.buffers})
         jobs = (self._job(exchange, block, common) for block in range(first, len(exchange.blocks)))
@@ -195,7 +196,7 @@ class ProcessesConnection(MemoriesHere):
             raise failed[min(failed)]
 
     def _answers(self, busy: Mapping[pipes.Connection, Worker], exchange: Exchange) -> list[tuple[Job, Any]]:
-        """Wait for busy workers. Returns the answers that have come, and gives the jobs of dead workers to new ones."""
+        """Wait for busy workers. Returns the answers that arrived, and gives the jobs of dead workers to new ones."""
         answers = []
         ready = pipes.wait(list(busy), HEARTBEAT)
         for pipe, w in busy.items():
@@ -220,14 +221,14 @@ class ProcessesConnection(MemoriesHere):
         return Job(block, ids, head, {"each": head.pop("each"), "held": self.held(exchange, ids)})
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
-        """Give the job of a dead worker to a new one. Raises MedleyError when too many have died over it."""
+        """Give the job of a dead worker to a new one. Raises MedleyError if too many workers have died on it."""
         job.attempts += 1
         code = w.replace()
         if job.attempts >= ATTEMPTS:
             raise MedleyError(
                 f"{ATTEMPTS} workers died one after the other while they served clients {list(job.ids)} in "
                 f"round {exchange.round} ({exchange.method}), the last with exit code {code}; -9 often means "
-                "that the machine ran out of memory: take fewer workers, or run without transport= to see what "
+                "that the machine ran out of memory: use fewer workers, or run without transport= to see what "
                 "happens"
             )
         w.give(job)
@@ -247,11 +248,11 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
     """The main function of a worker: serve blocks until the parent is gone.
 
     Args:
-        pipe: requests come in and replies go out by it, as JSON
+        pipe: carries requests in and replies out, as JSON
         common, inbox: shared memory with the message to all clients, and with the tensors of a request
         outbox: shared memory for the tensors of a reply
     """
-    # An inherited pool of OpenMP threads has no threads here: with more than one, the first parallel loop would hang.
+    # An inherited OpenMP pool has no threads here: with more than one, the first parallel loop would hang.
     torch.set_num_threads(1)
     classes = pytree.dataclasses_in(host.algorithm.memory)
     while True:
@@ -271,7 +272,7 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
 
 
 def _request(said: dict[str, Any]) -> Exchange:
-    """The request of JSON values as in `Job`."""
+    """The request from JSON values as in `Job`."""
     (ids,), weights, clip = said["blocks"], said["weights"], said["clip"]
     said |= {"blocks": (tuple(ids),), "p": dict(said["p"]), "weights": None if weights is None else dict(weights)}
     return Exchange(**{**said, "clip": None if clip is None else Clip(**clip)})

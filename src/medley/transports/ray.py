@@ -1,8 +1,8 @@
-"""Clients on a Ray cluster: the same bits as in one process, on as many machines as there are.
+"""Clients on a Ray cluster: the same bits as in one process, on any number of machines.
 
 Every worker is an actor. It fetches the clients' data once, at its first request of a run, and keeps nothing else
-between two requests: clients' memories live with the server and travel with each request. So a block can go to any free
-actor. When an actor or its machine dies, Ray starts another one and hands it the same block.
+between two requests: clients' memories stay with the server and travel with each request. So any free actor can take a
+block. If an actor or its machine dies, Ray starts another one and gives it the same block.
 
 Requests and replies are bytes that run no code of their own. But Ray pickles the clients' data and the messages of its
 own processes: use only a cluster that is yours.
@@ -33,18 +33,19 @@ class Ray(Settings):
     """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU, or with a share of a GPU too.
 
     Attributes:
-        workers: number of actors. Default: one for every CPU that Ray has, and no more than its GPUs hold
+        workers: number of actors. Default: one per CPU that Ray has, but at most as many as fit on its GPUs
         address: address of the cluster, as in ``ray.init``: "auto", "ray://head:10001". Default: the environment
             variable RAY_ADDRESS, else a cluster on this machine, which ends with the run
-        gpus_per_worker: GPUs of an actor, for a run with ``device="cuda"``: a share such as 0.5, or a whole number of
+        gpus_per_worker: GPUs of an actor, for a run with ``device="cuda"``: a share such as 0.5, or a whole number, of
             which torch uses the first. Default 0, for a run on the CPU
 
-    Medley has to be installed on every machine. Actors take seconds to start: for many runs, ``with Ray(2).held() as
+    Medley must be installed on every machine. Actors take seconds to start: for many runs, ``with Ray(2).held() as
     transport`` keeps them from one run to the next.
 
-    A run on the CPU has the bits of `Local` in a process that computes with one thread (``torch.set_num_threads(1)``).
-    Each actor sees its own GPU as "cuda:0"; Ray starts it where one is free. Raises RecipeError for fewer than one
-    worker, without Ray, for GPUs without ``device="cuda"`` and the other way round, and for more GPUs than Ray has.
+    A run on the CPU has the same bits as on `Local` in a process that computes with one thread
+    (``torch.set_num_threads(1)``). Each actor sees its own GPU as "cuda:0"; Ray starts it where a GPU is free. Raises
+    RecipeError for fewer than one worker, without Ray, for GPUs without ``device="cuda"`` or the reverse, and for more
+    GPUs than Ray has.
     """
 
     workers: int | None = None
@@ -76,11 +77,11 @@ class Ray(Settings):
 
 
 class Actors:
-    """A connection to Ray with running actors. It is a transport, too; its actors outlive a run."""
+    """A connection to Ray with running actors. It is also a transport, whose actors outlive a run."""
 
     def __init__(self, workers: int | None, address: str | None, gpus: float = 0.0) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Else Ray warns that its version 3 will leave CUDA_VISIBLE_DEVICES alone, and its processes fill the log.
+        # Otherwise Ray warns that its version 3 will leave CUDA_VISIBLE_DEVICES alone, and fills the log.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         try:
@@ -101,8 +102,8 @@ class Actors:
             if self.ours:
                 ray.shutdown()
             raise RecipeError(
-                f"Ray: {workers or 1} workers with gpus_per_worker={gpus:g}, and there is room for {room} on "
-                f"{has.get('GPU', 0):g} GPUs and {has['CPU']:g} CPUs; take fewer workers, or a smaller share",
+                f"Ray: {workers or 1} workers with gpus_per_worker={gpus:g}, but there is room for {room} on "
+                f"{has.get('GPU', 0):g} GPUs and {has['CPU']:g} CPUs; use fewer workers, or a smaller share",
                 "gpus_per_worker",
             )
         kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1, **options)(Actor)
@@ -114,7 +115,7 @@ class Actors:
         return RayConnection(self, host, ends=False)
 
     def close(self) -> None:
-        """End the actors, and Ray where it was started here."""
+        """End the actors, and Ray if it was started here."""
         for actor in self.actors:
             self.ray.kill(actor)
         self.actors = []
@@ -123,22 +124,22 @@ class Actors:
 
 
 def _check_device(host: Host, gpus: float) -> None:
-    """Raises RecipeError where the run's device is not the workers'."""
+    """Raise RecipeError if the run's device is not the workers'."""
     if gpus and host.device != "cuda":
         raise RecipeError(
-            f"Ray(gpus_per_worker={gpus:g}): the run is on {host.device}; give device='cuda', each worker's own GPU",
+            f"Ray(gpus_per_worker={gpus:g}): the run is on {host.device}; set device='cuda', each worker's own GPU",
             "gpus_per_worker",
         )
     if not gpus and host.device != "cpu":
         raise RecipeError(
-            f"Ray: workers compute on the CPU, the run is on {host.device}; give Ray(gpus_per_worker=1), or leave "
+            f"Ray: workers compute on the CPU, but the run is on {host.device}; use Ray(gpus_per_worker=1), or leave "
             "device= out",
             "device",
         )
 
 
 def _room(has: Mapping[str, float], gpus: float) -> int:
-    """The number of workers that a cluster holds, one CPU each. A share of a GPU does not spread over two of them."""
+    """The number of workers that fit on a cluster, one CPU each. A share of a GPU is not split over two of them."""
     if not gpus:
         return int(has["CPU"])
     whole = int(has.get("GPU", 0))
@@ -146,7 +147,7 @@ def _room(has: Mapping[str, float], gpus: float) -> int:
 
 
 def _moved(tree: Any, device: str) -> Any:
-    """A pytree that came as bytes, on the device of the run."""
+    """A pytree that arrived as bytes, on the device of the run."""
     return tree if device == "cpu" else pytree.map_tensors(tree, lambda t: t.to(device))
 
 
@@ -162,7 +163,7 @@ class Actor:
         """The answers to some blocks, each with its clients' pending memories; an error, as JSON values, ends the list.
 
         Args:
-            data: the reference of the run's host, in a list: a bare reference Ray would fetch at every call
+            data: the reference of the run's host, in a list: Ray would fetch a bare reference at every call
             common: the reference of the exchange's common message, in a list
             own: the blocks' requests
         """
@@ -187,7 +188,7 @@ class Actor:
 
 
 class RayConnection(MemoriesHere):
-    """Hands blocks to free actors and keeps the clients' memories. With ``ends`` the actors end with the run."""
+    """Sends blocks to free actors and keeps the clients' memories. With ``ends`` the actors end with the run."""
 
     def __init__(self, actors: Actors, host: Host, ends: bool) -> None:
         super().__init__(host)
@@ -198,7 +199,7 @@ class RayConnection(MemoriesHere):
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields blocks as they are done.
 
-        Of several errors that of the first block is raised, as in one process.
+        If there are several errors, the first block's is raised, as in one process.
         """
         common = [self.ray.put(pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))]
         at, end = 0, len(exchange.blocks)
@@ -234,9 +235,9 @@ class RayConnection(MemoriesHere):
             raise failed[min(failed)]
 
     def _share(self, left: int) -> int:
-        """The number of blocks in the next request, of those that are left.
+        """The number of blocks in the next request, out of those that are left.
 
-        It is large at first, since every request has its price, and 1 in the end, so that all actors end together.
+        It is large at first, since every request has a fixed cost, and 1 at the end, so that all actors end together.
         """
         return -(-left // (2 * len(self.actors.actors)))
 
@@ -247,8 +248,8 @@ class RayConnection(MemoriesHere):
         ids = [i for block in blocks for i in exchange.blocks[block]]
         return (
             f"Ray lost {ATTEMPTS} workers in a row that served clients {ids} in round "
-            f"{exchange.round} ({exchange.method}): {e}\nIf that is for want of memory, take fewer workers; if "
-            "for want of a module, install it on every machine, or name it in ray.init(runtime_env=...)"
+            f"{exchange.round} ({exchange.method}): {e}\nIf memory ran out, use fewer workers; if "
+            "a module is missing, install it on every machine, or name it in ray.init(runtime_env=...)"
         )
 
     def close(self) -> None:

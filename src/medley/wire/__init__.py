@@ -1,3 +1,3 @@
-"""The wire between server and clients: exchanges, folds, codecs, bytes, the ledger."""
+"""The wire between server and clients: exchanges, sums of replies, codecs, bytes, the ledger."""
 
 from . import codecs as codecs

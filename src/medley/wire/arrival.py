@@ -10,7 +10,7 @@ from .exchange import Tag
 
 @dataclass
 class Arrival:
-    """A reply on its way, with its time of arrival. Late and punctual replies of a run under a policy are held so.
+    """A reply on its way, with its time of arrival. A run under a policy holds late and punctual replies in this form.
 
     Attributes:
         tag: the request that the reply answers

@@ -13,10 +13,10 @@ from torch.linalg import vector_norm
 from ..contract import MedleyError, Packed
 
 LEVELS = 1 << 16
-"""Whole levels of a field's bound, where clients add noise to whole numbers.
+"""Whole levels of a field's bound, if clients add noise to whole numbers.
 
-As few that the logarithms of the probabilities with which NumPy samples Poisson's law are off by 4.9e-6 at z = 1 with
-2 shares, and by 2.5e-5 at z = 6 with 24; and so many that rounding d = 10⁶ entries moves a norm by 0.8 %.
+Few enough that the log-probabilities with which NumPy samples Poisson's distribution are off by only 4.9e-6 at z = 1
+with 2 shares, and by 2.5e-5 at z = 6 with 24; and enough that rounding d = 10⁶ entries moves a norm by only 0.8 %.
 """
 
 
@@ -24,12 +24,12 @@ As few that the logarithms of the probabilities with which NumPy samples Poisson
 class Clip:
     """A bound on the norm of a reply.
 
-    The norm is √(Σ_f ‖m_f‖²/s_f²) over the reply's fields f, and the reply is scaled down where it is above 1.
+    The norm is √(Σ_f ‖m_f‖²/s_f²) over the reply's fields f. If it is above 1, the reply is scaled down.
 
     Attributes:
-        scales: s_f by field, above 0; a number stands for all fields
-        noise: z of the noise that clients add to a secure sum: its standard deviation over the bound of one reply;
-            default 0
+        scales: s_f by field, above 0; a single number applies to all fields
+        noise: z of the noise that clients add to a secure sum: its standard deviation divided by the bound of one
+            reply; default 0
     """
 
     scales: Mapping[str, float] | float
@@ -44,12 +44,12 @@ class Clip:
         except KeyError:
             raise MedleyError(
                 f"a reply has a field {field!r}, but clip= bounds only {sorted(self.scales)}. A field without a "
-                "bound cannot be made private: give clip= a bound for every field of the reply, or one number "
+                "bound cannot be made private: pass clip= a bound for every field of the reply, or one number "
                 "for all"
             ) from None
 
     def norm(self, packed: Packed) -> float:
-        """The norm of a reply, in double precision; ∞ where that has no room for it, and such a reply is clipped to 0.
+        """The norm of a reply, in double precision; ∞ if it overflows, and such a reply is clipped to 0.
 
         Raises MedleyError for a field that has no bound or no norm.
         """

@@ -24,11 +24,11 @@ Draws = Callable[[], torch.Generator]
 
 @runtime_checkable
 class Codec(Protocol):
-    """A re-encoding of packed messages, which sender and receiver hold alike.
+    """A re-encoding of packed messages, with the same settings at sender and receiver.
 
     A codec may keep state between the replies of one client to one method (``remembers``). The state changes as a
-    client's memory does: when the reply that it belongs to has arrived. So a lost or repeated reply leaves both ends
-    with the same state. Requests have no state: they are encoded with an empty ``kept``.
+    client's memory does: when its reply has arrived. So a lost or repeated reply leaves both ends with the same state.
+    Requests have no state: they are encoded with an empty ``kept``.
     """
 
     @property
@@ -49,7 +49,7 @@ class Codec(Protocol):
         """
 
     def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
-        """Decode a message, with floating-point tensors in ``dtype``. Fields and shapes are those before `encode`."""
+        """Decode a message, with floating-point tensors in ``dtype``. Fields and shapes are as before `encode`."""
 
     def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
         """The state for the next reply, from this one before (``packed``) and after (``decoded``) the round trip."""
@@ -76,7 +76,7 @@ class Plain(Settings):
 
 
 def downlink(codec: Codec) -> Codec:
-    """The codec of requests: ``codec.down`` where it has one, ``codec`` if it works both ways, else `Plain`."""
+    """The codec of requests: ``codec.down`` if it has one, ``codec`` if it works both ways, else `Plain`."""
     down: Codec | None = getattr(codec, "down", None)
     if down is not None:
         return down
@@ -84,11 +84,12 @@ def downlink(codec: Codec) -> Codec:
 
 
 def resending(codec: Codec) -> Codec:
-    """The codec of a reply that has made its round trip already: ``codec`` if it works both ways and has no state.
+    """The codec for a reply that was already encoded and decoded: ``codec`` if it works both ways and has no state.
 
-    Of a codec with another one for requests, that of the replies counts.
+    If a codec has another one for requests, the codec of replies counts.
 
-    Encoding the decoded reply again must lose nothing, as with `Cast`. Other codecs leave it as it is: `Plain`.
+    Encoding the decoded reply again must lose nothing, as with `Cast`. For any other codec the reply stays as it is:
+    `Plain`.
     """
     codec = getattr(codec, "up", codec)
     return Plain() if codec.remembers else downlink(codec)
@@ -101,7 +102,7 @@ def compressible(value: object) -> TypeGuard[Tensor]:
 
 def plus_kept(value: Tensor, kept: Kept, name: str, sign: int = 1) -> Tensor:
     """``value`` + ``sign`` · ``kept[name]``. State of another shape is ignored."""
-    # A field that changes its shape starts anew.
+    # A field that changes its shape starts without state.
     return value + sign * kept[name] if name in kept and kept[name].shape == value.shape else value
 
 

@@ -50,7 +50,7 @@ class Cast(Settings):
 
 @dataclass(frozen=True)
 class Quantise(Settings):
-    """Float tensors of replies travel as small integers, one byte an entry, with one float32 scale a row.
+    """Float tensors of replies travel as small integers, one byte per entry, with one float32 scale per row.
 
     Attributes:
         bits: 2 to 8 (default); the levels of a row v are max|v| / (2^(bits−1) − 1) apart
@@ -58,8 +58,8 @@ class Quantise(Settings):
             and exchange
         feedback: True adds the rounding error of a reply to the client's next one; default False
 
-    Where the server sums changes, as SCAFFOLD does with c, the sum drifts from the clients' own values without
-    feedback. With feedback it differs by the last rounding error alone. Raises RecipeError for other settings.
+    Without feedback, a sum of changes on the server, such as SCAFFOLD's c, drifts from the clients' own values. With
+    feedback it differs only by the last rounding error. Raises RecipeError for other settings.
     """
 
     bits: int = 8
@@ -113,9 +113,9 @@ class TopK(Settings):
     """Only the largest entries of the replies' float tensors travel, each with its index.
 
     Attributes:
-        fraction: share of a tensor's entries that travels, in (0, 1]; default 0.1
+        fraction: share of a tensor's entries to send, in (0, 1]; default 0.1
         feedback: True (default) adds the entries left out of a reply to the client's next one, so that a sum over
-            rounds lacks the last remainder alone
+            rounds lacks only the last remainder
 
     Raises RecipeError for another fraction.
     """
@@ -171,13 +171,13 @@ class Delta(Settings):
     """Replies travel as differences to the last decoded reply of the same client and field.
 
     Attributes:
-        inner: the codec of the differences: Quantise (default), TopK or Cast, without feedback of its own
+        inner: the codec of the differences: Quantise (default), TopK or Cast, without its own feedback
 
-    The differences shrink as replies settle, and the error of ``inner`` shrinks with them. What a reply lacked is added
-    to the client's next one, so that the sum over rounds that a server takes of changes, as SCAFFOLD's c, lacks the
-    last error alone. That is stable while ``inner`` errs by less than a third of the largest entry: TopK, Quantise of 2
-    bits, and of 3 under stochastic rounding, carry nothing on, and such sums drift. Raises RecipeError for an ``inner``
-    with feedback of its own.
+    The differences shrink as replies settle, and the error of ``inner`` shrinks with them. Whatever a reply lacked is
+    added to the client's next one, so that a server's sum of changes over rounds, such as SCAFFOLD's c, lacks only the
+    last error. This is stable while ``inner`` errs by less than a third of the largest entry. TopK, Quantise with 2
+    bits, and Quantise with 3 bits under stochastic rounding therefore carry nothing over, and such sums drift. Raises
+    RecipeError for an ``inner`` with its own feedback.
     """
 
     inner: Quantise | TopK | Cast = field(default_factory=lambda: Quantise())
@@ -186,10 +186,10 @@ class Delta(Settings):
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Cast | Quantise | TopK):
-            raise RecipeError(f"Delta(inner={self.inner!r}): give Cast(), Quantise() or TopK()", "inner")
+            raise RecipeError(f"Delta(inner={self.inner!r}): use Cast(), Quantise() or TopK()", "inner")
         if not isinstance(self.inner, Cast) and self.inner.feedback:
             raise RecipeError(
-                f"Delta({self.inner}): Delta itself carries over what was left out; give feedback=False", "inner"
+                f"Delta({self.inner}): Delta itself carries over what was left out; pass feedback=False", "inner"
             )
 
     @property
@@ -200,7 +200,7 @@ class Delta(Settings):
         return isinstance(inner, Cast) or (isinstance(inner, Quantise) and inner.bits >= least)
 
     def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
-        """The differences, and what the last reply lacked, as ``inner`` encodes them."""
+        """The differences plus what the last reply lacked, encoded by ``inner``."""
         steps = {
             k: plus_kept(plus_kept(v, kept, k, -1), kept, f"{k}~") if compressible(v) else v for k, v in packed.items()
         }
@@ -222,16 +222,16 @@ class Delta(Settings):
 
 @dataclass(frozen=True)
 class TwoWay(Settings):
-    """One codec for replies and another one for requests: 8 bits up and 16 down by default.
+    """One codec for replies and another for requests: 8 bits up and 16 down by default.
 
     Attributes:
         up: the codec of replies; default Delta(Quantise(8))
-        down: the codec of requests; default Cast("float16"). It has no state, since a client that was not asked has
-            not seen the last request
+        down: the codec of requests; default Cast("float16"). It has no state, since a client that was not asked has not
+            seen the last request
 
-    A model that travels down in few bits is rounded at every client, the same way: gradients are then those at the
-    rounded model, and a method comes no nearer to the optimum than the rounding lets it. Raises RecipeError for a
-    ``down`` with state.
+    If a model travels down in few bits, every client rounds it the same way: gradients are then taken at the rounded
+    model, and a method comes no closer to the optimum than the rounding allows. Raises RecipeError for a ``down`` with
+    state.
     """
 
     up: Codec = field(default_factory=lambda: Delta())
@@ -241,10 +241,10 @@ class TwoWay(Settings):
     def __post_init__(self) -> None:
         for name in ("up", "down"):
             if not isinstance(getattr(self, name), Codec):
-                raise RecipeError(f"TwoWay({name}={getattr(self, name)!r}): give a codec, such as Quantise(8)", name)
+                raise RecipeError(f"TwoWay({name}={getattr(self, name)!r}): pass a codec, such as Quantise(8)", name)
         if self.down.remembers:
             raise RecipeError(
-                f"TwoWay(down={self.down}): requests have no state; give Cast, or Quantise without feedback", "down"
+                f"TwoWay(down={self.down}): requests have no state; use Cast, or Quantise without feedback", "down"
             )
 
     @property

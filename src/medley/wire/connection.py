@@ -1,6 +1,6 @@
 """Protocols of the wire: a transport opens a connection to a host of clients.
 
-A transport of your own implements `Transport.open(host)` and returns a `Connection`. The shortest example is
+Your own transport implements `Transport.open(host)` and returns a `Connection`. The shortest example is
 `medley.transports.local`.
 """
 
@@ -20,13 +20,13 @@ class MemoryVersions(Protocol):
     """Clients' memories, committed in two phases: a change is pending until the server acknowledges its reply."""
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
-        """The acknowledged memory, or None before the first. Raises WireError where it is not held."""
+        """The acknowledged memory, or None before the first. Raises WireError if it is not here."""
 
     def peek(self, client: int, acked: Tag | None) -> Any:
-        """The acknowledged memory, or None where there is none; nothing changes."""
+        """The acknowledged memory, or None if there is none; nothing changes."""
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
-        """Keep a pending version beside the acknowledged one."""
+        """Keep a pending version in addition to the acknowledged one."""
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """The acknowledged memory of every client that has one."""
@@ -65,10 +65,10 @@ class Host(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """True if anything is kept of a client between calls: a memory, or the codec's state."""
+        """True if the host keeps anything about a client between calls: a memory, or the codec's state."""
 
     def without_memories(self) -> Host:
-        """A copy that holds no memories, for workers that are sent them with every request."""
+        """A copy that holds no memories, for workers that get them with every request."""
 
     def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
         """Run one block of an exchange. Returns its replies and the pending memories by client.
@@ -83,7 +83,7 @@ class Host(Protocol):
 
         Args:
             packed: its reply, decoded
-            finite: False leaves out the search for NaN and infinities; default True
+            finite: False skips the search for NaN and infinities; default True
         """
 
 
@@ -94,11 +94,11 @@ class Connection(Protocol):
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields blocks as they come back, in any order; lost replies are absent.
 
-        A reply from another machine goes through `Host.check` before it is folded or yielded.
+        A reply from another machine goes through `Host.check` before it is summed or yielded.
         """
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
-        """Clients' acknowledged memories by id; empty where clients keep their own."""
+        """Clients' acknowledged memories by id; empty if clients keep their own."""
 
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Restore memories from `save`, each after the earlier versions of its client."""
@@ -109,7 +109,7 @@ class Connection(Protocol):
 
 @runtime_checkable
 class Placed(Connection, Protocol):
-    """A connection that chooses the place of the clients' work, this process or others."""
+    """A connection that chooses where the clients' work is done: in this process or in others."""
 
     @property
     def place(self) -> str:
@@ -118,7 +118,7 @@ class Placed(Connection, Protocol):
 
 @runtime_checkable
 class SecureSums(Connection, Protocol):
-    """A connection that gives sums of replies only, and the steps of its protocol in `Fold.phases`."""
+    """A connection that gives only sums of replies, and the steps of its protocol in `Fold.phases`."""
 
     @property
     def sums_only(self) -> bool:
@@ -139,4 +139,4 @@ class FaultyTransport(Transport, Protocol):
 
     @property
     def faults(self) -> str:
-        """The faults in words, part of the run's identity; "" for none."""
+        """The faults in words, as part of the run's identity; "" for none."""

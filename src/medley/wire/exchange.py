@@ -20,14 +20,14 @@ class Exchange:
     """A request: run one client method on the clients of a cohort.
 
     Attributes:
-        number: counts the exchanges of the round, from 0; −1 for a request out of band
+        number: number of the exchange in its round, from 0; −1 for a request out of band
         blocks: the clients asked, see `in_blocks`; a block comes back as one `Fold`
-        common: the message to all, encoded
-        each: each client's own message, encoded; empty where the method takes none
+        common: the message for all clients, encoded
+        each: each client's own message, encoded; empty if the method takes none
         acked: the acknowledged version of each client's memory; no entry before a client's first reply
         p: p_i of the clients asked
-        weights: weights of the sum that each block is folded into; None keeps the replies apart
-        tolerant: True reports a failed client beside the others' replies; False raises its error
+        weights: weights with which each block is summed; None keeps the replies apart
+        tolerant: True reports a failed client alongside the others' replies; False raises its error
         clip: bounds each reply before it is summed; None for no bound
     """
 
@@ -46,7 +46,7 @@ class Exchange:
 
     @property
     def aside(self) -> bool:
-        """True for a request out of band: it asks for clients' personal models, and changes and counts nothing."""
+        """True for a request out of band: it asks for clients' personal models, changes nothing and is not counted."""
         return self.number < 0
 
     @property
@@ -55,7 +55,7 @@ class Exchange:
         return self.round, self.number
 
     def of_block(self, ids: tuple[int, ...]) -> Exchange:
-        """The part of the request that these clients, a block, do not share with all: without message and buffers."""
+        """The part of the request that is specific to these clients, a block: without message and buffers."""
         each = {i: self.each[i] for i in ids if i in self.each}
         p = {i: self.p[i] for i in ids if i in self.p}
         weights = None if self.weights is None else {i: self.weights[i] for i in ids if i in self.weights}
@@ -65,11 +65,11 @@ class Exchange:
 def in_blocks(ids: tuple[int, ...], stack_size: int) -> Blocks:
     """Cut ascending ids into blocks of consecutive ids.
 
-    The cut depends on the number of clients and on ``stack_size`` (clients in one call) only. So a sum over clients
-    has the same bits with any number of workers.
+    The cut depends only on the number of clients and on ``stack_size`` (clients in one call). So a sum over clients has
+    the same bits with any number of workers.
     """
     # In a large cohort a block is larger than a stack, so that fewer sums travel. Two workers get equally many blocks
-    # of one size where that is possible: the worker with the last block keeps the other waiting.
+    # of one size if possible: the worker with the last block keeps the other waiting.
     n, size = len(ids), max(stack_size, min(32, len(ids) // 20))
     count = min(n, 1 if n <= size else 2 * -(-n // (2 * size)))
     return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))

@@ -32,12 +32,12 @@ class Receipt(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A step of a protocol beside the replies, at one client.
+    """A step of a protocol at one client, in addition to the replies.
 
     Attributes:
-        name: of the step, as the ledger has it
+        name: the step's name in the ledger
         down: payload bytes to the client
-        up: payload bytes from it
+        up: payload bytes from the client
     """
 
     name: str
@@ -48,21 +48,21 @@ class Phase(NamedTuple):
 
 @dataclass
 class Fold:
-    """The replies of some clients: Σ w_i·message_i where the exchange has weights, else each reply by itself.
+    """The replies of some clients: Σ w_i·message_i if the exchange has weights, otherwise each reply by itself.
 
     The order of additions is fixed: clients by id within a block, then blocks by number.
 
     Attributes:
         block: number of the block in its exchange; default 0
-        receipts: one of each client that replied
+        receipts: one per client that replied
         replies: packed messages by client; empty in an exchange with weights
         total: the weighted sum, or None before the first reply and in an exchange without weights
         buffers: Σ p_i times the change of the floating-point buffers, and the largest of their integer buffers; None if
             no client changed any
-        failed: error text by client, of clients that failed in a tolerant exchange
+        failed: error text by client, for clients that failed in a tolerant exchange
         engines: names of the engines that ran local descents, sorted
         within: number of replies whose norm was within the exchange's `Clip`; default 0
-        phases: steps of secure aggregation beside the replies
+        phases: the steps of secure aggregation
     """
 
     block: int = 0
@@ -85,7 +85,7 @@ class Fold:
         self.engines = sorted({*self.engines, *engines})
 
     def add(self, exchange: Exchange, i: int, packed: Packed, buffers: State | None) -> None:
-        """Add client i's reply, and its buffers if they changed. Clients come in ascending id."""
+        """Add client i's reply, and its buffers if they changed. Call it in ascending order of ids."""
         with stopwatch.doing("aggregation"):
             if exchange.weights is None:
                 self.replies[i] = packed
@@ -109,8 +109,8 @@ class Fold:
     def merge(self, other: Fold, exchange: Exchange | None = None) -> None:
         """Add another fold, whose clients come after those so far.
 
-        With an ``exchange`` that has weights its replies are added to the total, as `add` does it. The first total
-        that comes is taken as it is, and then added to in place: ``other`` is used up.
+        If ``exchange`` is given and has weights, the other's replies are added to the total, as in `add`. The first
+        total is reused and then added to in place: do not use ``other`` afterwards.
         """
         self.receipts += other.receipts
         self.failed |= other.failed
@@ -126,13 +126,13 @@ class Fold:
             if other.total is not None:
                 self.total = accumulate(self.total, other.total, 1.0) if self.total else other.total
             if other.buffers is not None:
-                # Not in place: a late reply's buffers may be the first that come, and a checkpoint holds them.
+                # Not in place: a late reply's buffers may be the first to arrive, and a checkpoint holds them.
                 mine = self.buffers
                 both = other.buffers
                 self.buffers = both if mine is None else (mine[0] + both[0], torch.maximum(mine[1], both[1]))
 
     def refold(self, exchange: Exchange, replies: Mapping[int, Packed]) -> None:
-        """Put ``replies`` in the place of those that came apart, and sum them where the exchange has weights."""
+        """Replace the replies that were kept apart by ``replies``, and sum them if the exchange has weights."""
         self.replies = dict(replies) if exchange.weights is None else {}
         if exchange.weights is not None:
             for i, packed in sorted(replies.items()):
@@ -140,7 +140,7 @@ class Fold:
 
 
 def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
-    """``total`` + ``weight``·``packed``, in place where there is a total already.
+    """``total`` + ``weight``·``packed``, in place if there is a total already.
 
     Raises MedleyError for bools, which have no sum, and WireError for fields that differ in shape or that only some
     clients send.
@@ -166,7 +166,7 @@ def accumulate(total: Packed | None, packed: Packed, weight: float) -> Packed:
 
 
 def _check_alike(total: Packed, packed: Packed) -> None:
-    """Raise WireError for fields that differ from the total's in shape, or that only one of the two has."""
+    """Raise WireError for fields whose shape differs from the total's, or that only one of the two has."""
     for name, v in packed.items():
         into = total[name]
         if (into is None) != (v is None):
@@ -178,7 +178,7 @@ def _check_alike(total: Packed, packed: Packed) -> None:
 
 
 def merged(folds: Iterable[Fold]) -> Fold:
-    """The fold of an exchange, from those of its blocks in their order. Only one block's sum is held at a time."""
+    """The fold of an exchange, from its blocks' folds in order. Only one block's sum is in memory at a time."""
     whole = Fold()
     for fold in folds:
         whole.merge(fold)
@@ -187,10 +187,10 @@ def merged(folds: Iterable[Fold]) -> Fold:
 
 
 def regroup(exchange: Exchange, block: int, singles: Mapping[int, Fold]) -> Fold:
-    """The fold of a block from those of its clients, which were asked `apart`.
+    """The fold of a block, from the folds of its clients, each asked `apart`.
 
-    Sums in the order of batched execution. Replies may differ in the last bits from those of a client stack, since a
-    client's steps by itself may round otherwise.
+    It sums in the order of batched execution. Replies may differ in the last bits from a client stack's, since a
+    client's steps may round differently on their own.
     """
     whole = Fold(block)
     for i in exchange.blocks[block]:

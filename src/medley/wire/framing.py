@@ -23,7 +23,7 @@ _DTYPES = {
 def to_bytes(packed: Packed) -> bytes:
     """One line of JSON with names, dtypes, shapes and scalars, then the tensors' raw bytes (little endian, C order).
 
-    Raises WireError for a tensor of a dtype that cannot travel, such as a complex one.
+    Raises WireError for a dtype that cannot be sent, such as a complex one.
     """
     head: list[list[object]] = []
     body: list[bytes] = []
@@ -31,7 +31,7 @@ def to_bytes(packed: Packed) -> bytes:
         if isinstance(value, Tensor):
             flat = value.detach().cpu().contiguous()
             if flat.dtype not in _DTYPES.values():
-                raise WireError(f"field {name!r} is a tensor of {flat.dtype}, which cannot travel; send its parts")
+                raise WireError(f"field {name!r} is a tensor of {flat.dtype}, which cannot be sent; send its parts")
             body.append(flat.reshape(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
             head.append([name, str(flat.dtype).removeprefix("torch."), list(flat.shape)])
         else:
@@ -40,10 +40,10 @@ def to_bytes(packed: Packed) -> bytes:
 
 
 def from_bytes(raw: bytes | bytearray | memoryview) -> Packed:
-    """Inverse of `to_bytes`; runs no code of the sender. Raises WireError for bytes that are not such a message."""
+    """Inverse of `to_bytes`; runs none of the sender's code. Raises WireError for bytes that are not such a message."""
     view = memoryview(raw)
     if len(view) > LIMIT:
-        raise WireError(f"{len(view)} bytes came; a message has at most {LIMIT}")
+        raise WireError(f"{len(view)} bytes arrived; a message has at most {LIMIT}")
     try:
         end = bytes(view[: 1 << 20]).index(b"\n")
         head = json.loads(bytes(view[:end]))
@@ -64,7 +64,7 @@ def from_bytes(raw: bytes | bytearray | memoryview) -> Packed:
     except WireError:
         raise
     except (ValueError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError) as e:
-        raise WireError(f"not a message of ours: {type(e).__name__}: {e}") from None
+        raise WireError(f"not a Medley message: {type(e).__name__}: {e}") from None
     if at != len(view):
         raise WireError(f"{len(view) - at} bytes follow the last field")
     return packed
@@ -77,7 +77,7 @@ def _tensor(name: str, dtype: torch.dtype, shape: object, rest: memoryview) -> t
     count = int(np.prod(shape, dtype=object)) if shape else 1
     size = count * dtype.itemsize
     if min(shape, default=0) < 0 or size > len(rest):
-        raise WireError(f"field {name!r} announces {size} bytes, {len(rest)} came")
+        raise WireError(f"field {name!r} announces {size} bytes, but {len(rest)} arrived")
     if not size:
         return torch.empty(shape, dtype=dtype), 0
     # A copy: the tensor must own its memory, and be aligned and writable.
@@ -96,7 +96,7 @@ def unseal(raw: bytes | bytearray | memoryview) -> memoryview:
     """Inverse of `seal`. Raises WireError for bytes that were damaged."""
     view = memoryview(raw)
     if _digest(view[16:]) != view[:16]:
-        raise WireError("the checksum does not fit: the message was damaged on its way")
+        raise WireError("the checksum does not match: the message was damaged on its way")
     return view[16:]
 
 

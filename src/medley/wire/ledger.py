@@ -36,18 +36,18 @@ WIDTH = len(Entry._fields)
 class Ledger:
     """Every delivery of a run, in order of round, exchange and client. Iterate over it to read them.
 
-    ``exchanges``, ``down`` and ``up`` are totals. A delivery takes 56 bytes, since a long run has millions.
+    ``exchanges``, ``down`` and ``up`` are totals. A delivery takes only 56 bytes, since a long run has millions.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.exchanges = self.down = self.up = self._size = 0
-        # A fork shares both, and may add rows and methods that are not this ledger's.
+        # A fork shares both, and may add rows and methods that this ledger lacks.
         self._rows, self._methods = array("q"), dict[str, int]()
         for _, exchange in itertools.groupby(entries, lambda e: (e.round, e.exchange)):
             self.add(list(exchange))
 
     def fork(self) -> Ledger:
-        """A copy that shares this ledger's memory. Only one of the two may be added to."""
+        """A copy that shares this ledger's memory. Only one of the two may be extended."""
         return copy.copy(self)
 
     def add(self, entries: list[Entry]) -> None:
@@ -83,7 +83,7 @@ class Ledger:
         return f"Ledger({len(self)} deliveries, {self.exchanges} exchanges, {self.down} bytes down, {self.up} up)"
 
     def text(self, start: int | None = None) -> str:
-        """As CSV, one row for each delivery: all, under the names of the columns, or those from ``start`` on."""
+        """As CSV, one row per delivery: all of them with a header, or without it those from ``start`` on."""
         head = ",".join(Entry._fields) + "\n" if start is None else ""
         return head + "".join(",".join(map(str, e)) + "\n" for e in self.since(start or 0))
 

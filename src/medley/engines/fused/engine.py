@@ -4,8 +4,8 @@ The engine takes stacks of linear and convolutional layers, losses with a known 
 the gradient. Three things make it fast.
 
 - There is no autograd.
-- The step size is a factor of the loss's slope δ. The backward pass then yields the update itself, which is taken off
-  the weights as it is made: W ← W − δhᵀ.
+- The step size is a factor of the loss's slope δ. The backward pass then yields the update itself, which is subtracted
+    from the weights as it is made: W ← W − δhᵀ.
 - Clients share every operation for as long as they have steps left (see `minibatches`).
 
 Large models, and models with convolutions, are trained client by client.
@@ -31,7 +31,7 @@ from .parse import layers_of
 from .span import Span, cheaper
 
 ALONE = 1 << 17
-"""Parameters beyond which a model fills a core's cache by itself."""
+"""With more parameters than this, a model fills a core's cache by itself."""
 
 
 class Terms(NamedTuple):
@@ -42,7 +42,7 @@ class Terms(NamedTuple):
 
     Attributes:
         rate: [k, 1].
-        fading: [k, 1], or [k, d] where mu or the ridge are vectors; None for 0.
+        fading: [k, 1], or [k, d] if mu or the ridge are vectors; None for 0.
         drift: [k, d]; None for 0.
     """
 
@@ -52,7 +52,7 @@ class Terms(NamedTuple):
 
     @classmethod
     def of(cls, paces: Sequence[Pace], ridge: Vec | float, ridged: bool, x: Vec, how: Descent) -> Terms:
-        """The terms of a descent; ``ridge`` is the problem's own weight decay, a number or [d], ``ridged`` if not 0."""
+        """The terms of a descent. ``ridge`` is the problem's weight decay, a number or [d]; ``ridged``: it is not 0."""
         scale, pull, shift = how[:3]
         lr = x.new_tensor([p.lr for p in paces])[:, None]
         mu, anchor = (0.0, x) if pull is None else pull
@@ -79,9 +79,9 @@ class Fused:
 
     Attributes:
         layers, slope: the problem as layers and the slope of its loss, as `parse.layers_of` finds them.
-        ridge: the problem's own weight decay; a number, or a vector [d] where an intercept has none.
-        rest: the engine for updates that are not affine in the gradient (momentum, clipping, Adam, a loss or correction
-            of the method's own), for sparse rows and for weights of rows.
+        ridge: the problem's own weight decay; a number, or a vector [d] if an intercept has none.
+        rest: the engine for updates that are not affine in the gradient (momentum, clipping, Adam, a method's own loss
+            or correction), for sparse rows and for weighted rows.
     """
 
     problem: Problem
@@ -102,7 +102,7 @@ class Fused:
         return any(isinstance(layer, Conv | Pool) for layer in self.layers)
 
     def alone(self, x: Vec) -> bool:
-        """Whether the model is one whose clients are trained one by one, unless in the span of their rows."""
+        """Whether the model's clients are trained one by one, unless in the span of their rows."""
         return self.maps or (x.is_cpu and self.problem.d > ALONE)
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
@@ -137,9 +137,8 @@ class Fused:
     def spans(self, schedules: list[Schedule], x: Vec, terms: Terms) -> list[bool]:
         """Which clients' first layer is trained in the span of their rows.
 
-        Not that of a linear model in float32: over all rows its slopes may add up to nothing, and with them the
-        products of rows that are all far off on one side; their rounding errors do not. Fading by coordinate has no
-        such form.
+        Not for a linear model in float32: over all rows its slopes may cancel, and so do the products of rows that are
+        all far off on one side, but their rounding errors do not. Fading by coordinate has no such form.
         """
         first, fading, drift = self.layers[0], terms.fading is not None, terms.drift is not None
         plain = x.is_cpu and (terms.fading is None or terms.fading.shape[1] == 1)
@@ -161,11 +160,11 @@ class Fused:
         """
         rate, fading, drift = terms
         layers, span, table, done, drifting = self.layers, None, None, 0, drift
-        if spanned:  # the first layer has weights, so that they are the first numbers of x
+        if spanned:  # the first layer has weights, and these are the first numbers of x
             span = Span.of(cast(Dense, layers[0]), group, x, drift)
             layers, table, done = (span, *layers[1:]), span.table, span.layer.inputs * span.layer.outputs
             drifting = None if drift is None else drift[:, done:]
-        # Parameters that are stored as they are: all, or all but those of the spanned layer.
+        # Parameters that are stored directly: all, or all except the spanned layer's.
         stored = X[:, done:]
         stored.copy_(x[:, done:])
         by_row, last, weight = spanned or self.alone(X), 0, None
@@ -207,7 +206,7 @@ class Fused:
 
 
 def displace(X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None) -> ClientVecs:
-    """The way from x to X [k, d], in place; the first ``done`` numbers are in the span of the rows."""
+    """The displacement from x to X [k, d], in place; the first ``done`` numbers are in the span of the rows."""
     X[:, done:].sub_(x[:, done:])
     if span is not None:
         span.displacement(X[:, :done], x[:, :done], None if drift is None else drift[:, :done])
@@ -215,7 +214,7 @@ def displace(X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: 
 
 
 def backward(backs: list[Back], slope: Tensor) -> list[Update]:
-    """Run the backward passes, last layer first, from δ of the outputs; the updates of the layers with weights."""
+    """Run the backward passes, last layer first, from δ of the outputs; returns the updates of layers with weights."""
     updates = []
     while backs:
         slope, update = backs.pop()(slope, bool(backs))
@@ -226,7 +225,7 @@ def backward(backs: list[Back], slope: Tensor) -> list[Update]:
 
 def fade(X: ClientVecs, fading: Tensor | None, drift: ClientVecs | None) -> None:
     """X ← X − fading·X + drift, in place."""
-    # A weak pull is small beside the weights: its two parts are subtracted first, or rounding takes their difference.
+    # A weak pull is small next to the weights: subtract its two parts first, or rounding loses their difference.
     if fading is not None and drift is not None:
         X.add_(torch.addcmul(drift, X, fading, value=-1))
     elif fading is not None:
@@ -236,7 +235,7 @@ def fade(X: ClientVecs, fading: Tensor | None, drift: ClientVecs | None) -> None
 
 
 def mask(z: Tensor, y: Tensor, allowed: Bool[Tensor, "c c"], by_row: bool) -> None:
-    """z ← −∞, in place, for outputs beyond the c classes, and for the classes with which a row's label is not compared.
+    """z ← −∞, in place, for outputs beyond the c classes, and for classes with which a row's label is not compared.
 
     Args:
         z: outputs [rows, o] with ``by_row``, else [k, o, b].
@@ -249,7 +248,7 @@ def mask(z: Tensor, y: Tensor, allowed: Bool[Tensor, "c c"], by_row: bool) -> No
 
 
 def fused(problem: Problem) -> Fused | None:
-    """The engine for this problem, or None where it has none."""
+    """The engine for this problem, or None if it has none."""
     found = layers_of(problem)
     if found is None:
         return None

@@ -6,9 +6,9 @@ With δ = ∂l/∂z of every row, times lr and the row's share in the mean, a de
 
 Activations are in one of two layouts; classes are dimension 1 of both.
 
-- by client: [k, features, b], for dense layers of k clients at once. The operands of batched products lie as they are
-  stored, and the softmax runs over a dimension that is not the last; both are several times as fast.
-- by row: [k·b, features], or [b, channels, height, width] of one client in channels_last, as max-pooling wants it.
+- by client: [k, features, b], for dense layers of k clients at once. The operands of batched products are used as they
+    are stored, and the softmax runs over a dimension that is not the last; both are several times as fast.
+- by row: [k·b, features], or [b, channels, height, width] of one client in channels_last, as max-pooling needs it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ..minibatches import ClientVecs
 from .products import linear, product
 
 Update = Callable[[], object]
-"""Takes the update off a layer's weights. Runs after the whole backward pass, which reads the weights."""
+"""Subtracts the update from a layer's weights. Runs after the whole backward pass, which reads the weights."""
 
 Back = Callable[[Tensor, bool], tuple[Tensor, Update | None]]
 """(δ by the layer's output, wanted) -> (δ by its input, the update of its weights or None).
 
-Where ``wanted`` is False, which it is in the first layer, δ by the input is not computed, and any tensor is returned.
+If ``wanted`` is False, as it is in the first layer, δ by the input is not computed, and any tensor is returned.
 """
 
 Forward = Callable[[Tensor], tuple[Tensor, Back]]
 """input -> (output, backward pass)."""
 
 Layer = Callable[[ClientVecs], Forward]
-"""Parameters X [k, d] -> forward pass. Weights are views of X: called once for as long as the same clients train."""
+"""Parameters X [k, d] -> forward pass. Weights are views of X: call it once while the same clients train."""
 
 Slope = Callable[[Tensor, Tensor], Tensor]
 """(outputs [k, o, b], labels [k, b]) -> ∂l/∂z of every row's loss [k, o, b]; by row ([kb, o], [kb]) -> [kb, o]."""
@@ -54,7 +54,7 @@ class Dense:
     Attributes:
         at: position in x of W, stored as [outputs, inputs].
         bias: position in x of b [outputs]; None without one.
-        by_rows: True of the first dense layer, whose input by client is as data has it, [k, b, inputs].
+        by_rows: True for the first dense layer, whose input by client has the data's layout, [k, b, inputs].
     """
 
     at: int
@@ -74,7 +74,7 @@ class Dense:
         """Forward; W [k, o, i], b [k, o], ``column`` is b as [k, o, 1]."""
         if h.ndim == 2:
             return self.forward_rows(W, b, h), partial(self.back_rows, W, b, h)
-        if self.by_rows and self.outputs >= 32:  # the product of long rows is worth a small transposition
+        if self.by_rows and self.outputs >= 32:  # the product of long rows justifies a small transposition
             z = torch.bmm(h, W.mT).mT.contiguous()
         else:
             z = torch.bmm(W, h.mT if self.by_rows else h)
@@ -89,7 +89,7 @@ class Dense:
 
     def update(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor) -> None:
         """W ← W − δ hᵀ, b ← b − Σ δ."""
-        # Into strided rows, batched accumulation is slower than two passes.
+        # Batched accumulation into strided rows is slower than two passes.
         W.sub_(torch.bmm(dz, h if self.by_rows else h.mT))
         if b is not None:
             b.sub_(dz.sum(2))

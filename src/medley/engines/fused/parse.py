@@ -13,7 +13,7 @@ from .layers import Conv, Dense, Layer, Plain, Pool, Slope, cross_entropy, flatt
 
 
 def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
-    """The problem as layers and ∂l/∂z, or None where it has parts that `layers` does not have.
+    """The problem as layers and ∂l/∂z, or None if it has parts that `layers` does not have.
 
     A network must be an `nn.Sequential` of Linear, Conv2d, MaxPool2d, Flatten, ReLU, Tanh and Identity that ends in a
     Linear, without hooks, methods of its own, buffers, frozen, or tied parameters, and trained on cross_entropy or mse.
@@ -36,7 +36,7 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
 
 
 def _network(problem: NetworkProblem) -> list[Layer] | None:
-    """The network's layers, or None where one of its modules is not known here.
+    """The network's layers, or None if one of its modules is not known here.
 
     ``maps`` is True while activations are [rows, channels, height, width], ``rows`` while they are [rows, features].
     """
@@ -55,7 +55,7 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
             layers.append(Conv(at, m.weight.shape, bias, (m.stride, m.padding, m.dilation, m.groups)))
         elif type(m) is nn.MaxPool2d and maps and not m.return_indices:
             how = (*(_pair(v) for v in (m.kernel_size, m.stride, m.padding, m.dilation)), m.ceil_mode)
-            # max(relu(h)) = relu(max(h)): pooling first leaves a quarter of the work to a ReLU before it.
+            # max(relu(h)) = relu(max(h)): pooling first leaves a quarter of the work for the ReLU.
             layers.insert(len(layers) - (layers[-1:] == [Plain(relu)]), Pool(how))
         elif type(m) in (nn.ReLU, nn.Tanh) and layers:
             layers.append(Plain(relu if type(m) is nn.ReLU else tanh))

@@ -1,4 +1,4 @@
-"""Matrix products of rows with weights; on the CPU, by oneDNN where that is faster."""
+"""Matrix products of rows with weights; on the CPU, by oneDNN if that is faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...contract.types import Vec
 from ...runtime import tricks
 
 ONEDNN = 1 << 21
-"""Multiplications from which oneDNN's product is worth its 20 µs of preparation."""
+"""Number of multiplications from which oneDNN's product is worth its 20 µs of preparation."""
 
 HAS_ONEDNN = tricks.onednn()
 """Whether oneDNN's product may be called."""
@@ -26,7 +26,7 @@ def linear(h: Float[Tensor, "b i"], W: Float[Tensor, "o i"], b: Vec | None = Non
         out: Tensor = torch.ops.mkldnn._linear_pointwise(h, W, b, "none", [], "")
         return out
     z = torch.mm(h, W.mT)
-    return z if b is None else z.add_(b)  # cheaper than a product that begins with copies of b
+    return z if b is None else z.add_(b)  # cheaper than a product that starts with copies of b
 
 
 def product(h: Float[Tensor, "kb i"], W: Float[Tensor, "k o i"]) -> Float[Tensor, "kb o"]:

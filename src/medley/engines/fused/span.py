@@ -1,6 +1,6 @@
 """A first dense layer in the span of the rows, for clients with fewer rows than inputs.
 
-A step takes δᵀh off the weights, with h some rows of the client's inputs H [n, i]. With fading c and drift D,
+A step subtracts δᵀh from the weights, where h are some rows of the client's inputs H [n, i]. With fading c and drift D,
 
     W ← W − cW + D − δᵀh.
 
@@ -10,7 +10,7 @@ So after any number of steps from W₀, with numbers α and γ and a matrix C [n
     α ← (1 − c)α,    γ ← (1 − c)γ + 1,    C ← (1 − c)C, less δ in the rows of the batch.
 
 Only α, γ and C change. A batch's outputs h Wᵀ are αhW₀ᵀ + γhDᵀ + (hHᵀ)C: rows of HW₀ᵀ, HDᵀ and the Gram matrix HHᵀ,
-which are computed once, as large products. A pass over the rows, 4nio operations by itself, then costs 2n²o.
+which are computed once, as large products. A pass over the rows, normally 4nio operations, then costs 2n²o.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ TABLE_LIMIT = 1 << 22
 """Numbers in a client's table: 16 MiB in float32."""
 
 PASS = 4
-"""Multiplications in the time in which a weight is read and written once."""
+"""How many multiplications take as long as reading and writing a weight once."""
 
 
 def cheaper(layer: Dense, s: Schedule, dtype: torch.dtype, fading: bool, drift: bool) -> bool:
     """Whether this client's first layer takes less time in the span of its rows.
 
-    The estimate counts multiplications: n·i·(2o + n), or n·i·(3o + n) with drift, once; then b·n·o a step in the place
-    of 2·b·i·o. Passes over all weights count as `PASS` each. Products that oneDNN computes, at twice the speed, count
-    0.6. Small problems and tables above `TABLE_LIMIT` are refused.
+    The estimate counts multiplications: n·i·(2o + n), or n·i·(3o + n) with drift, once; then b·n·o per step instead of
+    2·b·i·o. Passes over all weights count as `PASS` each. Products that oneDNN computes, at twice the speed, count 0.6.
+    Returns False for small problems and tables above `TABLE_LIMIT`.
 
     Args:
         fading, drift: whether the update has these terms.
@@ -58,11 +58,11 @@ def cheaper(layer: Dense, s: Schedule, dtype: torch.dtype, fading: bool, drift: 
 
 @dataclass
 class Span:
-    """The first layer of k clients, as coefficients of their own rows; n is the most rows that one of them has.
+    """The first layer of k clients, as coefficients of their own rows; n is the most rows of any of them.
 
     Attributes:
         rows: H of each client, [n_i, i].
-        table: one row for each of a client's rows: HW₀ᵀ [o], HDᵀ [o] where there is a drift, HHᵀ [n]; w numbers in all.
+        table: one row for each of a client's rows: HW₀ᵀ [o], HDᵀ [o] if there is a drift, HHᵀ [n]; w numbers in all.
         C: the coefficients of the rows.
         alpha: the coefficient of W₀.
         gamma: the coefficient of D; None without drift.

@@ -28,7 +28,7 @@ def steady_state(
         I: the clients' currents, a vectors [d]
         chunk: coordinates at a time; default None: as many as fit the cache
 
-    Raises RecipeError where the lists differ in length, and for conductances that are not positive together.
+    Raises RecipeError if the lists differ in length, and for conductances that are not positive in total.
     """
     for name, value in (("D", D), ("I", I)):
         if len(value) != len(G):

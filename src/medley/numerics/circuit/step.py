@@ -32,7 +32,7 @@ class Window:
     States are relative to the window's start: the node's move u = x_c(t) − x_c(0), and the changes K_i = J_i − J_i^k.
 
     Attributes:
-        S: Kirchhoff's sum Σ_i w_i J_i^k over ALL clients [d]; those that sit the round out are constant sources
+        S: Kirchhoff's sum Σ_i w_i J_i^k over ALL clients [d]; clients that do not take part are constant sources
         D: x_i(T_i) − x_c(0) of the clients that replied, [a, d] or a vectors [d]
         T: their times T_i, (27), above 0
         G: their sensitivities per unit of weight
@@ -47,7 +47,7 @@ class Window:
     L: float
 
     def gamma(self, t: float, c: slice = EVERY) -> ActiveVecs:
-        """Γ_i(t), less x_c(0) [a, |c|]: every client's state at one time, by a line through both ends, (28)."""
+        """Γ_i(t) − x_c(0) [a, |c|]: every client's state at one time, by a line through both ends, (28)."""
         return self.column([t / T for T in self.T]) * gather(self.D, c)
 
     def step(self, u: Vec, K: ActiveVecs, t: float, dt: float, c: slice = EVERY) -> tuple[Vec, ActiveVecs]:
@@ -72,7 +72,7 @@ class Window:
         return max(float(eps_C.abs().max()), float(eps_L.abs().max()))
 
     def column(self, values: Sequence[float]) -> Tensor:
-        """A number of each client, as a column [a, 1]."""
+        """One number per client, as a column [a, 1]."""
         return torch.tensor(values, dtype=self.S.dtype, device=self.S.device)[:, None]
 
 
@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The state at the window's end, the times at which its steps end, and the number of steps that were rejected."""
+    """The state at the window's end, the times at which its steps end, and the number of rejected steps."""
 
     u: Vec
     K: ActiveVecs
@@ -113,7 +113,7 @@ def integrate(window: Window, delta: float, chunk: int | None = None) -> Solutio
             if error <= delta or dt <= least:
                 break
             dt, rejected = max(least, delta / error * dt), rejected + 1
-        for c in chunks:  # computed again: a second [a, d] would cost more
+        for c in chunks:  # computed again: storing a second [a, d] would cost more
             K[:, c] = window.step(u[c], K[:, c], t, dt, c)[1]
         u, u1 = u1, u
         times.append(end if dt == end - t else t + dt)

@@ -1,7 +1,7 @@
 """Figures as SVG text. They need no library, no file and no network.
 
-A figure stands alone, and takes a page's colours where it stands in one. The colours of methods are the CSS variables
-``--c0`` to ``--c7``, with the light palette as fallback. All else has the colour of the surrounding text.
+A figure can stand alone; inside a page it takes the page's colours. The colours of methods are the CSS variables
+``--c0`` to ``--c7``, with the light palette as fallback. Everything else has the colour of the surrounding text.
 """
 
 from .axes import Axis

@@ -24,7 +24,7 @@ class Axis:
     Attributes:
         low: Data at ``start``; above 0 on a logarithmic axis.
         high: Data at ``end``, above ``low``.
-        kind: Of numbers: ``count``, ``bytes``, ``seconds``, ``percent``, ``points`` or ``number``, the default.
+        kind: Kind of numbers: ``count``, ``bytes``, ``seconds``, ``percent``, ``points`` or ``number``, the default.
     """
 
     low: Real
@@ -43,7 +43,7 @@ class Axis:
 
     @property
     def scale(self) -> tuple[float, str]:
-        """Size and name of the unit that ticks are written in; (1, "") where there is none."""
+        """Size and name of the unit that ticks are written in; (1, "") if there is none."""
         if self.kind in ("percent", "points"):
             return 0.01, "%" if self.kind == "percent" else "pp"
         return (1.0, "") if self.log else unit_of(self.kind, self.high)
@@ -61,7 +61,7 @@ class Axis:
         step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= rough * 0.8)
         if self.kind == "count":
             step = max(step, 1.0)
-        # An end that misses a round value by a rounding has it all the same; whole steps may be longer than the axis.
+        # Rounding must not cost the axis a tick at its end; whole steps may be longer than the axis.
         near = 1e-9 * min(1.0, (self.high - self.low) / size / step)
         first, last = math.ceil(self.low / size / step - near), math.floor(self.high / size / step + near)
         places = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -72,7 +72,7 @@ def span(v: Float[np.ndarray, " k"], kind: str, tight: bool = False) -> tuple[fl
     """Low and high of a linear axis for the data ``v``, which holds at least one number.
 
     Args:
-        kind: Of the axis; ``percent`` is kept within [-0.01, 1.01].
+        kind: Kind of the axis; ``percent`` is kept within [-0.01, 1.01].
         tight: Whether the axis ends at the data, and begins at 0 if that is near; default False, with 6 % of room.
     """
     low, high = float(v.min()), float(v.max())
@@ -90,7 +90,7 @@ def frame(X: Axis, Y: Axis | None, box: Box, xlabel: str, ylabel: str) -> str:
     """Ticks, rules and labels around ``box``, SVG text.
 
     Args:
-        Y: Vertical axis; None draws upright rules at the ticks of ``X`` in its place.
+        Y: Vertical axis; None draws vertical rules at the ticks of ``X`` instead.
         xlabel: Below the box, with the unit of ``X``; may be empty.
         ylabel: Above the box, with the unit of ``Y``; may be empty.
     """

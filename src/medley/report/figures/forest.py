@@ -17,12 +17,12 @@ WIDTH, ROW = 560, 22
 
 
 def forest(table: Any, *, title: str, null: float = 0.0, xlabel: str = "") -> Markup:
-    """A forest plot: a square for each site, as large as its weight, and a diamond for each combined estimate.
+    """A forest plot: a square for each site, sized by its weight, and a diamond for each combined estimate.
 
     Args:
-        table: a frame with a line for each, by name: ``estimate``, ``lower``, ``upper``, and ``weight``, the share of a
-            site, NaN for combined ones; `medley.statistics.MetaFit.table` makes it
-        null: the value of no effect, at which a rule stands; default 0; give 1 for odds and hazard ratios
+        table: a frame with a row for each estimate, with the columns ``estimate``, ``lower``, ``upper``, and
+            ``weight``, the share of a site, NaN for combined ones; `medley.statistics.MetaFit.table` makes it
+        null: the value of no effect, marked by a rule; default 0; use 1 for odds and hazard ratios
     """
     names, values = [str(v) for v in table.index], table[["estimate", "lower", "upper"]].to_numpy(dtype=float)
     shares = table["weight"].to_numpy(dtype=float)

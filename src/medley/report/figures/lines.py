@@ -22,12 +22,12 @@ WIDTH = 380
 HEIGHT = 250
 """Height of a figure in px, without its legend."""
 
-_FAR = 1e4  # px: farther out, where nobody sees it, a curve is cut off.
+_FAR = 1e4  # px: beyond this, out of sight, a curve is cut off.
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, with its band where there is one.
+    """A curve, with its band if there is one.
 
     Attributes:
         slot: Its number from 0, which fixes colour and marker.
@@ -57,17 +57,17 @@ def lines(
     log: bool | Literal["x", "y", "xy"] = False,
     legend: bool = True,
 ) -> Markup:
-    """Curves with their bands, 380 px wide and 250 px high; a legend adds 18 px a row.
+    """Curves with their bands, 380 px wide and 250 px high; a legend adds 18 px per row.
 
-    The vertical axis spans the means, and the bands within half as much again: a band of two seeds may be far wider.
-    On a logarithmic axis, numbers that are not positive lie on the bottom edge, and the figure says so.
+    The vertical axis spans the means, and the bands within half as much again: a band of two seeds may be far wider. On
+    a logarithmic axis, numbers that are not positive lie on the bottom edge, and the figure says so.
 
     Args:
         series: The curves, in the legend's order.
         x: Kind of the horizontal axis: ``count`` (default), ``bytes``, ``seconds``, ``percent`` or ``number``.
-        y: Kind of the vertical axis, one of the same; default ``number``.
-        log: The logarithmic axes; default False, none. True is the vertical one. A horizontal one begins at the least
-            positive abscissa, and zero lies there.
+        y: Kind of the vertical axis, from the same list; default ``number``.
+        log: The logarithmic axes; default False, none. True makes the vertical one logarithmic. A logarithmic
+            horizontal axis begins at the smallest positive abscissa, and zero is drawn there.
     """
     whole = [s for s in series if not s.broken and len(s.x)] or [s for s in series if len(s.x)]
     if not whole:
@@ -160,7 +160,7 @@ def _y_span(series: Sequence[Line], kind: str, log: bool) -> tuple[float, float,
 
 
 def _legend_rows(series: Sequence[Line], width: Real) -> list[list[Line]]:
-    """One line a name, in rows that fit into ``width`` px."""
+    """The lines in rows that fit into ``width`` px, one line per name."""
     rows: list[list[Line]] = []
     room = 0.0
     for s in {s.name: s for s in series}.values():

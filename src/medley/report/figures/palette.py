@@ -10,14 +10,14 @@ from ..units import Real
 from .svg import Markup
 
 LIGHT = ("#1355c6", "#b93f04", "#00a78e", "#903976", "#b48d00", "#5581bc", "#212229", "#68036a")
-"""Colours on a light ground, by slot.
+"""Colours on a light background, by slot.
 
-A search that started at the Okabe-Ito hues found them: they are far apart in OKLab under normal, protan, deutan and
+A search that started from the Okabe-Ito hues found them: they are far apart in OKLab with normal, protan, deutan and
 tritan vision.
 """
 
 DARK = ("#2573fa", "#cd5c1f", "#00ce79", "#c48fd7", "#ffe638", "#c1d4ff", "#ffffe4", "#8c6a91")
-"""Colours on a dark ground, by slot, found in the same way."""
+"""Colours on a dark background, by slot, found in the same way."""
 
 # Paths of about one unit's radius: circle, square, triangle, diamond, triangle upside down, plus, pentagon, cross.
 _MARKS = (
@@ -38,7 +38,7 @@ def colour(slot: int) -> str:
 
 
 def dash(slot: int) -> str:
-    """CSS that makes a line dashed for every second run through the palette, else nothing."""
+    """CSS that makes a line dashed for every second cycle through the palette, else nothing."""
     return ";stroke-dasharray:7 3" if slot % (2 * len(LIGHT)) >= len(LIGHT) else ""
 
 

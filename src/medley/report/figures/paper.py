@@ -13,7 +13,7 @@ from .lines import Line
 from .palette import LIGHT
 
 MARKERS = "os^Dvp*X"
-"""Markers by slot, as near to those of the page as Matplotlib has them."""
+"""Markers by slot, as close to those of the page as Matplotlib allows."""
 
 
 def pdf(
@@ -26,7 +26,7 @@ def pdf(
     y: str,
     log: bool | Literal["x", "y", "xy"],
 ) -> bytes:
-    """The figure of `lines`, 3.4 by 2.6 inches, the width of a column. The arguments are those of `lines`."""
+    """The figure of `lines`, 3.4 by 2.6 inches, the width of a column. It takes the same arguments as `lines`."""
     import matplotlib  # an extra
     from matplotlib.figure import Figure
 

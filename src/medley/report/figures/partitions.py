@@ -26,7 +26,7 @@ def partition(
 ) -> Markup:
     """Rows per client as bars and, with ``counts``, rows per client and label as bubbles whose area is the count.
 
-    At most 100 clients and 40 labels are drawn, evenly sampled. The figure says so where it leaves some out.
+    At most 100 clients and 40 labels are drawn, evenly sampled. The figure says so if it leaves some out.
 
     Args:
         counts: Rows of each client and label [n, C]; None, the default, draws the bars alone.

@@ -1,4 +1,4 @@
-"""Dot plots: a row a method, a dot a seed."""
+"""Dot plots: one row per method, one dot per seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dots:
     Attributes:
         slot: Its number from 0, which fixes colour and marker.
         values: Filled dots, with a tick at their mean, or at ``centre``.
-        other: Hollow dots, with their mean as a tick; none by default. A line joins the two means.
+        other: Hollow dots, with their mean as a tick; none by default. A line connects the two means.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Dots:
 
 
 def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "percent", width: int = 520) -> Markup:
-    """A dot plot, one row a method and one dot a seed or client; a row without finite values says so.
+    """A dot plot, one row per method and one dot per seed or client; a row without finite values says so.
 
     Args:
         x: Kind of the axis: ``percent`` (default), ``points``, ``count``, ``bytes``, ``seconds`` or ``number``.

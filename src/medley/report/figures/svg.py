@@ -11,11 +11,11 @@ from jaxtyping import Float
 from ..units import Real
 
 CHAR = 6.1
-"""Width of a character in px at a font size of 11.5 px, estimated on the wide side."""
+"""Width of a character in px at a font size of 11.5 px, estimated generously."""
 
 
 class Markup(str):
-    """HTML or SVG text that goes into a page as it is. Text that came from users is already escaped in it."""
+    """HTML or SVG text that goes into a page unchanged. Text from users is already escaped in it."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Box:
-    """The rectangle of a figure that data is drawn in, in px; y grows downwards."""
+    """The rectangle of a figure in which data is drawn, in px; y grows downwards."""
 
     left: Real
     top: Real
@@ -61,7 +61,7 @@ def text(
 
     Args:
         words: The text, escaped here.
-        strong: Whether it has the full contrast; default False, 72 %.
+        strong: Whether it has full contrast; default False, 72 %.
     """
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if rotate else ""
     faint = "" if strong else ' fill-opacity=".72"'

@@ -1,1 +1,1 @@
-"""The sections of a page, each a function from a comparison to blocks. No blocks leave the section out."""
+"""The sections of a page, each a function from a comparison to blocks. Without blocks a section is left out."""

@@ -42,7 +42,7 @@ def compared(c: Comparison) -> list[Markup]:
 
 
 def _shared(c: Comparison, key: str) -> str:
-    """A setting as text where all runs have the same; else empty."""
+    """A setting as text if all runs have the same; else empty."""
     values = {str(r.settings.get(key) or "") for r in c.results}
     return values.pop() if len(values) == 1 else ""
 
@@ -66,14 +66,14 @@ def _part(words: str) -> str:
 
 
 def _short(words: str) -> str:
-    """The text of an object without the settings that are off."""
+    """The text of an object without the settings that are switched off."""
     off = r"\w+=(?:None|False|0\.0|'sgd'|'fresh')|pairs=1|minimum=1"
     words = re.sub(rf", (?:{off})(?=[,)])", "", words)
     return words if len(words) <= 160 else words[:159] + "…"
 
 
 def _tuning(c: Comparison) -> str:
-    """The search behind each method: its grid, its budget and its choice."""
+    """The search for each method's settings: its grid, its budget and its choice."""
     said: dict[str, list[str]] = {}
     known = False
     for method, runs in c.groups.items():
@@ -94,9 +94,9 @@ def _searched(r: Result) -> str:
 
 
 def in_rates(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run with the clients' learning rate, and those that tuning tried, in the place of factors on it.
+    """A run's settings with the clients' learning rate, and the rates that tuning tried, instead of factors on it.
 
-    Where clients differ in their rate, they are factors, and look so: "lr=×2".
+    If clients differ in their rate, the factors stay, and look like factors: "lr=×2".
     """
     base = re.match(r"Pace\(lr=([\d.e+-]+),", str(settings.get("pace")))
     rate: Callable[[str], str] = lambda v: f"{float(base[1]) * float(v):.4g}" if base else f"×{float(v):.4g}"

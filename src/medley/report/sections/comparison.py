@@ -28,11 +28,11 @@ class Comparison:
 
     Attributes:
         groups: Runs by method, in order of first appearance.
-        base: The method that differences are to; empty without runs.
+        base: The method from which differences are taken; empty without runs.
         metric: The metric that runs are compared by.
-        summaries: One a method, in the order of ``groups``.
-        pairs: Differences of ``metric`` to ``base``, by method.
-        best: The method with the best mean, and those that paired differences do not tell from it.
+        summaries: One per method, in the order of ``groups``.
+        pairs: Differences of ``metric`` from ``base``, by method.
+        best: The method with the best mean, and those that paired differences do not distinguish from it.
     """
 
     results: list[Result]
@@ -46,7 +46,7 @@ class Comparison:
 
     @classmethod
     def of(cls, results: Sequence[Result], base: str | None, goal: Goal | None = None) -> Comparison:
-        """Raises RecipeError for a ``base`` that is not there, or two runs of one method and seed."""
+        """Raises RecipeError for an unknown ``base``, or two runs of one method and seed."""
         results = list(results) if goal is None else goal.told(results)
         groups = by_method(results)
         base, metric = base_of(groups, base), primary(results)
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def personal(self) -> bool:
-        """Whether a method leaves its clients models of their own."""
+        """Whether a method leaves its clients with their own models."""
         return any("server_loss" in row for r in self.results for row in r.clients)
 
     @property
@@ -69,7 +69,7 @@ class Comparison:
 
     @property
     def told(self) -> str:
-        """A sentence on the methods that coincide; empty without any."""
+        """A sentence on the methods that coincide; empty if none do."""
         return " ".join(
             f"{listed(methods)} coincide: every round of every seed has the same figures."
             for methods in self.coinciding
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def _figures(r: Result, metric: str) -> list[tuple[float | None, ...]]:
-    """The loss and the figure compared, row by row, and at the end."""
+    """The loss and the compared figure, row by row, and at the end."""
     names = ("loss", in_use(r, metric))
     return [*(tuple(row.get(m) for m in names) for row in r.history), (final(r, metric),)]
 

@@ -15,7 +15,7 @@ from .comparison import Comparison
 
 
 def cost(c: Comparison) -> list[Markup]:
-    """Costs of whole runs; and those of reaching the base's final mean, where there is no other target."""
+    """Costs of whole runs, and of reaching the base's final mean if there is no other target."""
     head = ["method", "rounds", "exchanges", "up", "down", "a round", "virtual time", "wall"]
     rows: list[list[str | Cell]] = []
     sent = [(s["bytes_up"].mean + s["bytes_down"].mean) / (s["rounds"].mean or math.nan) for s in c.summaries]
@@ -28,8 +28,8 @@ def cost(c: Comparison) -> list[Markup]:
 
 
 def _goal(c: Comparison) -> Goal | None:
-    """The base's final mean; None where it makes no target."""
-    # Of a stream, another task's row may reach it before.
+    """The base's final mean; None if it cannot serve as a target."""
+    # In a stream, another task's row may reach it earlier.
     if len(c.groups) < 2 or streamed(c.results):
         return None
     goal = next(s[c.metric] for s in c.summaries if s.method == c.base)
@@ -46,5 +46,5 @@ def _reached(c: Comparison, goal: Goal, where: str) -> list[Markup]:
     columns = [worths([s[m] for s in sums], m) for m in names]
     for s, *cells in zip(sums, *columns, strict=True):
         rows.append([c.name(s.method), f"{s['rounds_to_target'].n} of {s.n} seeds", *cells])
-    note = "Means over the seeds that got there; compare them only between methods that got there on as many."
+    note = "Means over the seeds that reached it; compare them only between methods with equally many such seeds."
     return [heading(f"What it took to reach {said(goal)}{where}"), table(head, rows, note)]

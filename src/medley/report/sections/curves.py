@@ -30,17 +30,17 @@ _LOG: dict[tuple[bool, bool], bool | Literal["x", "xy"]] = {
     (False, True): "x",
     (True, True): "xy",
 }
-"""The logarithmic axes of a figure, by whether the ordinate and the abscissa want one."""
+"""The logarithmic axes of a figure, by whether the ordinate and the abscissa need one."""
 
 PERSONAL = ("personal_accuracy", "personal_test_loss", "personal_loss")
-"""Figures of the models in use, where clients have their own."""
+"""Figures of the models in use, if clients have their own."""
 
 
 def curves(c: Comparison) -> list[Markup]:
-    """A row of figures a metric, a figure an axis; none where no metric has two rows."""
+    """A row of figures per metric, a figure per axis; none if no metric has two rows."""
     there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
     wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
-    if c.personal:  # the server's model is nobody's
+    if c.personal:  # nobody uses the server's model
         wanted = [m for m in PERSONAL if m in there or any(math.isfinite(final(r, m)) for r in c.results)]
         wanted = [m for m in wanted if m != "personal_test_loss" or wanted[0] == m]
         there |= set(wanted)
@@ -56,20 +56,16 @@ def curves(c: Comparison) -> list[Markup]:
         rows.append(figures([figure(svg) for svg in drawn]))
     note = ""
     if any(len(r) > 1 for r in c.groups.values()):
-        note = (
-            "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out where they hide the curves. "
-        )
+        note = "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out if they hide the curves. "
     note += "Click a method to hide it."
     if c.personal:
-        note += " Figures are of the model that each client uses, over all own rows."
+        note += " Figures are for the model that each client uses, over all of the client's rows."
         if not all(any(in_use(r, m) in row for row in r.history for m in PERSONAL) for r in c.results):
-            note += (
-                " A point alone is of models that were measured at the end only: run(clients_every=5) draws a curve."
-            )
+            note += " A single point: the models were measured only at the end; run(clients_every=5) draws a curve."
     if c.told:
-        note += f" {c.told} Their curves lie on each other."
+        note += f" {c.told} Their curves lie on top of each other."
     if not all(usable(r) for r in c.results):
-        note += " Thin dotted lines that end in a cross are runs that broke off."
+        note += " Thin dotted lines that end in a cross are runs that ended early."
     return [legend(c.slots), *rows, text(note, "note")]
 
 
@@ -98,7 +94,7 @@ def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
     out = []
     for method, runs in c.groups.items():
         y = in_use(runs[0], metric)
-        # A figure is 312 px wide: more points than that would only weigh.
+        # A figure is 312 px wide: more points than that would only add bytes.
         b = band(runs, x, y, log=log, points=300)
         if b.n:
             edges = (b.low, b.high) if b.n > 1 else (None, None)
@@ -116,13 +112,13 @@ def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
 
 
 def _squeezed(series: Sequence[Line]) -> bool:
-    """Whether one method's costs leave less than a tenth of a linear axis to half of the methods."""
+    """Whether one method's costs squeeze half of the methods into less than a tenth of a linear axis."""
     ends = sorted(float(s.x[-1]) for s in series if not s.broken and len(s.x))
     return len(ends) > 1 and ends[-1] > 10 * ends[(len(ends) - 1) // 2]
 
 
 def _helpful(series: Sequence[Line], log: bool) -> bool:
-    """Whether bands leave the curves to be seen: together they are no wider than the range of the means."""
+    """Whether the curves stay visible under the bands: together the bands are no wider than the range of the means."""
     banded = [s for s in series if s.low is not None and s.high is not None and np.isfinite(s.low).all()]
     if not banded:
         return False

@@ -16,7 +16,8 @@ from ..units import count
 class Described(Protocol):
     """A description of a partition, such as `medley.scenarios.Description`.
 
-    ``labels`` [C] may name the labels, ``clients`` [n] the clients, and ``fixed`` says that every seed has this one.
+    ``labels`` [C] may name the labels, ``clients`` [n] the clients, and ``fixed`` says that every seed has this
+    partition.
     """
 
     @property
@@ -25,7 +26,7 @@ class Described(Protocol):
 
     @property
     def counts(self) -> Int[np.ndarray, "n C"] | None:
-        """Rows of each client and label; None where there are no labels."""
+        """Rows of each client and label; None if there are no labels."""
 
     @property
     def distance(self) -> float:
@@ -43,7 +44,7 @@ def holdings(p: Described | None) -> list[Markup]:
         low, middle, high = (count(float(f(sizes))) for f in (np.min, np.median, np.max))
         facts.append(f"{low} to {high} a client, median {middle}")
     fixed = bool(getattr(p, "fixed", False))
-    note = "Every seed has the same." if fixed else "Every seed may draw its own; the picture is of one."
+    note = "Every seed has the same partition." if fixed else "Every seed may draw its own; the picture is of one."
     if counts is not None:
         held = np.count_nonzero(counts, axis=1)
         facts.append(f"{np.median(held):g} of {counts.shape[1]} labels at the median client")

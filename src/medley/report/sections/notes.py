@@ -37,7 +37,7 @@ def notes(c: Comparison) -> list[Markup]:
 
 
 def made(command: str | None) -> list[Markup]:
-    """The ``command`` that made the page, where there is one, versions of software, and the date."""
+    """The ``command`` that made the page, if there is one, versions of software, and the date."""
     facts = [
         f"Medley {version()}",
         f"Python {platform.python_version()}",

@@ -16,7 +16,7 @@ from .comparison import Comparison, listed
 
 
 def lede(c: Comparison) -> list[Markup]:
-    """Whether a method stands out, the best one, its difference to the base, and runs that did not end well."""
+    """Whether a method stands out, the best one, its difference from the base, and runs that did not end well."""
     told = _best(c)
     if c.told:
         told.append(c.told)
@@ -25,7 +25,7 @@ def lede(c: Comparison) -> list[Markup]:
             told.append(f"{method}: {status_of(runs)}.")
     for method, runs in c.groups.items():
         if waits := next((r.settings["waits as"] for r in runs if "waits as" in r.settings), None):
-            told.append(f"{method} waited for every reply, and is {waits} then: give it a ReplyPolicy.")
+            told.append(f"{method} waited for every reply, which makes it {waits}: give it a ReplyPolicy.")
     return [text(" ".join(told), "lede")]
 
 
@@ -34,7 +34,7 @@ def _best(c: Comparison) -> list[str]:
         return [f"No run reached {said(c.goal)}."]
     ran = [s for s in c.summaries if s[c.metric].n]
     if not ran:
-        return ["No run came to its end."]
+        return ["No run finished."]
     sign = 1 if higher_is_better(c.metric, directions(c.results)) else -1
     best = max(ran, key=lambda s: (reached_by_most(s, c.metric), sign * s[c.metric].mean))
     figure = _soonest(c, best) if c.goal is not None else _highest(c, best, "highest" if sign > 0 else "lowest")
@@ -54,7 +54,7 @@ def _best(c: Comparison) -> list[str]:
 
 
 def _unpaired(c: Comparison, best: MethodSummary) -> list[str]:
-    """Methods as good at reaching a target as the best one that share fewer than two seeds with it."""
+    """Methods that reach a target as well as the best one, but share fewer than two seeds with it."""
     pairs = {p.method: p.n for p in paired(c.results, best.method, c.metric)}
     share = reached_by_most(best, c.metric)
     there = [s for s in c.summaries if s[c.metric].n and reached_by_most(s, c.metric) == share]
@@ -64,11 +64,11 @@ def _unpaired(c: Comparison, best: MethodSummary) -> list[str]:
 def _at_a_glance(
     c: Comparison, best: MethodSummary, first: list[str], rivals: list[str], unpaired: list[str]
 ) -> list[str]:
-    """The first sentence: a method that stands out, none, or too few seeds to tell; nothing for a single method.
+    """The first sentence: a method that stands out, none, or too few seeds to decide; nothing for a single method.
 
     Args:
         first: The best method, and those that coincide with it.
-        rivals: Methods that paired differences do not tell from it.
+        rivals: Methods that paired differences do not distinguish from it.
         unpaired: Methods that share fewer than two seeds with it.
     """
     if len(first) == len(c.groups):
@@ -95,7 +95,7 @@ def _highest(c: Comparison, best: MethodSummary, which: str) -> str:
 
 
 def _soonest(c: Comparison, best: MethodSummary) -> str:
-    """The method that took least to reach the target."""
+    """The method that needed least to reach the target."""
     assert c.goal is not None
     first = "soonest" if c.metric == "seconds_to_target" else "in the fewest rounds"
     costs = [f"{_worth(c, best, m)} {_COSTS[m]}".rstrip() for m in headline(c.results)]
@@ -104,7 +104,7 @@ def _soonest(c: Comparison, best: MethodSummary) -> str:
 
 
 def _cheapest(c: Comparison, best: MethodSummary) -> list[str]:
-    """The methods that took least of another cost, a sentence a method."""
+    """The methods that needed least of another cost, one sentence per method."""
     took: dict[str, list[tuple[str, str]]] = {}
     for m in headline(c.results)[1:]:
         share = reached_by_most(best, c.metric)
@@ -118,16 +118,16 @@ def _cheapest(c: Comparison, best: MethodSummary) -> list[str]:
 
 
 def _worth(c: Comparison, s: MethodSummary, metric: str) -> str:
-    """A figure in the form of its column."""
+    """A figure, formatted as in its column."""
     return worth(s[metric], metric, beyond([other[metric] for other in c.summaries], metric))
 
 
 def _against(p: Paired) -> str:
     if not any(p.diff.values):
-        return f"On every seed that is the figure of {p.base}."
+        return f"On every seed {p.base} has the same figure."
     words = f"Seed by seed that is {difference(p)} against {p.base}, better on {p.wins} of {p.n}"
     if p.n > 1 and p.diff.low <= 0 <= p.diff.high:
-        return f"{words}; the interval holds zero, so the two are not told apart."
+        return f"{words}; the interval contains zero, so these seeds do not tell the two apart."
     return f"{words}."
 
 
@@ -140,7 +140,7 @@ _COSTS = {
 
 
 def results(c: Comparison) -> list[Markup]:
-    """Final figures, differences to the base, costs and status, a row a method."""
+    """Final figures, differences from the base, costs and status, one row per method."""
     names = headline(c.results)
     low, high = _span(c)
     target, whole = c.metric in COLUMNS, all(r.status.ok for r in c.results)
@@ -173,14 +173,14 @@ def results(c: Comparison) -> list[Markup]:
         [*row, sent, spent[2], *end]
         for row, sent, spent, end in zip(rows, column("bytes", both), costs(c.summaries), ends, strict=True)
     ]
-    # Costs have a table of their own: they stand here too where there is room.
+    # Costs have their own table: they are shown here too if there is room.
     if not target and len(one := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
         return one
     return fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note)
 
 
 def _guess(c: Comparison) -> str:
-    """The accuracy of the commonest label as the answer to every test row, where all runs have the same rows."""
+    """The accuracy of answering every test row with the commonest label, if all runs have the same rows."""
     said = {tuple(r.settings.get("test_majority", ())) for r in c.results}
     there = any("accuracy" in m for m in headline(c.results)) and len(said) == 1
     found = said.pop() if there else ()

@@ -1,4 +1,4 @@
-"""Each client's accuracy with the model that it uses, and its gain over the base method's or the server's model."""
+"""Each client's accuracy with the model it uses, and its gain over the base method's or the server's model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Key = tuple[int, int]
 """(seed, client)."""
 
 FIGURES = (("accuracy", "percent", 1.0), ("test_loss", "number", -1.0))
-"""Figures of clients, the kind of their axis, and the sign with which more is better; the first there is counts."""
+"""Figures of clients, the kind of their axis, and the sign of an improvement; the first that exists counts."""
 
 
 class Gains(NamedTuple):
     """Figures of one method's clients, by seed and client.
 
     Attributes:
-        own: of the model that a client uses
+        own: figures of the model that a client uses
         rows: its test rows
-        gain: the better it is than the reference's, where both are there
+        gain: the improvement over the reference's, if both exist
         new: clients that never took part
     """
 
@@ -39,7 +39,7 @@ class Gains(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The figure over all clients' rows, a mean over seeds: that of the table of results."""
+        """The mean over seeds of the figure over all clients' rows, as in the table of results."""
         seeds = {seed for seed, _ in self.own}
         sums = [
             (sum(n * v for n, v in of), sum(n for n, _ in of))
@@ -49,13 +49,13 @@ class Gains(NamedTuple):
 
     @property
     def gaining(self) -> str:
-        """Number of clients that gain, a mean over seeds."""
+        """Number of clients that gain, as a mean over seeds."""
         seeds = len({seed for seed, _ in self.gain})
         return f"{count(sum(v > 0 for v in self.gain.values()) / seeds)} of {count(len(self.gain) / seeds)}"
 
 
 def personal(c: Comparison) -> list[Markup]:
-    """A table and dot plots of the clients; none where no method leaves clients models of their own."""
+    """A table and dot plots of the clients; none if no method leaves clients with their own models."""
     if not c.personal:
         return []
     tables = {
@@ -87,8 +87,8 @@ def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, ki
     head = ["", named(c.metric, c.results), f"median client's gain {over}", "clients that gain", "new clients"]
     rows = [_row(c.name(m), g, FORMATS[kind], FORMATS[change]) for m, g in found.items() if g.own]
     note = (
-        "The first figure is that of the results, and the upright stroke on the left: over the test rows of all "
-        "clients, mean over seeds. One dot a client and seed; the stroke on the right is the mean over "
+        "The first figure is the one in the results, and the vertical stroke on the left: over the test rows of all "
+        "clients, mean over seeds. One dot per client and seed; the stroke on the right is the mean over "
         "clients. Clients that gain are a mean over seeds. The last column is the mean of clients that never took part."
     )
     return [table(head, rows, note), figures(dots, "two")]

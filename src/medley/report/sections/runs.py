@@ -19,16 +19,16 @@ from .compared import in_rates
 from .comparison import Comparison
 
 MANY = 5
-"""Beside more methods than this their settings have no columns of their own: each method has a row."""
+"""With more methods than this, settings have no columns: each method has a row."""
 
 _COSTS = ("rounds", "exchanges", "up", "down", "virtual time", "wall")
 
 _LONG = ("scaling.mean", "scaling.deviation")
-"""Settings that are for programs: a number for each feature."""
+"""Settings meant for programs: a number for each feature."""
 
 
 def runs(c: Comparison) -> list[Markup]:
-    """A row a run, folded up; runs that did not end well stand above."""
+    """One row per run, folded up; runs that did not end well are shown above."""
     names = headline(c.results)
     head = ["method", "seed", *(named(m, c.results) for m in names), *_COSTS, "ended"]
     ordered = [r for group in c.groups.values() for r in group]
@@ -46,8 +46,8 @@ def runs(c: Comparison) -> list[Markup]:
     said = f"{plural(len(rows), 'run')}, seed by seed"
     folded = [details(said if k == 0 else f"{said}, further columns", t) for k, t in enumerate(every)]
     if not bad:
-        return [text("Every run did what it was asked to.", "note"), *folded]
-    said = f"{len(bad)} of {plural(len(rows), 'run')} ended otherwise; figures are of the last evaluation before."
+        return [text("Every run ended as planned.", "note"), *folded]
+    said = f"{len(bad)} of {plural(len(rows), 'run')} ended early; figures are from the last evaluation before that."
     return [*fitted(head, bad, 2, said), *folded]
 
 
@@ -66,7 +66,7 @@ def _row(c: Comparison, r: Result, names: list[str], costs: Sequence[str]) -> li
 
 
 def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
-    """Settings that differ between methods, and those that all share; ``given`` are further ones that all share."""
+    """Settings that differ between methods, and those that all share; ``given`` holds further shared settings."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
         m: [

@@ -17,11 +17,11 @@ from ..units import DASH, FORMATS
 from .comparison import Comparison
 
 MOST = 60
-"""More clients than this have no table."""
+"""With more clients than this there is no table."""
 
 
 def sites(c: Comparison) -> list[Markup]:
-    """The table; none where clients are drawn anew for every seed, have no test rows of their own, or are too many."""
+    """The table; none if clients are drawn again for every seed, lack their own test rows, or are too many."""
     runs = [r for r in c.results if usable(r) and r.clients]
     if not runs or not all(same_clients(r) for r in runs):
         return []

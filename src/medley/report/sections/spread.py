@@ -23,8 +23,8 @@ _KINDS = (
 
 
 def spread(c: Comparison) -> list[Markup]:
-    """Dot plots over clients, where their accuracy was measured, and over seeds, where there are several."""
-    # Where clients have models of their own, figures of the server's model at clients would say little.
+    """Dot plots over clients, if their accuracy was measured, and over seeds, if there are several."""
+    # If clients have their own models, figures of the server's model at clients would say little.
     kinds = _KINDS[:1] if c.personal and _there(c, _KINDS[0][0]) else _KINDS[1:]
     drawn = [_over_clients(c, *kind) for kind in kinds if _there(c, kind[0])]
     if len({r.seed for r in c.results}) > 1:
@@ -33,7 +33,7 @@ def spread(c: Comparison) -> list[Markup]:
         label = named(c.metric, c.results)
         name = f"Over seeds: {label}"
         drawn.append(figure(strip(rows, title=name, xlabel=label, x=kind), name))
-    return [figures(drawn, "two"), text("One dot a seed; upright strokes are means.", "note")] if drawn else []
+    return [figures(drawn, "two"), text("One dot per seed; vertical strokes are means.", "note")] if drawn else []
 
 
 def _there(c: Comparison, stem: str) -> bool:

@@ -38,7 +38,7 @@ def tasks(c: Comparison) -> list[Markup]:
 
 
 def _shaded(share: float, slot: int) -> Cell:
-    """A cell whose ground is the darker the higher the accuracy is; at half opacity text keeps its contrast."""
+    """A cell whose background gets darker with the accuracy; at half opacity text keeps its contrast."""
     return Cell(DASH) if math.isnan(share) else Cell(f"{100 * share:.1f}", slot, shade=0.04 + 0.46 * share)
 
 
