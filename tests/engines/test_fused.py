@@ -279,6 +279,27 @@ def test_a_hook_is_heard_whatever_the_engine(hook: str) -> None:
     assert engines.choose("auto", network.ready(*clients[0], 3, None, "cpu"), "cpu").name != "fused"
 
 
+@pytest.mark.parametrize("change", ["weight comes last", "another parameter", "bias is a buffer", "other sizes"])
+def test_a_layer_whose_parameters_a_user_replaced_is_trained_as_it_is(change: str) -> None:
+    head = nn.Linear(4, 3)
+    if change == "weight comes last":  # as torch.nn.utils.remove_weight_norm leaves it
+        weight = head._parameters.pop("weight")
+        head.register_parameter("weight", weight)
+    elif change == "another parameter":
+        head.register_parameter("scale", nn.Parameter(torch.ones(2)))
+    elif change == "bias is a buffer":
+        bias = head._parameters.pop("bias")
+        head.register_buffer("bias", bias.detach() + 1)
+    else:
+        head.weight, head.bias = nn.Parameter(torch.eye(4)), nn.Parameter(torch.ones(4))
+    network = md.problems.Network(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), head), start="module")
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(8, 5, generator=g), torch.arange(8) % 3)] * 6
+    fed = md.Federation(network, clients=clients)
+    x = [md.run(md.FedAvg(), fed, 1, engine=engine, dtype="float64").x for engine in ("seq", "auto")]
+    assert torch.allclose(*x, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("transport", quick(1, [None, md.transports.Processes(2), md.transports.Lossy(duplicate=0.5)]))
 def test_the_record_names_every_engine_that_ran(transport: Any, tmp_path: Any):
     fed = federation("deep", optimizer="adam")

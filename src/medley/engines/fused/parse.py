@@ -45,6 +45,8 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
     for m in _modules(problem.module):
         sizes = [p.numel() for p in m.parameters()]
         bias = at + sizes[0] if len(sizes) == 2 else None
+        if isinstance(m, nn.Linear | nn.Conv2d) and not _usual(m):
+            return None
         if type(m) is nn.Linear and rows:
             layers.append(Dense(at, m.in_features, m.out_features, bias, not any(isinstance(o, Dense) for o in layers)))
             maps = False
@@ -69,6 +71,17 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
 def _altered(m: nn.Module) -> bool:
     """Whether the module has hooks, or methods in place of its class's, such as a `forward` under autocast."""
     return any((k.endswith("_hooks") and v) or callable(getattr(type(m), k, None)) for k, v in vars(m).items())
+
+
+def _usual(m: nn.Linear | nn.Conv2d) -> bool:
+    """Whether a layer's weights are parameters as torch makes them, in its order and shapes: users replace them.
+
+    A weight that is registered anew, as by `torch.nn.utils.remove_weight_norm`, comes after the bias, and a bias may be
+    a buffer.
+    """
+    names = [name for name, _ in m.named_parameters()]
+    shape = m.weight.shape if isinstance(m, nn.Conv2d) else (m.out_features, m.in_features)
+    return names == (["weight"] if m.bias is None else ["weight", "bias"]) and m.weight.shape == shape
 
 
 def _modules(module: nn.Module) -> Iterator[nn.Module]:
