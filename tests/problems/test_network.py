@@ -533,3 +533,57 @@ def test_labels_that_are_a_column() -> None:
     clients = [(np.zeros((20, 4), np.float32), (np.arange(20) % 3)[:, None])]
     with pytest.raises(BadData, match=r"the labels are a column, \[n, 1\]; give \[n\], y\[:, 0\]"):
         md.run(md.FedAvg(), md.Federation(Network(nn.Linear(4, 3)), clients=clients), 1)
+
+
+class Centred(nn.Module):
+    """Subtracts a mean of the outputs that it keeps, in place or by assigning the buffer anew, and its last row."""
+
+    def __init__(self, assigns: bool) -> None:
+        super().__init__()
+        self.a, self.head, self.assigns = nn.Linear(4, 5), nn.Linear(5, 3), assigns
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("row", torch.zeros(4))
+
+    def forward(self, X: Tensor) -> Tensor:
+        h = self.a(X)
+        if self.training and self.assigns:
+            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+            self.row = X[-1]  # a view of the rows
+        elif self.training:
+            self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+            self.row.copy_(X[-1])
+        return self.head(torch.tanh(h - self.mean + self.row.mean()))
+
+
+@pytest.mark.parametrize("shared", [None, "a.*"])
+def test_a_buffer_that_a_pass_assigns_anew_travels_as_one_that_it_changes(shared: str | None) -> None:
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 4, generator=g), torch.arange(n) % 3) for n in (5, 9, 4)]
+    rows = clients[0][0].clone()
+    torch.manual_seed(0)
+    module, other = Centred(True), Centred(False)
+    other.load_state_dict(module.state_dict())
+    pace = md.scenarios.Pace(lr=0.1, batch=None, steps=3)
+    runs = [
+        md.run(md.FedAvg(), md.Federation(Network(m, start="module", shared=shared), clients=clients, pace=pace), 2)
+        for m in (module, other)
+    ]
+    assert runs[0].model.mean.norm() > 0
+    for name, t in runs[1].model.state_dict().items():
+        assert torch.allclose(runs[0].model.state_dict()[name], t, atol=1e-6), name
+    assert runs[0].summary["loss"] == pytest.approx(runs[1].summary["loss"], rel=1e-6)
+    assert torch.equal(clients[0][0], rows)
+
+
+def test_a_buffer_that_grows_is_refused() -> None:
+    class Queue(nn.Linear):
+        def forward(self, X: Tensor) -> Tensor:
+            if self.training:
+                self.seen = torch.cat([self.seen, X])
+            return super().forward(X)
+
+    module = Queue(4, 3)
+    module.register_buffer("seen", torch.zeros(0, 4))
+    fed = md.Federation(Network(module), clients=[(torch.randn(6, 4), torch.arange(6) % 3)] * 2)
+    with pytest.raises(RecipeError, match=r"buffer seen was \[0, 4\].*full size"):
+        md.run(md.FedAvg(), fed, 1)

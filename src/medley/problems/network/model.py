@@ -105,6 +105,8 @@ class NetworkModel:
         there = [*self.module.named_buffers()]
         self._stood = {n: (b, b._version, b.clone() if b.numel() <= COMPARED else None) for n, b in there if n in names}
         moving = [b for name, b in there if name not in self._still]
+        owners = ((self.module.get_submodule(n.rpartition(".")[0]), n, b) for n, b in there if n not in names)
+        self._moving = [(m._buffers, n, b) for m, n, b in owners]
         self.floats = [b for b in moving if b.is_floating_point()]
         self.ints = [b for b in moving if not b.is_floating_point()]
 
@@ -270,12 +272,32 @@ class NetworkModel:
                     "module",
                 )
 
+    def settle(self) -> None:
+        """Take the numbers of buffers that a pass assigned anew, as `self.mean = ...` does, into the first tensors.
+
+        The new tensor may be a view of a parameter or of the rows, which the next client's numbers must not overwrite.
+        Raises RecipeError, naming it, for a buffer of another shape.
+        """
+        for owned, name, b in self._moving:
+            if (now := owned.get(name.rpartition(".")[2])) is b:
+                continue
+            if now is None or now.shape != b.shape:
+                raise RecipeError(
+                    f"Network(module): the buffer {name} was {list(b.shape)} and is "
+                    f"{'gone' if now is None else list(now.shape)} after a pass: what clients send to the server must "
+                    "keep its shape; register it in its full size, and fill it",
+                    "module",
+                )
+            b.copy_(now.detach().clone())
+            owned[name.rpartition(".")[2]] = b
+
     def buffers(self) -> State | None:
         """Copies of the buffers' values, floats and integers apart; None without any that travel.
 
-        Raises RecipeError where one has changed that does not travel.
+        Raises RecipeError where one has changed that does not travel, and as `settle` does.
         """
         self._check_still()
+        self.settle()
         if not self.floats and not self.ints:
             return None
         floats = [b.detach().reshape(-1).to(self.dtype) for b in self.floats]
@@ -285,6 +307,7 @@ class NetworkModel:
 
     def load_buffers(self, state: State) -> None:
         """Set the buffers to these values."""
+        self.settle()
         for mine, flat in ((self.floats, state[0]), (self.ints, state[1])):
             for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
                 b.copy_(v.view(b.shape))

@@ -32,6 +32,8 @@ class OwnPart:
 
     def __init__(self, joint: NetworkProblem, d: int) -> None:
         self.x = self.first = joint.flat[d:].clone()
+        joint.settle()
+        self.settle = joint.settle
         own = {p.data_ptr() for p in joint.split(joint.flat)[joint.shared_count :]}
         mine = [
             b
@@ -46,6 +48,7 @@ class OwnPart:
 
     def buffers(self) -> State:
         """Copies of the own buffers' values, floats and integers apart."""
+        self.settle()
         empty = torch.zeros(0, device=self.x.device)
         floats = [b.detach().reshape(-1).to(self.x.dtype) for b in self.floats]
         ints = [b.detach().reshape(-1).to(torch.int64) for b in self.ints]
@@ -53,6 +56,7 @@ class OwnPart:
 
     def set(self, x: Vec, buffers: State) -> None:
         """Set parameters and buffers."""
+        self.settle()
         self.x = x
         for mine, flat in ((self.floats, buffers[0]), (self.ints, buffers[1])):
             for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
