@@ -169,7 +169,7 @@ class LiveCohort:
     def _tell(self, exchange: Exchange, asked: tuple[int, ...], outcome: ExchangeEnd, took: float) -> None:
         """Hand the exchange to ``observe``: who was asked, who is lost, who is late, and the seconds that it took."""
         if self.observe is not None:
-            silent, late = [i for i in asked if i not in outcome.fold.ids], self.bookkeeping.late
+            silent, late = sorted({*asked} - {*outcome.fold.ids}), self.bookkeeping.late
             waiting, lost = [i for i in silent if i in late], [i for i in silent if i not in late]
             event = (*exchange.tag, exchange.method, len(asked), lost, waiting, outcome.failed, took)
             self.observe(ExchangeEvent(*event))
