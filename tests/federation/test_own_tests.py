@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import medley as md
+from medley.contract.errors import BadData
 
 F64 = torch.float64
 
@@ -237,3 +238,14 @@ def test_test_rows_of_a_data_set_bring_their_labels_and_their_clients() -> None:
     other = md.datasets.Dataset(torch.randn(2, 2, generator=g), ["a", "d"])
     with pytest.raises(md.BadData, match="has the labels 'd', the training rows have 'a', 'b', 'c'"):
         md.Federation(md.problems.Softmax(), clients=sets[0], test=other)
+
+
+@pytest.mark.parametrize("part", ["y", "the weights", "y_test"])
+def test_targets_whose_index_has_the_rows_in_another_order_are_refused(part: str) -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = pd.DataFrame({"a": [0.0, 1.0, 2.0]}, index=[7, 8, 9]), pd.Series([0, 1, 0], index=[7, 8, 9])
+    given = {"y": (X, y[::-1]), "the weights": (X, y, y[::-1] + 1.0), "y_test": (X[:2], y[:2], X, y[::-1])}[part]
+    with pytest.raises(BadData, match=rf"client 1: row 0 of X has the index 7 and that of {part[:1]}.* 9; .*y.loc"):
+        md.Federation(md.problems.Softmax(), clients=[(X, y), given])
+    others = [(X, y.reset_index(drop=True)), (X, np.array([0, 1, 0])), (X[::-1], y[::-1])]
+    md.Federation(md.problems.Softmax(), clients=others)

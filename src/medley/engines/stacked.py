@@ -270,6 +270,8 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         return "the network has buffers (BatchNorm's statistics), and every client changes its own"
     if Need.NOISE in problem.gives:
         return "the network draws random numbers (dropout), every client its own"
+    if problem.counting:
+        return "the network changes numbers that are no buffers from pass to pass"
     (X, y), kept = problem.seen, problem.flat.clone()
     if isinstance(X, Fields):
         return "rows have several inputs"

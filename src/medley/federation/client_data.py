@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -269,9 +270,28 @@ def _pair_of(i: int | None, given: Any, aside: str | None, called: str, features
         raise
     if isinstance(given, Mapping):
         refuse_parts([*map(str, given)], f"{called} has {{}}")
+    if isinstance(given, tuple | list):
+        _check_index(i, given, called)
     if not features or not isinstance(given, tuple | list):
         return given
     return tuple(in_order(v, features) if k in (0, 2) and names_of(v) else v for k, v in enumerate(given))
+
+
+def _check_index(i: int | None, given: Sequence[Any], called: str) -> None:
+    """Raise BadData where pandas' index of X has the rows in one order, and that of the targets in another."""
+    for k, v in enumerate(given):
+        X = given[2 if k == 3 or (k == 2 and len(given) > 3) else 0]
+        if not all(hasattr(t, "iloc") for t in (X, v)) or len(X) != len(v) or X.index.equals(v.index):
+            continue
+        if Counter(X.index) == Counter(v.index):
+            row = int(np.flatnonzero(X.index != v.index)[0])
+            raise BadData(
+                f"{called}: row {row} of X has the index {X.index[row]} and that of "
+                f"{'y' if k in (1, 3) else 'the weights'} {v.index[row]}; rows are paired by their places, so give "
+                "y.loc[X.index], or reset_index(drop=True) of both where the places are right",
+                client=i,
+                row=row,
+            )
 
 
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:

@@ -182,13 +182,15 @@ class Network(NetworkSpec):
                 "squared error of the two would be of all pairs; "
                 f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
-        before = counted(p.module)
         p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
         p.changes_inputs, p.still = p.works_in_place(rows)
+        before = counted(p.module)
+        p.works_in_place(rows)  # of the same rows and random numbers: last outputs that a module keeps stay the same
         p.numbers = out[0].numel()
         if moved := [name for name, value in counted(p.module).items() if value != before.get(name, value)]:
+            p.counting = True
             log.warning(
                 "Network: the module's %s changes from pass to pass and is no buffer: each process counts its own "
                 "passes, so results depend on the number of workers, and on a resume; register it as a buffer",

@@ -54,6 +54,7 @@ class NetworkModel:
         factors: the factor of the loss for each class [c]; None for 1 each.
         changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
+        counting: whether the module changes numbers from pass to pass that are no buffers.
         noisy: whether the outputs in evaluation mode draw random numbers, as those of a VAE may.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """
@@ -86,7 +87,7 @@ class NetworkModel:
         self.still = frozenset()
         self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
-        self.noisy, self.numbers, self.maps = False, 1, True
+        self.noisy, self.counting, self.numbers, self.maps = False, False, 1, True
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         self.decision: Decision = None if family.loss == "mse" else "argmax"

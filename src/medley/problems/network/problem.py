@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ...contract import BadData, Data, Need, RecipeError, Vec, Weights
 from ...numerics.initial_weights import redrawn
@@ -23,7 +23,7 @@ from ...runtime.meter import Meter
 from ...storage.modules import OWN
 from ..cross_entropy import row_means
 from .layers import Layers, seen
-from .model import NetworkModel
+from .model import COMPARED, NetworkModel
 from .names import trainable
 from .objective import NetworkObjective
 from .spec import NetworkSpec
@@ -39,6 +39,7 @@ TRIED = (
     "allowed",
     "by_rows",
     "changes_inputs",
+    "counting",
     "noisy",
     "head_at",
     "decision",
@@ -61,12 +62,19 @@ def may_draw(module: nn.Module) -> bool:
 
 
 def counted(module: nn.Module) -> dict[str, object]:
-    """Numbers that modules hold as plain attributes, by name, and how often tensors there were changed in place."""
+    """Numbers that modules hold as plain attributes, in lists and dicts too, by name; of a tensor a copy as a list.
+
+    Of a large tensor it is how often it was changed in place.
+    """
     out: dict[str, object] = {}
     for path, m in module.named_modules():
         for name, value in vars(m).items():
-            if name not in OWN and isinstance(value, int | float | Tensor):
-                out[f"{path}.{name}".lstrip(".")] = value._version if isinstance(value, Tensor) else value
+            leaves = [v for v in tree_leaves(value) if isinstance(v, int | float | Tensor)] if name not in OWN else []
+            for k, leaf in enumerate(leaves):
+                now: object = leaf
+                if isinstance(leaf, Tensor):
+                    now = leaf.detach().tolist() if leaf.numel() <= COMPARED else leaf._version
+                out[f"{path}.{name}".lstrip(".") + (f" ({k})" if k else "")] = repr(now)
     return out
 
 
