@@ -544,7 +544,7 @@ def test_runs_that_it_is_not_made_for_are_refused_before_round_1(how, options, w
 
 @pytest.mark.parametrize(("unit", "words"), [("client", r"FedNorton\(flows='client'\)"), ("row", r"FedNorton\(\)")])
 def test_private_runs_are_refused_before_anything_is_sent(unit, words):
-    with pytest.raises(md.Unsupported, match=rf"^FedECADO cannot be private.*; give {words}"):
+    with pytest.raises(md.Unsupported, match=rf"^FedECADO cannot be private.*; use {words}"):
         md.run(md.Private(md.FedECADO(), noise=1.0, unit=unit), digits_federation(), 1, progress=False)
 
 

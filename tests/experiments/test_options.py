@@ -114,7 +114,7 @@ def test_the_table_fits_80_columns_and_keeps_an_own_metric(monkeypatch: pytest.M
     text = str(md.Board(runs))
     assert max(map(len, text.splitlines())) <= 80
     assert "top2" in text
-    assert "finished" not in text  # the caption says that all ended well
+    assert "runs finished" not in text  # the caption says that all ended well
     died = str(md.Board(made_up.board(3)))
     assert max(map(len, died.splitlines())) <= 80
     assert "diverged" in died
