@@ -41,7 +41,7 @@ if [ "$(id -u)" = 0 ]; then user="user nobody nogroup;"; chmod 711 "$bodies"; fi
 sed -e "s|@USER@|$user|" -e "s|@BODIES@|$bodies|g" -e "s|@KEYS@|$PWD/keys|g" -e "s|@LISTEN@|$listen:$port|" \
   -e "s|@LINK@|$link|" nginx.conf > logs/nginx.conf
 
-pids=() nap=
+pids=() nap= code=0
 finish() { kill "${pids[@]}" $nap 2>/dev/null || true; wait; rm -rf "$bodies"; }
 living() { for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || return; done; }
 trap finish EXIT
