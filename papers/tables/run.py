@@ -2,6 +2,7 @@
 
     python papers/tables/run.py fedecado-1 fedecado-2 --jobs 2
     python papers/tables/run.py --list
+    timeout -s INT 480 python papers/tables/run.py gpu-fedecado-1    # FedECADO's Table 1 at its own size, on a GPU
 
 A finished run is a line of results/; the same command goes on after Ctrl-C, a kill or a crash. Data sets are looked for
 in $MEDLEY_DATA. `page.py` makes the tables.
@@ -16,6 +17,8 @@ import logging
 import math
 import multiprocessing
 import os
+import re
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -46,6 +49,12 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
     line: Line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
     line |= {"settings": settings} if settings else {}
     fed, set_ = e.build(), dataclasses.replace(e.methods[method], **settings)  # type: ignore[arg-type]
+    more: dict[str, Any] = {}
+    cut: list[Path] = []
+    if e.device != "cpu":
+        cut = [HERE / "cut" / re.sub(r"[^\w.]+", "-", f"{name} {method} {words(lr, settings)} {seed} {on}")]
+        more = {"device": e.device, "resume" if cut[0].exists() else "checkpoint": cut[0]}
+        more |= {"checkpoint_every": 5}
     try:
         result = md.run(
             md.Tuned(set_, lr),
@@ -58,10 +67,13 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
             transport=md.transports.Local(),
             throw=False,
             progress=False,
+            **more,
         )
     except md.MedleyError as error:
         line |= {"status": "failed", "message": str(error)}
     else:
+        if result.status.outcome == "interrupted":
+            raise KeyboardInterrupt
         score = result.summary["acc"] if e.tasks else fmean(row["accuracy"] for row in result.history[-TAIL:])
         line |= {
             "status": result.status.outcome,
@@ -72,6 +84,8 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
             "bytes_up": result.ledger.up,
             "bytes_down": result.ledger.down,
         }
+    for folder in cut:
+        shutil.rmtree(folder, ignore_errors=True)
     return line | {"cpu": round(time.process_time() - began, 2), "wall": round(time.perf_counter() - wall, 2)}
 
 
