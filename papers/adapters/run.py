@@ -137,6 +137,10 @@ def vit() -> nn.Module:
     return md.models.vit((1, 14, 14), 10, patch=2, width=32, depth=2)
 
 
+def cnn() -> nn.Module:
+    return md.models.cnn((1, 14, 14), 10)
+
+
 EXPERIMENTS: dict[str, Experiment] = {}
 for name in OPTIMIZERS:
     own = METHODS | ({"FedAdamW": md.FedAdamW()} if name == "adamw" else {})
@@ -148,7 +152,7 @@ for name in OPTIMIZERS:
             functools.partial(whole, "digits", lambda: md.models.mlp(64, 10), name, 0.3),
         ),
         ("mnist-vit", "a ViT on MNIST", functools.partial(whole, "mnist", vit, name, 0.3)),
-        ("fashion-vit", "a ViT on Fashion-MNIST", functools.partial(whole, "fashion_mnist", vit, name, 0.1)),
+        ("fashion-cnn", "a CNN on Fashion-MNIST", functools.partial(whole, "fashion_mnist", cnn, name, 0.1)),
         ("digits-lora", "digits, from 0 to 4", functools.partial(adapters, "digits", "digits", name, 0.3)),
         ("mnist-lora", "MNIST, from Fashion-MNIST", functools.partial(adapters, "mnist", "fashion_mnist", name, 0.3)),
         ("cifar-lora", "CIFAR-10, from CIFAR-100", functools.partial(adapters, "cifar10", "cifar100", name, 0.3)),
