@@ -18,13 +18,13 @@ def generator(
     """A network from noise [b, latent] to rows [b, *shape]: linear layers with BatchNorm and ReLU, then a sigmoid.
 
     Args:
-        shape: Of a row.
+        shape: Shape of a row.
         latent: Length of the noise; default 64.
         hidden: Units of each hidden layer; default one layer of 128.
         low: Least number in a row; default 0.
         high: Greatest number in a row; default 1.
 
-    Raises RecipeError where a size is below 1, or ``low`` is not below ``high``.
+    Raises RecipeError if a size is below 1, or ``low`` is not below ``high``.
     """
     widths = [latent, *hidden, prod(shape)]
     if min(widths) < 1 or not shape:

@@ -14,12 +14,12 @@ Norm = Literal["group", "batch"]
 
 
 def normal(channels: int, norm: Norm) -> nn.Module:
-    """BatchNorm, or GroupNorm with 16 channels in a group, or the greatest divisor that both have."""
+    """BatchNorm, or GroupNorm with gcd(channels, 16) channels per group."""
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // gcd(channels, 16), channels)
 
 
 def image_sizes(call: str, shape: Sequence[int]) -> tuple[int, int, int]:
-    """Channels, height and width of a row. Raises RecipeError, naming ``call``, where rows are no images."""
+    """Channels, height and width of a row. Raises RecipeError, naming ``call``, if rows are not images."""
     if len(shape) != 3:
         raise RecipeError(
             f"{call}(shape={shape}): rows are images, [channels, height, width]; for flat rows take models.mlp", "shape"

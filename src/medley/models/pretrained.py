@@ -1,4 +1,4 @@
-"""Weights of torchvision's networks in those of `medley.models`: `resnet18`, `resnet34`, `resnet50` and `vgg11`."""
+"""Load torchvision's weights into networks of `medley.models`: `resnet18`, `resnet34`, `resnet50` and `vgg11`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..contract.errors import RecipeError
 from .resnet import Block
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of BatchNorm, for which GroupNorm has no place."""
+"""Buffers of BatchNorm that GroupNorm does not have."""
 
 HEADS = ("fc.", "classifier.")
 """torchvision's names of the linear layers at the end."""
@@ -20,16 +20,16 @@ HEADS = ("fc.", "classifier.")
 def load_torchvision(model: nn.Sequential, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Load torchvision's ``state_dict`` into a model, in place, where shapes agree. Returns the names left out.
 
-    Another number of classes leaves out the last layer, ``stem="cifar"`` a ResNet's first one, and ``norm="group"`` the
-    running statistics. A `vgg11` without hidden layers leaves out all of torchvision's linear layers. Train the result
-    by ``Network(model, start="module")``.
+    If the number of classes differs, the last layer is left out; with ``stem="cifar"`` a ResNet's first layer, and with
+    ``norm="group"`` the running statistics. For a `vgg11` without hidden layers, all of torchvision's linear layers are
+    left out. To train the result, pass ``Network(model, start="module")``.
 
     Args:
         model: A `resnet18`, `resnet34`, `resnet50`, another `resnet` or a `vgg11`.
-        weights: The ``state_dict`` of torchvision's network of the same name, e.g. by ``torch.load(path)``.
+        weights: The ``state_dict`` of torchvision's network of the same name, for example ``torch.load(path)``.
 
-    Raises RecipeError where the model is none of these, or the weights are of another architecture; names the first
-    layer that only one of them has.
+    Raises RecipeError if the model is none of these, or the weights belong to another architecture; the message
+    names the first layer that only one of them has.
     """
     mine = model.state_dict()
     call = "models.pretrained.load_torchvision"
@@ -38,12 +38,12 @@ def load_torchvision(model: nn.Sequential, weights: Mapping[str, Tensor]) -> tup
     for name in expected:
         if name not in weights and not name.startswith(HEADS) and not name.endswith(STATISTICS):
             raise RecipeError(
-                f"{call}: the weights have no {name!r}: they are of another architecture, or not torchvision's.",
+                f"{call}: the weights have no {name!r}: they belong to another architecture, or are not torchvision's.",
                 "weights",
             )
     for name in weights:
         if name not in expected and not name.startswith(HEADS) and not name.endswith(STATISTICS):
-            raise RecipeError(f"{call}: the model has no place for {name!r}: it is of another architecture.", "weights")
+            raise RecipeError(f"{call}: the model has no place for {name!r}: it has another architecture.", "weights")
     fits = {name: key for name, key in expected.items() if name in weights and weights[name].shape == mine[key].shape}
     with torch.no_grad():
         for name, key in fits.items():
@@ -90,7 +90,7 @@ def _vgg_names(model: nn.Sequential) -> dict[str, str]:
     names, linear = {}, 0
     for i, layer in enumerate(model):
         if isinstance(layer, nn.Linear):
-            # In torchvision ReLU and Dropout lie between two linear layers.
+            # In torchvision, ReLU and Dropout stand between two linear layers.
             names[str(i)] = f"classifier.{3 * linear}"
             linear += 1
         elif linear == 0:

@@ -3,9 +3,9 @@
 Stages of basic or bottleneck blocks (He, Zhang, Ren & Sun, "Deep Residual Learning for Image Recognition", CVPR 2016).
 A bottleneck's stride lies in its 3×3 convolution, as in torchvision. ``stem="cifar"`` is a 3×3 convolution without
 pooling; ``stem="imagenet"`` is a 7×7 convolution of stride 2 and a 3×3 max-pooling of stride 2. ``norm="group"``
-normalises groups of 16 channels (Wu & He, "Group Normalization", ECCV 2018). It suits clients with unequal data, since
-it keeps no statistics of their rows. ``norm="batch"`` is the original; its running statistics are buffers, which a
-federation averages.
+normalises groups of 16 channels (Wu & He, "Group Normalization", ECCV 2018). It suits clients with different data,
+because it keeps no statistics of their rows. ``norm="batch"`` is the original; its running statistics are buffers,
+which a federation averages.
 
 `medley.models.pretrained.load_torchvision` loads torchvision's weights.
 """
@@ -37,7 +37,7 @@ def resnet(
     The default is ResNet-8, with 78,042 parameters.
 
     Args:
-        shape: Of a row, [channels, height, width]; default [3, 32, 32].
+        shape: Shape of a row, [channels, height, width]; default [3, 32, 32].
         classes: Number of outputs; default 10.
         blocks: Blocks of each stage; default one in each of three stages.
         width: Channels of the first stage; default 16.
@@ -45,7 +45,7 @@ def resnet(
         stem: "cifar" (default) or "imagenet".
         bottleneck: Whether blocks are bottlenecks, with four times the channels at their ends; default False.
 
-    Raises RecipeError where a size is below 1, or the norm or the stem is unknown.
+    Raises RecipeError if a size is below 1, or the norm or the stem is unknown.
     """
     image_sizes("models.resnet", shape)
     positive("models.resnet", shape=min(shape), classes=classes, blocks=min(blocks, default=0), width=width)
@@ -70,37 +70,37 @@ def resnet(
 def resnet18(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
-    """ResNet-18: 11,173,962 parameters for CIFAR-10, 11,689,512 for ImageNet. Arguments as of `resnet`."""
+    """ResNet-18: 11,173,962 parameters for CIFAR-10, 11,689,512 for ImageNet. Arguments as in `resnet`."""
     return resnet(shape, classes, (2, 2, 2, 2), 64, norm, stem)
 
 
 def resnet34(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
-    """ResNet-34: 21,282,122 parameters for CIFAR-10, 21,797,672 for ImageNet. Arguments as of `resnet`."""
+    """ResNet-34: 21,282,122 parameters for CIFAR-10, 21,797,672 for ImageNet. Arguments as in `resnet`."""
     return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem)
 
 
 def resnet50(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
-    """ResNet-50: 23,520,842 parameters for CIFAR-10, 25,557,032 for ImageNet. Arguments as of `resnet`."""
+    """ResNet-50: 23,520,842 parameters for CIFAR-10, 25,557,032 for ImageNet. Arguments as in `resnet`."""
     return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem, bottleneck=True)
 
 
 class Block(nn.Module):
-    """A residual block: ReLU(x' + way(x)), x' = x, or norm(1×1 conv(x)) where the shape changes.
+    """A residual block: ReLU(x' + way(x)), x' = x, or norm(1×1 conv(x)) if the shape changes.
 
-    The way of a basic block is norm(conv(ReLU(norm(conv(x))))) with 3×3 convolutions. A bottleneck's has a 1×1, a 3×3
-    and a 1×1 convolution, of which the last one gives 4·``channels``.
+    In a basic block, way(x) is norm(conv(ReLU(norm(conv(x))))) with 3×3 convolutions. A bottleneck has a 1×1, a 3×3
+    and a 1×1 convolution; the last one has 4·``channels`` outputs.
 
     Args:
-        c: channels that go in.
-        channels: of the 3×3 convolutions.
-        stride: of the first 3×3 convolution.
+        c: number of input channels.
+        channels: number of channels of the 3×3 convolutions.
+        stride: stride of the first 3×3 convolution.
 
     Attributes:
-        out: channels that come out.
+        out: number of output channels.
     """
 
     def __init__(self, c: int, channels: int, stride: int, norm: Norm, bottleneck: bool = False) -> None:

@@ -28,7 +28,7 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Sequen
         classes: Number of outputs.
         hidden: Units of each hidden layer; default one layer of 64.
 
-    Raises RecipeError where a size is below 1.
+    Raises RecipeError if a size is below 1.
     """
     widths = [features, *hidden, classes]
     positive("models.mlp", features=features, classes=classes, hidden=min(widths))
@@ -47,17 +47,17 @@ def cnn(
 ) -> nn.Sequential:
     """Convolutions without padding, each with ReLU and 2×2 max-pooling, then one hidden layer.
 
-    After LeCun et al. (1998). A map is pooled where at least 4×4 of it remain. The default, for 14×14 images, has 9,802
-    parameters; ``cnn((1, 28, 28), channels=(16, 32), kernel=5, hidden=128)`` is the usual LeNet-like net, of 80,202.
+    After LeCun et al. (1998). A map is pooled while it is at least 4×4. The default, for 14×14 images, has 9,802
+    parameters; ``cnn((1, 28, 28), channels=(16, 32), kernel=5, hidden=128)`` is the usual LeNet-like net, with 80,202.
 
     Args:
-        shape: Of a row, [channels, height, width]; default [1, 14, 14].
+        shape: Shape of a row, [channels, height, width]; default [1, 14, 14].
         classes: Number of outputs; default 10.
-        channels: Of each convolution; default 8 and 16.
+        channels: Channels of each convolution; default 8 and 16.
         kernel: Height and width of a kernel; default 3.
         hidden: Units of the hidden layer; default 32.
 
-    Raises RecipeError where a size is below 1, or a kernel exceeds its map.
+    Raises RecipeError if a size is below 1, or a kernel exceeds its map.
     """
     c, h, w = image_sizes("models.cnn", shape)
     positive("models.cnn", shape=min(shape), classes=classes, channels=min(channels, default=1), hidden=hidden)
@@ -65,7 +65,7 @@ def cnn(
     for out in channels:
         if not 1 <= kernel <= min(h, w):
             raise RecipeError(
-                f"models.cnn(kernel={kernel}) does not fit the {h}×{w} map that is left of {shape}.", "kernel"
+                f"models.cnn(kernel={kernel}) does not fit the {h}×{w} map that remains of {shape}.", "kernel"
             )
         layers += [nn.Conv2d(c, out, kernel), nn.ReLU()]
         c, h, w = out, h - kernel + 1, w - kernel + 1

@@ -17,31 +17,31 @@ from ..contract.errors import RecipeError
 from .normal import positive
 
 PADDING = 0
-"""The id that fills a row."""
+"""The id that pads a row."""
 
 
 def lstm(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, layers: int = 1) -> Recurrent:
     """An LSTM over token rows, then a linear layer on the state after a row's last token.
 
-    With v ids, c classes, embeddings of e and h hidden units it has v·e + 4h(e + h + 2) + c(h + 1) parameters, and
-    4h(2h + 2) more for each further layer (Hochreiter & Schmidhuber, "Long Short-Term Memory", Neural Computation,
-    1997). torch keeps two bias vectors in a layer.
+    With v ids, c classes, embeddings of length e and h hidden units it has v·e + 4h(e + h + 2) + c(h + 1) parameters,
+    and 4h(2h + 2) more for each further layer (Hochreiter & Schmidhuber, "Long Short-Term Memory", Neural
+    Computation, 1997). torch keeps two bias vectors per layer.
 
     Args:
-        vocabulary: Number of ids, that of padding included.
+        vocabulary: Number of ids, including the padding id.
         classes: Number of outputs.
         embedding: Length of an embedding; default 100.
         hidden: Units of each layer; default 128.
         layers: Number of LSTM layers; default 1.
 
-    Raises RecipeError where a size is below 1.
+    Raises RecipeError if a size is below 1.
     """
     positive("models.lstm", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", vocabulary, classes, embedding, hidden, layers)
 
 
 def gru(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, layers: int = 1) -> Recurrent:
-    """A GRU over token rows, then a linear layer on the state after a row's last token. Arguments as of `lstm`.
+    """A GRU over token rows, then a linear layer on the state after a row's last token. Arguments as in `lstm`.
 
     It has v·e + 3h(e + h + 2) + c(h + 1) parameters, in the letters of `lstm` (Cho et al., "Learning Phrase
     Representations using RNN Encoder-Decoder", EMNLP 2014).
@@ -53,7 +53,7 @@ def gru(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, 
 def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Recurrent:
     """LEAF's network for Shakespeare: the next character after a row of characters; 819,920 parameters.
 
-    That is 817,872 of the published network and a second bias vector in each layer, 2·1,024, which torch keeps (Caldas
+    The published network has 817,872; torch keeps a second bias vector in each layer, which adds 2·1,024 (Caldas
     et al., "LEAF: A Benchmark for Federated Settings", 2018). Every id is a character; none is padding.
 
     Args:
@@ -62,7 +62,7 @@ def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: 
         hidden: Units of each layer; default 256.
         layers: Number of LSTM layers; default 2.
 
-    Raises RecipeError where a size is below 1.
+    Raises RecipeError if a size is below 1.
     """
     positive("models.char_lstm", classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", classes, classes, embedding, hidden, layers, padded=False)
@@ -78,18 +78,18 @@ def text_cnn(
 ) -> TextCNN:
     """Convolutions over token rows, their maximum over time, dropout and a linear layer.
 
-    The source is Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014, without its bound of
+    The source is Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014, without its bound on
     the weights' norm. With the defaults and v ids it has 300·v + 360,300 + 301·classes parameters.
 
     Args:
-        vocabulary: Number of ids, that of padding included.
+        vocabulary: Number of ids, including the padding id.
         classes: Number of outputs.
         embedding: Length of an embedding; default 300.
         kernels: Tokens in a window, for each convolution; default 3, 4 and 5.
-        channels: Of each convolution; default 100.
+        channels: Channels of each convolution; default 100.
         dropout: Probability with which a feature is dropped in training; default 0.5.
 
-    Raises RecipeError where a size is below 1, or the dropout outside [0, 1).
+    Raises RecipeError if a size is below 1, or the dropout outside [0, 1).
     """
     positive(
         "models.text_cnn",
@@ -130,12 +130,12 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids [b, t] to outputs [b, classes]; a row of padding alone is read as one id."""
+        """Ids [b, t] to outputs [b, classes]; a row of only padding is read as one id."""
         states = self.rnn(self.embed(ids))[0]
         if not self.padded:
             out: Tensor = self.head(states[:, -1])
             return out
-        # States are causal: those up to a row's last token know nothing of the padding behind it.
+        # States are causal: the states up to a row's last token do not depend on the padding after it.
         places = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(ids != PADDING, places, 0).amax(1)
         out = self.head(states[torch.arange(len(ids), device=ids.device), last])
@@ -143,7 +143,7 @@ class Recurrent(nn.Module):
 
 
 class TextCNN(nn.Module):
-    """Kim's network; the arguments are those of `text_cnn`."""
+    """Kim's network; the arguments are the same as in `text_cnn`."""
 
     def __init__(
         self, vocabulary: int, classes: int, embedding: int, kernels: Sequence[int], channels: int, dropout: float
@@ -156,11 +156,11 @@ class TextCNN(nn.Module):
         self.widest = max(kernels)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids [b, t] to outputs [b, classes]. Windows begin at a token, and may reach into the padding behind a row."""
+        """Ids [b, t] to outputs [b, classes]. Windows begin at a token, and may reach into the padding after a row."""
         t = ids.shape[1]
         begins = (ids != PADDING)[:, None]
         x = self.embed(F.pad(ids, (0, self.widest - 1), value=PADDING)).transpose(1, 2)
-        # After ReLU a window that begins at padding counts as 0, which is no maximum but that of a row without any.
+        # After ReLU a window that begins at padding counts as 0: it is the maximum only if no other window is positive.
         maps = [F.relu(convolution(x))[:, :, :t] * begins for convolution in self.convolutions]
         out: Tensor = self.head(self.dropout(torch.cat([m.amax(2) for m in maps], 1)))
         return out

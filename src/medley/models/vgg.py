@@ -3,8 +3,8 @@
 The source is configuration A of Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image
 Recognition", ICLR 2015.
 
-The network is one flat nn.Sequential, whose structure an engine can see. Convolutions have a bias, also where a norm
-follows, as in torchvision. `medley.models.pretrained.load_torchvision` loads torchvision's weights.
+The network is one flat nn.Sequential, whose structure an engine can see. As in torchvision, convolutions have a
+bias even if a norm follows. `medley.models.pretrained.load_torchvision` loads torchvision's weights.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def vgg11(
     as in Tiny ImageNet, it has 9,630,280.
 
     Args:
-        shape: Of a row, [channels, height, width], at least 32×32; default [3, 32, 32].
+        shape: Shape of a row, [channels, height, width], at least 32×32; default [3, 32, 32].
         classes: Number of outputs; default 10.
         norm: None (default), "batch" or "group", with 16 channels in a group.
         width: Channels of the first convolution; the others have 2, 4, 4, 8, 8, 8 and 8 times as many. Default 64.
         hidden: Units of each hidden linear layer; default none, as is usual for CIFAR.
         dropout: Probability with which a hidden unit is dropped in training; default 0.
 
-    Raises RecipeError where a size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
+    Raises RecipeError if a size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
     """
     c, h, w = image_sizes("models.vgg11", shape)
     positive("models.vgg11", shape=c, classes=classes, width=width, hidden=min(hidden, default=1))
     if min(h, w) < 32:
         raise RecipeError(
-            f"models.vgg11(shape={shape}): five poolings need images of at least 32×32; take models.cnn or "
+            f"models.vgg11(shape={shape}): five poolings need images of at least 32×32; use models.cnn or "
             "models.resnet for smaller ones.",
             "shape",
         )

@@ -30,14 +30,14 @@ def vit(
     ``vit((3, 224, 224), 1000, 16, 192, 12, 3)``, with 5,717,416. A hidden layer of a block has 4·``width`` units.
 
     Args:
-        shape: Of a row, [channels, height, width]; default [3, 32, 32].
+        shape: Shape of a row, [channels, height, width]; default [3, 32, 32].
         classes: Number of outputs; default 10.
         patch: Height and width of a patch; default 4.
         width: Length of a token; default 64.
         depth: Number of blocks; default 6.
         heads: Attention heads of a block; default 4.
 
-    Raises RecipeError where a size is below 1, patches do not tile the image, or heads do not divide the width.
+    Raises RecipeError if a size is below 1, patches do not tile the image, or heads do not divide the width.
     """
     c, h, w = image_sizes("models.vit", shape)
     positive("models.vit", shape=min(shape), classes=classes, patch=patch, width=width, depth=depth, heads=heads)
@@ -67,7 +67,7 @@ class PatchTokens(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw class token and positions from a normal distribution of deviation 0.02, cut off at ±2."""
+        """Draw class token and positions from a normal distribution of deviation 0.02, truncated at ±2."""
         nn.init.trunc_normal_(self.token, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)
 
