@@ -111,7 +111,7 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
     data.write_text(NAMED.replace('"home"])', '"home"]).standardise()'))
     code, said = check()
     assert code == 2
-    assert "client 1's rows are standardised by a mean and a deviation of their own" in said
+    assert "client 1's rows are standardised by their own mean and deviation" in said
     shared = "Dataset([[60.0, 0.0], [70.0, 1.0]], [0.0, 1.0], features=['age', 'sex']).standardise()"
     data.write_text(NAMED.replace('"home"])', f'"home"]).standardise(like={shared})'))
     code, said = check()

@@ -47,14 +47,14 @@ WRONG = [
     ({"weight": -1000.0}, r"task 0: weight is -1000.0"),
     ({"weight": float("nan")}, r"task 0: weight is nan"),
     ({"weight": 1e30}, r"task 0: weight is 1e\+30"),
-    ({"weight": 21.0}, r"weight is 21.0, and has to be 20, the number of rows"),
-    ({"rows": 10**15, "weight": 1e15}, r"rows is 1000000000000000, and has to be a whole number from 0 to 1000"),
+    ({"weight": 21.0}, r"weight is 21.0, but must be 20, the number of rows"),
+    ({"rows": 10**15, "weight": 1e15}, r"rows is 1000000000000000, but must be a whole number from 0 to 1000"),
     ({"rows": -1}, r"rows is -1"),
     ({"rows": True}, r"rows is True"),
     ({"test": 10**15}, r"test is 10+"),
-    ({"labels": [0, 3]}, r"labels is \[0, 3\], and has to be different whole numbers below 3"),
+    ({"labels": [0, 3]}, r"labels is \[0, 3\], but must be different whole numbers below 3"),
     ({"labels": [1, 1]}, r"labels is \[1, 1\]"),
-    ({"classes": 2_000_000}, r"classes is 2000000, and has to be a whole number from 1 to 10"),
+    ({"classes": 2_000_000}, r"classes is 2000000, but must be a whole number from 1 to 10"),
     ({"classes": "ten"}, r"classes is str 'ten'"),
     ({"X": [[10**6], "float32"]}, r"X is .* a shape of at most 64 numbers"),
     ({"X": [[8], "complex64"]}, r"X is "),
@@ -63,7 +63,7 @@ WRONG = [
     ({"X": [[1], "float32", [["a", [40], "float32"], ["b", [40], "float32"]]]}, r"X is .* of at most 64 numbers"),
     ({"tasks": []}, r"tasks is \[\]"),
     ({"tasks": [None]}, r"task 0: it is None"),
-    ({"weights": [[], "float64"], "weight": 0.0}, r"weight is 0.0, and has to be above 0 where there are rows"),
+    ({"weights": [[], "float64"], "weight": 0.0}, r"weight is 0.0, but must be above 0 if there are rows"),
 ]
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_account_names_client_and_field_or_is_left_out(changes: dict[str
 
 @pytest.mark.parametrize("key", ["classes", "tasks", "X", "y", "weights"])
 def test_an_account_without_a_field_or_with_one_more_is_refused(key: str) -> None:
-    with pytest.raises(WireError, match=rf"client 0's account .* expected are .*{key}"):
+    with pytest.raises(WireError, match=rf"client 0's account .* Medley expects .*{key}"):
         Census.of({0: {k: v for k, v in account(0).items() if k != key}})
     with pytest.raises(WireError, match=r"client 0's account .* fields .*more"):
         Census.of({0: {**account(0), "more": 1}})
@@ -148,12 +148,12 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}]}', "fields tests; expected are loss, tests"),
-        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": NaN}', "NaN is no number of JSON"),
+        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}]}', "fields tests; Medley expects loss, tests"),
+        ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": NaN}', "NaN is not a JSON number"),
         ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": 1e999}', "loss is inf"),
         (
             '{"tests": [{"test_loss": 0.3, "accuracy": 1.5}], "loss": 1}',
-            "accuracy is 1.5, and has to be a number from 0 to 1",
+            "accuracy is 1.5, but must be a number from 0 to 1",
         ),
         ('{"tests": [{"test_loss": "0.3"}], "loss": 1}', "test_loss is str '0.3'"),
         ('{"tests": [{"pwned": 1}], "loss": 1}', "tests is"),
@@ -358,7 +358,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
     )
     assert exchange(1e30, 1e29, -1e30).ids == (0, 1, 2)
     assert exchange(0.0, -9e5, 1e-30).ids == (0, 1, 2)
-    text = r"client 1's largest number in its answer to train, round 1, is 1e\+30, and the median of 3 clients' 0.5"
+    text = r"client 1's largest number in its answer to train, round 1, is 1e\+30, but the median of 3 clients is 0.5"
     if tolerant:
         whole = exchange(0.5, -1e30, 0.1)
         assert whole.ids == (0, 2)
@@ -369,7 +369,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
             exchange(0.5, -1e30, 0.1)
     losses = {0: 0.3, 1: 1e300, 2: 0.4}
     ((liar, error),) = outliers(losses, "loss after round 3")
-    assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, and ")
+    assert (liar, str(error)[:45]) == (1, "client 1's loss after round 3 is 1e+300, but ")
     assert not [*outliers({i: losses[i] for i in (0, 1)}, "loss")]
     assert Figures([{}, {"test_loss": -1e300, "accuracy": 0.5}], [{}, {}], 0.25).largest == 1e300
 
@@ -394,7 +394,7 @@ def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, firs
     whole = merged(connection(md.GIANT(), Mail({i: lie if i == liar else honest for i in range(3)})).exchange(asked))
     assert whole.ids == tuple({0, 1, 2} - {liar})
     assert whole.failed.keys() == {liar}
-    said = "'f' is [3], and [2]" if k == 3 else "'g' is absent, and [4]"
+    said = "'f' is [3], but [2]" if k == 3 else "'g' is absent, but [4]"
     assert f"client {liar}'s answer to losses, round 1: {said} in most" in whole.failed[liar]
     assert whole.total is not None
     assert torch.allclose(whole.total["f"], torch.full((2,), 2 / 3, dtype=torch.float64))

@@ -98,13 +98,13 @@ def test_errors_and_lines_of_the_log_have_names(
 
 
 def test_two_nodes_of_one_name_are_told_apart_before_the_run(path: Path) -> None:
-    with pytest.raises(md.BadData, match="clients 0 and 2 are both called 'Bern': give each node a name of its own"):
+    with pytest.raises(md.BadData, match="clients 0 and 2 are both called 'Bern': give each node its own --name"):
         deploy(path, ("Bern", "Basel", "Bern"))
 
 
 @pytest.mark.slow
 def test_a_name_that_is_another_clients_number_is_refused(path: Path) -> None:
-    with pytest.raises(md.BadData, match="client 0 is called '1', another client's number: give each node a name"):
+    with pytest.raises(md.BadData, match="client 0 is called '1', another client's number: give each node its own"):
         deploy(path, ("1", "", ""))
     deploy(path, ("0", "", "Chur"))
 

@@ -139,7 +139,7 @@ def test_the_gradients_norm(app: Path) -> None:
     for a, b in zip(here.history, there.history, strict=True):
         assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-10)
     shutil.rmtree(app.parent / "run")
-    with pytest.raises(md.RecipeError, match=r"grad_norm = ... \} with \[secure\]: the norm is that of a sum"):
+    with pytest.raises(md.RecipeError, match=r"grad_norm = ... \} with \[secure\]: the norm is of a sum"):
         both(app, LOGISTIC.format(run="target = { grad_norm = 1e-9 }") + "[secure]\nbound = 50.0\n")
 
 
@@ -170,7 +170,7 @@ def test_secure_sums_keep_losses_of_few_rows_counts_and_classes(app: Path) -> No
     data = next(e for e in events.read(app.parent / "run") if e["event"] == "data")
     assert [task["support"] for tasks in data["clients"].values() for task in tasks] == [[], [], []]
     shutil.rmtree(app.parent / "run")
-    with pytest.raises(md.RecipeError, match=r"run.eval_rows with \[secure\]: nodes would have to give a few"):
+    with pytest.raises(md.RecipeError, match=r"run.eval_rows with \[secure\]: nodes would have to send a few"):
         both(app, LOGISTIC.format(run="eval_rows = 60") + "[secure]\nbound = 50.0\n")
 
 
@@ -207,7 +207,7 @@ def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() ->
     delong = math.sqrt(wins.mean(1).var(ddof=1) / len(pos) + wins.mean(0).var(ddof=1) / len(neg))
     assert error == pytest.approx(delong, rel=1e-10)
     assert math.isnan(f(z[y == 1], y[y == 1]))
-    with pytest.raises(md.RecipeError, match="AUROC is of two classes"):
+    with pytest.raises(md.RecipeError, match="AUROC needs two classes"):
         f(torch.zeros(3, 4), y[:3])
 
 

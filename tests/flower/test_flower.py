@@ -238,18 +238,18 @@ def test_what_is_no_request_is_refused(letter: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"round": "../../../PWNED"}, "round is str '../../../PWNED', and has to be a whole number from 0"),
-        ({"number": "../PWNED"}, r"number is str '\.\./PWNED', and has to be a whole number from 0"),
+        ({"round": "../../../PWNED"}, "round is str '../../../PWNED', but must be a whole number from 0"),
+        ({"number": "../PWNED"}, r"number is str '\.\./PWNED', but must be a whole number from 0"),
         ({"round": True}, "round is True"),
         ({"round": -1}, "round is -1"),
         ({"number": 1 << 40}, f"number is {1 << 40}"),
         ({"acked": {0: ("../x", 0)}}, "blocks is .* with each, p and acked of whole numbers"),
         ({"acked": {0: (1, 2, 3)}}, "with each, p and acked of whole numbers"),
-        ({"p": {0: "1"}}, "p is str '1', and has to be a number from 0"),
+        ({"p": {0: "1"}}, "p is str '1', but must be a number from 0"),
         ({"p": {0: math.nan}}, "p is nan"),
         ({"method": 7}, "method is 7"),
-        ({"weights": {0: 1.0}}, "the part of this client repeats some of it"),
-        ({"buffers": (torch.ones(2), torch.ones(2))}, "the part of this client repeats some of it"),
+        ({"weights": {0: 1.0}}, "this client's part repeats or lacks some"),
+        ({"buffers": (torch.ones(2), torch.ones(2))}, "this client's part repeats or lacks some"),
     ],
 )
 def test_a_requests_fields_are_checked_before_anything_is_done(
@@ -505,7 +505,7 @@ def test_a_resumed_run_goes_on_with_what_clients_remember(app: Path, tmp_path: P
     deploy(app, save=str(tmp_path / "scaffold"), **{"set": "methods.0.kind=SCAFFOLD"})
     a, b = (md.Result.load(tmp_path / k) for k in ("scaffold", "half"))
     assert torch.equal(a.x, b.x)
-    with pytest.raises(md.RecipeError, match="holds a run already"):
+    with pytest.raises(md.RecipeError, match="already holds a run"):
         deploy(app, save=str(tmp_path / "half"))
 
 
@@ -561,7 +561,7 @@ def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatc
     with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\]; \[2\] are missing"):
         deploy(app, clients=2, timeout=3, save=str(tmp_path / "missing"))
     said = [e["message"] for e in events.read(tmp_path / "missing") if e["event"] == "log"]
-    assert said == ["waits for clients [2], for 3 s at most"]
+    assert said == ["waiting for clients [2], at most 3 s"]
     with pytest.raises(md.BadData, match=r"partition-id=3, but the recipe's partition has clients 0\.\.2"):
         deploy(app, clients=4)
 

@@ -180,7 +180,7 @@ def test_a_node_that_was_killed_answers_when_it_starts_again(there: Deployment) 
             assert victim.wait(300) == -signal.SIGKILL
         with there.node(2, "--data=slow.py") as (_, log):
             p.wait(600)
-            assert "takes up query again" in log.read_text(), log.read_text()
+            assert "resuming query" in log.read_text(), log.read_text()
     assert (there.folder / "killed_run" / "result.json").exists(), there.logs()
     same(md.Result.load(there.folder / "killed_run"), r)
 

@@ -34,4 +34,4 @@ def test_a_run_that_is_hit_has_the_digest_of_one_that_is_not(tmp_path: Path) -> 
             if victim == "node":
                 assert end.restarts == 0, end.log
             else:
-                assert f"goes on after the last checkpoint, {3 - end.restarts} restarts left" in end.log
+                assert f"continuing from the last checkpoint, {3 - end.restarts} restarts left" in end.log

@@ -53,7 +53,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
     said = [r.getMessage() for r in caplog.records]
-    assert said == (["waits for clients [1], for 0 s so far and 60 s at most"] if named else [])
+    assert said == (["waiting for clients [1], for 0 s so far and 60 s at most"] if named else [])
     assert told[0]["clients"] == [1]
     assert told[-1] == {"clients": [], "since": told[0]["since"]}
     assert ("waited" in told[-2]) == named
@@ -86,8 +86,8 @@ def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("query.train", {i: {"n": b"1"} for i in range(3)})) == [0]
     assert time.monotonic() - begun < 1.2
-    (said,) = [r for r in caplog.records if "waits" in r.getMessage()]
-    assert said.getMessage() == "waits for clients [0, 1, 2], for 0 s so far and 0 s at most"
+    (said,) = [r for r in caplog.records if "waiting" in r.getMessage()]
+    assert said.getMessage() == "waiting for clients [0, 1, 2], for 0 s so far and 0 s at most"
     assert said.created < time.time() - 0.2
 
 

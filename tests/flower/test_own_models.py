@@ -176,7 +176,7 @@ def test_what_a_node_is_asked_beside_the_others_is_checked(app: Path, tmp_path: 
         with pytest.raises(md.WireError, match="the server's request of an evaluation: "):
             ask(**own)
     asked["run"] = "../r"
-    with pytest.raises(md.WireError, match="a run's name is letters, digits, _ and -"):
+    with pytest.raises(md.WireError, match="a run's name consists of letters, digits, _ and -"):
         ask()
 
 
@@ -242,5 +242,5 @@ def test_a_frozen_part_is_that_of_one_process(app: Path) -> None:
 
 def test_a_frozen_part_of_other_weights_is_refused(app: Path) -> None:
     frozen(app, "other_net", "self.base.weight.data.normal_(generator=(g := torch.Generator(), g.seed())[0])")
-    with pytest.raises(md.RecipeError, match=r"client 0's network has a frozen part of digest .* give both the same"):
+    with pytest.raises(md.RecipeError, match=r"client 0's network has a frozen part with digest .* give both the same"):
         deploy(app)

@@ -110,7 +110,7 @@ def test_a_line_that_was_not_written_whole_is_taken_off(record: Record, caplog: 
         file.write(b'{"n":5,"bytes":')
     record.add(kind="query", bytes=9)
     assert [line["bytes"] for line in record.lines()] == [0, 1, 2, 3, 4, 9]
-    assert "not written whole" in caplog.text
+    assert "incomplete line" in caplog.text
 
 
 def test_approvals_end_and_close(tmp_path: Path, key: Path) -> None:
@@ -223,7 +223,7 @@ def test_every_answer_has_a_line_and_is_of_the_recipe_that_the_line_names(tmp_pa
         opened(ask(RecordDict({"run": ConfigRecord({"other": 1})})))
     before = digest(path)
     path.write_text(RECIPE + "# changed\n", encoding="utf-8")
-    with pytest.raises(md.RecipeError, match="client 0: its recipe's file has changed since its node began"):
+    with pytest.raises(md.RecipeError, match="client 0: its recipe's file has changed since its node started"):
         opened(ask(RecordDict()))
     lines = [*Record(memory / "client0" / LEFT, key).lines()]
     assert [line["recipe"] for line in lines] == [before, before, before]

@@ -192,7 +192,7 @@ def test_a_method_that_needs_the_same_clients_says_so_before_anything_is_sent(do
 
 def test_a_client_that_leaves_a_closed_run_is_named_with_the_remedy(doors: Doors) -> None:
     doors.joins, doors.leaves = {}, {1: 4}
-    with pytest.raises(md.WireError, match=r"client 1 has left, and this run has the same clients .* open="):
+    with pytest.raises(md.WireError, match=r"client 1 has left, but this run needs the same clients .* open="):
         deploy(doors, open=0)
     end = [e for e in events.read(doors.folder / "run") if e["event"] == "end"][-1]
     assert end["outcome"] == "failed"
@@ -277,12 +277,12 @@ def test_a_client_whose_rows_changed_is_not_taken_for_the_one_that_joined(doors:
     kept["founders"]["0"]["tasks"][0]["rows"] += 1
     kept["founders"]["0"]["tasks"][0]["weight"] += 1
     path.write_text(json.dumps(kept))
-    with pytest.raises(md.BadData, match="client 0's data is not what it was when it joined"):
+    with pytest.raises(md.BadData, match="client 0's data has changed since it joined"):
         deploy(doors, resume=str(doors.folder / "run"))
 
 
 def test_a_run_that_nobody_is_left_in_ends_with_a_sentence(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messenger, "POLL", 0.01)
     doors.joins, doors.leaves = {2: 99, 3: 99}, {0: 3, 1: 3}
-    with pytest.raises(md.MedleyError, match=r"round 3: the last members, \[0, 1\], leave; nobody is left"):
+    with pytest.raises(md.MedleyError, match=r"round 3: the last members, \[0, 1\], leave; no client is left"):
         deploy(doors)

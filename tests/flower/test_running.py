@@ -89,7 +89,7 @@ def test_a_killed_app_goes_on_by_itself_to_the_digest_of_the_undisturbed_run(tmp
     status = local.run(tmp_path / "run", {}, restarts=3)
     assert status.ok, said
     assert local.started == [(False, ""), (True, ""), (True, "")]
-    assert sum("has died; goes on after the last checkpoint" in line for line in said) == 2
+    assert sum("has died; continuing from the last checkpoint" in line for line in said) == 2
     assert sum(bool(re.search(r"round \d: 3 of 3 answers", line)) for line in said) >= 8
     q = md.problems.quadratics(clients=3, d=4)
     whole = md.run(md.SCAFFOLD(), md.Federation(q.problem, clients=q.clients), 8)
@@ -102,7 +102,7 @@ def test_a_run_that_cannot_go_on_ends_with_its_sentence_and_goes_on_when_told_so
     status = local.run(tmp_path / "run", {})
     assert status.outcome == "failed"
     assert re.search(r"the server app, process \d+, has died", status.message)
-    with pytest.raises(RecipeError, match="holds a run already; --resume goes on with it"):
+    with pytest.raises(RecipeError, match="already holds a run; continue it with --resume"):
         local.run(tmp_path / "run", {})
     status = local.run(tmp_path / "run", {}, resume=True)
     assert str(status) == "failed: client 1: row 3 is empty"

@@ -311,7 +311,7 @@ def test_a_file_that_is_no_keyring_is_refused(text: str, tmp_path: Path, keys: P
     with pytest.raises(md.RecipeError, match="is not a keyring: write a line for each client"):
         sums.read_keyring(path)
     path.write_text((keys / "keyring").read_text() * 2)
-    with pytest.raises(md.RecipeError, match="client 0 comes twice"):
+    with pytest.raises(md.RecipeError, match="client 0 appears twice"):
         sums.read_keyring(path)
     with pytest.raises(md.RecipeError, match="is not a private key as ssh-keygen"):
         sums.signature(path, "s", 0, b"")
@@ -353,7 +353,7 @@ def test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent(app: Path, mo
         return honest(self, sealed)
 
     monkeypatch.setattr(RemoteParties, "masked", other)
-    with pytest.raises(md.WireError, match="client 0 refuses: its request, or its settings, are not those that the"):
+    with pytest.raises(md.WireError, match="client 0 refuses: its request or its settings do not match the"):
         deploy(app)
 
     def again(self: RemoteParties, sealed: Any) -> Any:
@@ -376,7 +376,7 @@ ALONE = (
         ({0: 0.0, 1: 0.0, 2: 1.0, 3: 0.0}, "in the server's weights client 0 has 0, but each must be above 0"),
         ({0: 1e-3, 1: 1e-3, 2: 1.0, 3: 5.0}, "client 3 may have a share of 0.9996 in a sum of 3"),
         ({0: 1e-3, 1: 1e-3, 2: 1.0, 3: 1e-3}, ALONE),
-        ({0: -1.0, 1: 1.0, 2: 1.0, 3: 1.0}, "weights is -1.0, and has to be a number from 0"),
+        ({0: -1.0, 1: 1.0, 2: 1.0, 3: 1.0}, "weights is -1.0, but must be a number from 0"),
     ],
 )
 def test_weights_that_single_out_a_client_are_refused(
@@ -402,7 +402,7 @@ def test_a_clients_p_singles_out_nobody_either(app: Path, monkeypatch: pytest.Mo
     own = FlowerConnection._own
     patched = lambda self, e, i: own(self, replace(e, p={i: p[i]}), i)
     monkeypatch.setattr(FlowerConnection, "_own", patched)
-    with pytest.raises(md.WireError, match="and the part of this client repeats some of it"):
+    with pytest.raises(md.WireError, match="and this client's part repeats or lacks some"):
         deploy(app, save="second")
 
 
@@ -415,7 +415,7 @@ def test_clients_of_one_sum_have_the_same_settings(app: Path) -> None:
             context.run_config = {**context.run_config, "set": "pace.lr=0.000001"}
         return inner(message, context)
 
-    with pytest.raises(md.WireError, match=r"client 1 refuses: its request, or its settings, are not those"):
+    with pytest.raises(md.WireError, match=r"client 1 refuses: its request or its settings do not match"):
         deploy(app, {1: slow})
 
 

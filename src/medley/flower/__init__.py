@@ -1,6 +1,6 @@
 """A recipe as a Flower app: ``app = server_app("recipe.toml")``, and ``app = client_app("recipe.toml")``.
 
-``medley deploy init`` writes a whole app; docs/deploy.md leads from there to machines of your own.
+``medley deploy init`` writes a whole app; docs/deploy.md shows how to run it on your own machines.
 """
 
 from .client import client_app as client_app

@@ -1,4 +1,4 @@
-"""A node's own account of what it told of its rows, over all studies: the server's word does not count."""
+"""A node's own account of what it has disclosed about its rows, over all studies. It does not rely on the server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from ..storage.atomic import write
 from .cleaning import private
 
 FILE, ANSWER = "account.json", "training"
-"""Files of a client's node: what was spent by each study, and the answer to the last training."""
+"""Files of a client's node: what each study has spent, and the answer to the last training request."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a client told, by study. The last request has the same answer again, which tells nothing more.
+    """What a client has disclosed, by study. A repeated last request gets the same answer, which discloses nothing
+    more.
 
     Attributes:
         study: short text that names the owner's recipe
@@ -31,7 +32,7 @@ class Account:
     study: str
 
     def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
-        """The answer to a training with this digest: that which was given, if it was the last one."""
+        """The answer already given to the training with this digest, if it was the last one."""
         if self._kept().get("last") == digest:
             return (self.folder / ANSWER).read_bytes()
         out = answer()
@@ -44,10 +45,10 @@ class Account:
 
         Args:
             limit: the ε of the owner's recipe
-            total: the ε of all studies together; None for that of the recipe
-            delta: δ, at which all of them are counted
+            total: the ε of all studies together; None for the recipe's
+            delta: δ, for the ε of all studies
 
-        Raises WireError, with what was spent, where the training would spend more than either.
+        Raises WireError, with what was spent, if the training would exceed either limit.
         """
         kept = self._kept()
         spent = {study: [Release(**r) for r in found] for study, found in kept.get("spent", {}).items()}
@@ -68,9 +69,9 @@ class Account:
         self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}))
 
     def evaluate(self, digest: str, most: int) -> None:
-        """Count an evaluation of the training loss by itself, unless it is the last one again.
+        """Count an evaluation of the training loss alone, unless it repeats the last one.
 
-        Raises WireError beyond ``most`` of a study.
+        Raises WireError after more than ``most`` evaluations in one study.
         """
         kept = self._kept()
         there = kept.get("evaluations", {})

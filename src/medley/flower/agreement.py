@@ -21,7 +21,7 @@ from .checked_json import Words
 from .settings import Method
 
 SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy", "rules")
-"""Tables of a recipe that one side acts on alone; both sides may have others."""
+"""Tables of a recipe that only one side uses; they may differ between the sides."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Terms:
 
     @classmethod
     def read(cls, words: Words) -> Terms:
-        """The terms among a client's words. Raises WireError where they are missing."""
+        """The terms among a client's words. Raises WireError if they are missing."""
         return cls(*(words.text(key) for key in cls.__annotations__))
 
     def plain(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Terms:
 
     @property
     def digest(self) -> str:
-        """Short text that differs where the terms do."""
+        """Short text that differs if the terms do."""
         return _digest(self.plain())
 
     def compare(self, theirs: Terms, who: str) -> None:
@@ -77,10 +77,11 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 
 def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> None:
-    """Raise RecipeError for a method that the node's owner does not serve. Who serves CFLAG serves CFLAG.joint.
+    """Raise RecipeError for a method that the node's owner does not serve. Serving CFLAG includes CFLAG.joint.
 
     Args:
-        node: the node's config; ``serve`` lists methods, "FedNorton,SCAFFOLD". Without it all are served
+        node: the node's config; ``serve`` lists methods, for example "FedNorton,SCAFFOLD". Without it the node serves
+            all methods
     """
     name, serves = split(method)[0].name, _listed(node, "serve")
     if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
@@ -112,8 +113,8 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
     """Raise RecipeError for a setting that the server may not change.
 
     Args:
-        node: the node's config; ``allow`` lists the keys of the recipe that the server may set, as patterns,
-            "run.rounds pace.*". Without it all may be set
+        node: the node's config; ``allow`` lists the recipe's keys that the server may set, as patterns, for example
+            "run.rounds pace.*". Without it the server may set any key
     """
     patterns = _listed(node, "allow") if "allow" in node else ["*"]
     for setting in shlex.split(str(config.get("set", ""))):
@@ -124,12 +125,12 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
 
 
 def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: int) -> None:
-    """Raise RecipeError where the server changes what protects the owner's rows, and the owner does not name it.
+    """Raise RecipeError if the server changes a setting that protects the owner's rows, unless ``allow`` names it.
 
     Args:
-        node: the node's config; patterns of ``allow`` that begin with "methods" or "*" do not stand for privacy
+        node: the node's config; patterns of ``allow`` that begin with "methods" or "*" do not cover privacy settings
         mine: the owner's recipe
-        asked: the same with the server's settings
+        asked: the same recipe with the server's settings
     """
     either = mine, asked
     found: dict[str, list[Any]] = {
@@ -146,7 +147,7 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: 
 
 
 def own_version() -> str:
-    """Medley's version, which all sides of a deployment must have. Raises RecipeError for a copy without one."""
+    """Medley's version, which must be the same on all sides. Raises RecipeError for a copy without a version."""
     if not is_installed():
         raise RecipeError(
             "Medley is not installed here, only on PYTHONPATH, so it has no version to compare with the other "

@@ -1,4 +1,4 @@
-"""Words of clients: answers and errors as bytes, and their JSON, checked; whatever is wrong names the client."""
+"""Checks what clients send: answers and errors as bytes, and their JSON. Each error names the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..contract.errors import BudgetSpent, MedleyError, WireError
 from ..transports.failures import describe, revive
 
 LONGEST, LONGEST_ERROR = 1 << 24, 1 << 20
-"""Bytes of the longest JSON answer, and of the longest error of a client, that are read."""
+"""Limits in bytes on a client's JSON answer and on its error."""
 
 TEXT = 2000
 """Characters of a client's error that are kept."""
@@ -25,15 +25,15 @@ KEPT: dict[str, type] = {
     **dict.fromkeys(("placed", "unexplained"), bool),
     "result": type(None),
 }
-"""Attributes that the errors of `medley.contract.errors` have, and their types; each may be None."""
+"""Attributes of the errors in `medley.contract.errors`, and their types; each may be None."""
 
 TIMES, FEWEST = 1e6, 3
-"""A client's number is absurd that is more than so many times the median of all clients', of so many at least: of two
-nobody knows which one is right."""
+"""A client's number is an outlier if it is more than `TIMES` times the median of all clients' numbers. The test
+needs at least `FEWEST` clients: of two, neither is known to be right."""
 
 
 def sealed(answer: bytes, last: bool = False) -> bytes:
-    """An answer for the way to the server; ``last`` is that of a client that leaves."""
+    """An answer as bytes for the server; ``last`` marks the last answer of a client that leaves."""
     return (b"+" if last else b"=") + answer
 
 
@@ -43,12 +43,12 @@ def is_last(answer: bytes) -> bool:
 
 
 def sealed_error(e: Exception) -> bytes:
-    """A client's error in the place of an answer."""
+    """A client's error, sent instead of an answer."""
     return b"!" + json.dumps(describe(e)).encode()
 
 
 def opened(answer: bytes, who: str = "a client") -> bytes:
-    """Inverse of `sealed`. Raises an error that came in the place of an answer, and WireError for other bytes."""
+    """Inverse of `sealed`. Raises the error that came instead of an answer, and WireError for other bytes."""
     if answer[:1] in (b"=", b"+"):
         return answer[1:]
     if answer[:1] != b"!":
@@ -58,34 +58,35 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
     try:
         head = json.loads(answer[1:])
         text, attributes = printable(head["text"]), head["attributes"]
-        # Whatever the client calls its error, an error of this run has its number.
+        # The text names the client, whatever the client wrote.
         head["text"] = text if who in text else f"{who}: {text}"
         if not all(k in KEPT and (v is None or type(v) is KEPT[k]) for k, v in attributes.items()):
-            raise ValueError("attributes of no error")
+            raise ValueError("these are not an error's attributes")
         head["attributes"] = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
         if not isinstance(e := revive(head), MedleyError):
             raise TypeError("no error")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WireError(f"{who} sent an error that is not one of Medley's: {answer[1:200]!r}") from None
-    raise MedleyError(head["text"]) if isinstance(e, BudgetSpent) else e  # the server's own word: a run ends well by it
+    # Only the server may raise BudgetSpent: it ends a run successfully.
+    raise MedleyError(head["text"]) if isinstance(e, BudgetSpent) else e
 
 
 def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, WireError]]:
-    """Clients whose number is absurd beside the others', and more than `TIMES`; and the errors that say so."""
+    """Clients whose number is an outlier and larger than `TIMES`, each with the error that says so."""
     usual = median_low(numbers.values()) if len(numbers) >= FEWEST else float("inf")
     for i, number in numbers.items():
         if number > TIMES * max(usual, 1.0):
             yield (
                 i,
                 WireError(
-                    f"client {i}'s {what} is {number:.3g}, and the median of {len(numbers)} clients' {usual:.3g}: look "
-                    'at its rows and its pace, or leave such replies out by reply_policy.faulty = "drop"'
+                    f"client {i}'s {what} is {number:.3g}, but the median of {len(numbers)} clients is {usual:.3g}: "
+                    'check its rows and its pace, or drop such replies with reply_policy.faulty = "drop"'
                 ),
             )
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 class Words:
@@ -103,9 +104,9 @@ class Words:
 
     @classmethod
     def read(cls, who: str, raw: bytes) -> Words:
-        """The words in an answer's bytes. Raises WireError for bytes that are no JSON object."""
+        """The JSON object in an answer's bytes. Raises WireError for other bytes."""
         if len(raw) > LONGEST:
-            raise WireError(f"{who}: {len(raw)} bytes came; {LONGEST} is the limit")
+            raise WireError(f"{who}: the answer has {len(raw)} bytes; the limit is {LONGEST}")
         try:
             said = json.loads(raw, parse_constant=_no_number)
         except (ValueError, RecursionError) as e:
@@ -115,13 +116,13 @@ class Words:
     def refuse(self, key: str, wanted: str) -> NoReturn:
         """Raise WireError for a field that is not ``wanted``."""
         found = _shown(self.said[key]) if key in self.said else "missing"
-        raise WireError(f"{self.who}: {key} is {found}, and has to be {wanted}")
+        raise WireError(f"{self.who}: {key} is {found}, but must be {wanted}")
 
     def only(self, *keys: str) -> None:
         """Raise WireError unless the fields are ``keys``."""
         if self.said.keys() != set(keys):
             came = printable(", ".join(sorted(map(str, self.said))))
-            raise WireError(f"{self.who}: it has the fields {came:.200}; expected are {', '.join(sorted(keys))}")
+            raise WireError(f"{self.who}: it has the fields {came:.200}; Medley expects {', '.join(sorted(keys))}")
 
     def whole(self, key: str, low: int, high: int) -> int:
         """A whole number from ``low`` to ``high``."""
@@ -147,19 +148,19 @@ class Words:
     def number(self, key: str, low: float, high: float) -> float:
         """A number from ``low`` to ``high``."""
         value = self.said.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:  # as NaN is not
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:  # so does NaN
             self.refuse(key, f"a number from {low:g} to {high:g}")
         return float(value)
 
     def text(self, key: str, longest: int = 200) -> str:
-        """Text of at most ``longest`` characters that can be printed."""
+        """Text of at most ``longest`` printable characters."""
         value = self.said.get(key)
         if not isinstance(value, str) or len(value) > longest or not value.isprintable():
             self.refuse(key, f"text of at most {longest} characters")
         return value
 
     def texts(self, key: str, most: int, longest: int = 200) -> list[str]:
-        """A list of at most ``most`` different texts, each of at most ``longest`` characters that can be printed."""
+        """A list of at most ``most`` different texts, each of at most ``longest`` printable characters."""
         values = self.entries(key, 0, most)
         fit = all(isinstance(v, str) and len(v) <= longest and v.isprintable() for v in values)
         if not fit or len(set(values)) < len(values):
@@ -175,7 +176,7 @@ class Words:
 
 
 def work_and_engines(words: Words) -> tuple[float, set[str]]:
-    """The work of a reply in row gradients, and the engines that ran. Raises WireError for others."""
+    """The work of a reply in row gradients, and the engines that ran. Raises WireError for invalid values."""
     rows, said = words.number("rows", 0.0, 1e18), words.entries("engines", 0, len(ENGINES))
     if not all(isinstance(name, str) for name in said) or not set(said) <= ENGINES:
         words.refuse("engines", f"some of {', '.join(sorted(ENGINES))}")
@@ -183,9 +184,9 @@ def work_and_engines(words: Words) -> tuple[float, set[str]]:
 
 
 def printable(text: str) -> str:
-    """Text of a client on one line, without the signs that move a terminal's cursor: it cannot pass for a line of ours.
+    """A client's text on one line, without control characters, so that it cannot imitate one of Medley's log lines.
 
-    At most `TEXT` characters of it are kept.
+    Keeps at most `TEXT` characters.
     """
     line = " ".join(text[: 2 * TEXT].split())
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:TEXT])

@@ -1,4 +1,4 @@
-"""Memories on a node's disk: readable by their owner only, and deleted when they are old."""
+"""Client memories on a node's disk: only their owner can read them, and old ones are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def private(folder: Path) -> Path:
-    """Make a folder and those of its parents that are missing, for their owner only (0700)."""
+    """Make a folder and its missing parents, readable by their owner only (0700)."""
     for place in reversed([folder, *folder.parents]):
         if not place.exists():
             with atomic.writing(place):
@@ -34,7 +34,7 @@ def seconds(age: str) -> float:
 
 
 def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
-    """Delete the memories of runs that no request has touched for a time. Returns the folders that are gone.
+    """Delete the memories of runs that no request has touched for a time. Returns the deleted folders.
 
     Args:
         folder: the folder of all memories on this node

@@ -53,17 +53,18 @@ def client_app(
     method: Method | None = None,
     code: Collection[str] | None = None,
 ) -> ClientApp:
-    """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is: ``partition-id=0``.
+    """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is, for example
+    ``partition-id=0``.
 
     Args:
-        data: a function that reads the client's own data, in a stream a data set for each task; test rows in it are for
-            evaluation. By default the client has its share of the recipe's data
-        method: the server's method, where it isn't the recipe's first
-        code: the names "module:name" that the recipe and the server's settings may import; by default those that stand
-            in the recipe's file
+        data: a function that returns the client's own data; with a stream, one data set for each task. Its test rows
+            are for evaluation. By default the client gets its share of the recipe's data
+        method: the server's method, if it isn't the recipe's first
+        code: the names "module:name" that the recipe and the server's settings may import; by default the names in the
+            recipe's file
 
-    The client's memory lies in ``memory``, a folder that the node config names, by default ``~/.medley``. A process
-    that serves several messages reads recipe and data once.
+    The client keeps its memory in the folder that the node config names as ``memory``, by default ``~/.medley``. A
+    process that serves several messages reads recipe and data once.
     """
     side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods(_kinds(Path(recipe))).values(), *([] if method is None else [type(split(method)[0])])]
@@ -74,7 +75,7 @@ def client_app(
 
 
 def _kinds(recipe: Path) -> list[str]:
-    """The kinds of the methods in a recipe's file; none where it cannot be read, which the first message finds."""
+    """The kinds of the methods in a recipe's file. Empty if the file cannot be read: the first message reports this."""
     with suppress(MedleyError):
         there = recipes.load(recipe).tables.get("methods", [])
         return [t["kind"] for t in there if isinstance(t, dict) and isinstance(t.get("kind"), str)]
@@ -82,10 +83,10 @@ def _kinds(recipe: Path) -> list[str]:
 
 
 def discreet(handler: Handler) -> Handler:
-    """The handler, with errors that quote nothing of the client's data: the whole of them stays in its own log.
+    """The handler, with errors that quote none of the client's data; the full errors stay in the client's own log.
 
-    Errors about settings, messages and shapes pass. Of others, and of code of the client's own, such as its loss, the
-    server gets the class.
+    Errors about settings, messages and shapes go to the server unchanged. For other errors, and for errors in the
+    client's own code, such as its loss, the server gets only the class.
     """
 
     def reply(letter: Letter, context: Context) -> bytes:
@@ -103,7 +104,7 @@ def discreet(handler: Handler) -> Handler:
                 left = BadData(f"client {i}: a row of its data cannot be used; {OWN_LOG}", client=i)
             elif cause is None or isinstance(cause, MedleyError | ImportError):
                 raise
-            else:  # the text of another error stands in this one's
+            else:  # this error's text contains that of another error
                 left = MedleyError(f"client {i} failed: {type(e).__name__} by {type(cause).__name__}; {OWN_LOG}")
             log.error("%s", e)
         except Exception as e:
@@ -115,7 +116,7 @@ def discreet(handler: Handler) -> Handler:
 
 
 KEPT = 2
-"""Settings of runs whose data and problem a process keeps."""
+"""How many runs' data and problems a process keeps."""
 
 
 class ClientSide:
@@ -136,12 +137,12 @@ class ClientSide:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, as its file was at the first message. It imports nothing but what is allowed."""
+        """The recipe, as its file was at the first message. It imports only what is allowed."""
         r = recipes.load(self._file)
         return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
 
     def isolated(self, handler: Handler) -> Handler:
-        """The handler, after whose failure the next message finds a new problem and new rows."""
+        """The handler; if it fails, the next message gets a new problem and new rows."""
 
         def reply(letter: Letter, context: Context) -> bytes:
             try:
@@ -164,12 +165,12 @@ class ClientSide:
         return self._lots[key]
 
     def given(self, i: int, context: Context) -> None:
-        """Read the client's own data, where it has some. Errors are for its owner: their text may quote a row."""
+        """Read the client's own data, if it has any. Errors are for its owner only: their text may quote a row."""
         if self.data is not None and i not in self._given:
             self._given[i] = self.data(context)
 
     def _read(self, i: int, context: Context) -> None:
-        """`given`; the server learns of an error's class only."""
+        """Like `given`, but the server learns only an error's class."""
         try:
             self.given(i, context)
         except Exception as e:
@@ -177,7 +178,7 @@ class ClientSide:
             raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
     def own(self, context: Context, method: Method, said: Any) -> OwnRows:
-        """The client's side of the run; ``said`` are the server's values for every client, see `Known`."""
+        """The client's side of the run; ``said`` holds the server's values for every client, see `Known`."""
         known = Known.read(said)
         key = _id(context), json.dumps(context.run_config), repr(known)
         if key not in self._own:
@@ -188,7 +189,7 @@ class ClientSide:
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
             rows = OwnRows(who, scenario, lots, *about)
             rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
-            # Counts of rows by probability show single rows.
+            # Counts of rows by predicted probability can reveal single rows.
             hidden = is_row_private(method) or options.get("secure") is not None
             rows.summed = not hidden and self.recipe.rules().scores
             _keep(self._own, key, rows)
@@ -206,7 +207,7 @@ class ClientSide:
         return json.dumps(said.plain() | {"terms": mine.plain()}).encode()
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
-        """The recipe and the method of the run. Raises RecipeError where the node's owner does not serve them."""
+        """The recipe and the method of the run. Raises RecipeError if the node's owner does not serve them."""
         owner, i = context.node_config, _id(context)
         refuse_settings(owner, context.run_config, i)
         r = settled(self.recipe, context.run_config)
@@ -242,7 +243,7 @@ class ClientSide:
         rows = self.own(context, method, asked["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
         said = rows.evaluate(PersonalModel(x, buffers), t, tests, exact, sample)
-        if run and private:  # it is made of the rows without noise
+        if run and private:  # its own model is computed from the rows without noise
             said |= {"why": "its rows are private, and figures of a model made from them have no noise"}
         elif run:
             said |= self._own_figures(r, method, context, asked, (run, acked, tests))
@@ -250,7 +251,9 @@ class ClientSide:
         return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
 
     def _count(self, asked: bytes, context: Context, own: bool) -> None:
-        """Count an evaluation beside secure sums: of the server's model, or of the client's own as well."""
+        """Count an evaluation in a run with secure sums: of the server's model, or of the client's own model as
+        well.
+        """
         options, account = self.recipe.options(), self._account(context)
         every = options.get("clients_every", node.MOST) if own else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
@@ -260,7 +263,7 @@ class ClientSide:
     def _own_figures(
         self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
     ) -> dict[str, Any]:
-        """Figures of the client's own model, which stays here; the reason where it cannot be made."""
+        """Figures of the client's own model, which stays on the node; the reason if it cannot be computed."""
         i, (run, acked, tests) = _id(context), about
         e = Exchange(max(1, asked["round"]), -1, "personal", ((i,),), {"x": asked["x"]}, {}, {}, {i: 0.0}, None)
         request = node.CallRequest(replace(e, buffers=asked["buffers"]), run, asked["known"])
@@ -279,11 +282,11 @@ class ClientSide:
         return node.memories(context.node_config)
 
     def serve(self, letter: Letter, context: Context) -> bytes:
-        """The reply to a client method. Raises WireError where the request is to another client."""
+        """The reply to a client method. Raises WireError if the request is for another client."""
         r, method = self.served(context)
         request, i = node.CallRequest.read(letter), _id(context)
         if request.exchange.blocks != ((i,),):
-            raise WireError(f"this node is client {i}, and was asked as client {request.exchange.blocks[0][0]}")
+            raise WireError(f"this node is client {i}, but the request is for client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
             raise WireError(
                 f"client {i} refuses: its recipe has [secure], but the server asks for its reply without the mask "
@@ -299,7 +302,7 @@ class ClientSide:
         return self._account(context).once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
 
     def _account(self, context: Context) -> Account:
-        """The node's account of what it told of its rows."""
+        """The node's account of what it has disclosed about its rows."""
         study = blake2b(self._file.read_bytes(), digest_size=8).hexdigest()
         return Account(node.own_folder(context.node_config), _id(context), study)
 
@@ -345,7 +348,7 @@ class ClientSide:
 
         def client(i: int, round: int) -> Client[Any]:
             me = rows.client(round, engine, lr, request.exchange.p[i])
-            me.noise_seed = randbits(256)  # of the operating system: the server knows the run's seed
+            me.noise_seed = randbits(256)  # from the operating system, because the server knows the run's seed
             if is_row_private(method) and not request.exchange.aside:
                 self._charge(context, method, me)
             return me
@@ -359,14 +362,14 @@ class ClientSide:
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    """Put a value into a mapping of at most `KEPT`, in the place of the oldest."""
+    """Put a value into a mapping of at most `KEPT` entries, replacing the oldest."""
     kept[key] = value
     while len(kept) > KEPT:
         del kept[next(iter(kept))]
 
 
 def _aside(i: int, own: Any) -> tuple[list[int], Tag | None]:
-    """What one client is asked beside the others: its rows in a sample, and the version of its memory."""
+    """What the request asks of this client alone: its rows in a sample, and the version of its memory."""
     words = Words("the server's request of an evaluation", own)
     words.said = {"sample": [], "acked": [], **words.said}
     sample, acked = words.numbers("sample", 3, node.MOST), words.numbers("acked", 2, node.MOST)

@@ -1,4 +1,4 @@
-"""The server's knowledge of clients' data: numbers, shapes, labels and names; rows never leave a client."""
+"""What the server knows of clients' data: numbers, shapes, labels and names. Rows never leave a client."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat
 """Types that rows, targets and weights may have."""
 
 MOST_INPUTS = 1000
-"""Inputs that a row may have at most."""
+"""The most inputs that a row may have."""
 
 
 class RowKind(NamedTuple):
     """Shape and dtype of one row; sparse rows are of the same kind as dense ones.
 
     Attributes:
-        parts: name or place, shape and dtype of each input, where a row has several; "0" and on are places
+        parts: name or position, shape and dtype of each input, if a row has several; positions are "0", "1", ...
     """
 
     shape: list[int]
@@ -78,7 +78,7 @@ class RowKind(NamedTuple):
         return [*self] if self.parts else [*self[:2]]
 
     def example(self) -> Tensor:
-        """Two rows of zeros of this kind. They show a model the shape of its input, and belong to no client."""
+        """Two rows of zeros of this kind. They show a model the shape of its input; they are not any client's data."""
         each = [torch.zeros(2, *shape, dtype=getattr(torch, dtype)) for _, shape, dtype in self.parts]
         names = [name for name, *_ in self.parts]
         if each:
@@ -91,9 +91,9 @@ class Names:
     """The meaning of a client's columns, labels and numbers.
 
     Attributes:
-        features: the names of the columns, in their order; empty where they have none
-        labels: the names of the classes, in their order, as Python writes them; empty where they have none
-        scaling: a digest of the mean and the deviation that all clients' rows are scaled by; empty without
+        features: the names of the columns, in their order; empty if they have none
+        labels: the names of the classes, in their order, as Python writes them; empty if they have none
+        scaling: a digest of the mean and the standard deviation that scale all clients' rows; empty without scaling
     """
 
     features: list[str] = field(default_factory=list)
@@ -107,13 +107,13 @@ class Names:
 
     @classmethod
     def read(cls, words: Words, classes: int | None, limits: ClientLimits) -> Names:
-        """The names in an account. Raises WireError for those outside of the limits."""
+        """The names in an account. Raises WireError for names that exceed the limits."""
         words.only("features", "labels", "scaling")
         features, labels = words.texts("features", limits.row), words.texts("labels", classes or 0)
         return cls(features, labels, words.text("scaling"))
 
     def facts(self) -> dict[str, str]:
-        """What two clients have to agree on, each thing in words."""
+        """The facts that two clients have to agree on, in words."""
         out = {"rows": f"scaled by the numbers {self.scaling}" if self.scaling else "that are not scaled"}
         for what, names in (("column", self.features), ("label", self.labels)):
             out[f"{what}s"] = ", ".join(names)[:200] or UNNAMED
@@ -121,7 +121,7 @@ class Names:
         return out
 
     def differs(self, other: Names) -> tuple[str, str] | None:
-        """The first thing in which two clients differ, in the words of each; None where they agree."""
+        """The first fact on which two clients differ, as each states it; None if they agree."""
         return differing(self.facts(), other.facts())
 
 
@@ -129,22 +129,23 @@ UNNAMED = "without names"
 
 
 def differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str] | None:
-    """The first fact that is not the same on both sides, in the words of each."""
+    """The first fact that is not the same on both sides, as each states it."""
     for what in {**mine, **theirs}:
         a, b = mine.get(what, "nothing"), theirs.get(what, "nothing")
-        if a != b and (what not in ("columns", "labels") or UNNAMED in (a, b)):  # of two lists one name says more
+        if a != b and (what not in ("columns", "labels") or UNNAMED in (a, b)):  # else a name says more
             return f"{what} {a}", b
     return None
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One client's rows of one task in numbers.
+    """The numbers of one client's rows of one task.
 
     Attributes:
         rows: training rows, possibly none
-        weight: the sum of their weights; ``rows`` where rows have no weights
-        support: pairs of a class and its training rows; empty without classes, for private rows and secure sums
+        weight: the sum of their weights; ``rows`` if rows have no weights
+        support: pairs of a class and its number of training rows; empty without classes, for private rows and for
+            secure sums
     """
 
     rows: int
@@ -155,14 +156,14 @@ class TaskReport:
 
     @classmethod
     def read(cls, words: Words, classes: int | None, weighted: bool, limits: ClientLimits) -> TaskReport:
-        """The numbers of one task. Raises WireError for those outside of the limits."""
+        """The numbers of one task. Raises WireError for numbers outside the limits."""
         words.only(*cls.__annotations__)
         rows, test = words.whole("rows", 0, limits.rows), words.whole("test", 0, limits.rows)
         weight = words.number("weight", 0.0, limits.weight)
         if not weighted and weight != rows:
-            words.refuse("weight", f"{rows}, the number of rows, since rows have no weights")
+            words.refuse("weight", f"{rows}, the number of rows, because rows have no weights")
         if weighted and (weight > 0) != (rows > 0):
-            words.refuse("weight", "above 0 where there are rows, else 0")
+            words.refuse("weight", "above 0 if there are rows, otherwise 0")
         labels, support = words.wholes("labels", n := classes or 0, n), words.entries("support", 0, n)
         pairs = all(isinstance(p, list) and len(p) == 2 and all(type(k) is int and k >= 0 for k in p) for p in support)
         if not pairs or any(k >= n for k, _ in support) or sum(count for _, count in support) > rows:
@@ -177,8 +178,8 @@ class ClientReport:
     Attributes:
         classes: the number of classes, None for regression
         tasks: its rows of each task; one entry without a stream
-        X, y, weights: the kinds of its inputs, targets and weights of rows; None without weights
-        name: the client's name for people, such as "Bern"; empty without
+        X, y, weights: the kinds of its inputs, its targets and the weights of its rows; None without weights
+        name: the client's readable name, such as "Bern"; empty if it has none
     """
 
     client: int
@@ -197,7 +198,7 @@ class ClientReport:
 
     @classmethod
     def read(cls, account: Mapping[str, Any], limits: ClientLimits | None = None) -> ClientReport:
-        """Inverse of `plain`. Raises WireError, naming client and field, for values outside of the limits."""
+        """Inverse of `plain`. Raises WireError, naming client and field, for values outside the limits."""
         limits = limits or ClientLimits()
         words = Words(f"client {account.get('client')}'s account of its data", dict(account))
         words.only(*cls.__annotations__)
@@ -214,7 +215,7 @@ class ClientReport:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What all clients have in common, each thing in words."""
+        """The facts that all clients have in common, in words."""
         return {
             "rows of shape and type": str(self.X.plain()),
             "targets of shape and type": str(self.y.plain()),
@@ -225,7 +226,7 @@ class ClientReport:
         }
 
     def differs(self, other: ClientReport) -> str:
-        """The sentence on the first thing in which this client differs from another one; empty where they agree."""
+        """A sentence on the first fact on which this client differs from another one; empty if they agree."""
         if (said := differing(self.facts, other.facts)) is None:
             return ""
         remedy = (
@@ -235,17 +236,17 @@ class ClientReport:
         return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{tail}"
 
     def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
-        """The sentence on another client that has this one's name, or its number as name; empty without."""
+        """A sentence if another client has this one's name, or its name is another's number; empty otherwise."""
         if other := next((r for r in others if self.name and r.name == self.name and r.client != self.client), None):
             said = f"clients {other.client} and {self.client} are both called {self.name!r}"
         elif self.name in map(str, range(clients)) and self.name != str(self.client):
             said = f"client {self.client} is called {self.name!r}, another client's number"
         else:
             return ""
-        return f"{said}: give each node a name of its own, --name"
+        return f"{said}: give each node its own --name"
 
     def emptied(self, client: int) -> ClientReport:
-        """The report of a client without rows, of the same kind."""
+        """The same report without rows."""
         return replace(self, client=client, name="", tasks=[TaskReport(0, 0.0, 0, []) for _ in self.tasks])
 
 
@@ -256,7 +257,7 @@ class Known:
     classes: int | None
     labels: list[list[int]]
     first: dict[str, list[float]] | None = None
-    """The first own part of clients' models; None where the seed draws it."""
+    """The initial personal part of clients' models; None if the seed draws it."""
     base: str | None = None
     """The digest of the network's frozen part, see `base_of`."""
 
@@ -281,14 +282,14 @@ class Known:
 
 
 def base_of(problem: Problem) -> str | None:
-    """The digest of a network's frozen part, which no message carries: nodes must have the server's. None without."""
+    """The digest of a network's frozen part, or None. No message carries this part: nodes must have the server's."""
     joint = problem.joint if isinstance(problem, SharedNetwork) else problem
     return digest(joint.module, ())[:32] if isinstance(joint, NetworkProblem) and frozen(joint.module) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Census:
-    """The reports of all clients. One that is refused, for the reason given, has no rows in its report."""
+    """The reports of all clients. The report of a refused client has no rows; ``refused`` gives the reason."""
 
     reports: Sequence[ClientReport]
     known: Known
@@ -304,7 +305,7 @@ class Census:
             limits: the largest values that a client may report; by default those of `ClientLimits`
             tolerant: False raises for a client that does not fit; True leaves it out, with a warning
 
-        Raises BadData where rows or tasks differ in kind, or ids have gaps, and WireError for an account that is none.
+        Raises BadData if rows or tasks differ in kind or ids have gaps, and WireError for an invalid account.
         """
         if list(accounts) != list(range(n := len(accounts))):
             raise BadData(f"{n} clients must have partition-id 0..{n - 1}, but have {list(accounts)}")
@@ -335,7 +336,7 @@ class Census:
                 if not tolerant:
                     raise BadData(said, client=i)
         for why in refused.values():
-            log.warning("the run goes on without a client: %s", why)
+            log.warning("the run continues without a client: %s", why)
         there = {i: r for i, r in read.items() if i not in refused}
         reports = [there.get(i) or first.emptied(i) for i in accounts]
         classes = None if first.classes is None else max(r.classes or 0 for r in there.values())
@@ -349,7 +350,7 @@ class Census:
 
     @property
     def names(self) -> list[str]:
-        """The clients' names by id, a number for one without; empty where none has a name."""
+        """The clients' names by id; a client without a name has its number. Empty if no client has a name."""
         return [r.name or str(i) for i, r in enumerate(self.reports)] if any(r.name for r in self.reports) else []
 
     @property
@@ -373,12 +374,12 @@ class Census:
         return self.reports[0].weights is not None
 
     def settings(self) -> list[Any]:
-        """The record of the data: the rows of each client in each task, and the shape of a row."""
+        """The record of the data: the number of rows of each client in each task, and the shape of a row."""
         return [[[task.rows for task in r.tasks], *r.X.shape] for r in self.reports]
 
 
 def agreed(r: ClientReport, limits: ClientLimits) -> str:
-    """The sentence on where a client differs from what the recipe states for all; empty where it does not."""
+    """A sentence on the first fact on which a client differs from the recipe's [clients]; empty if none does."""
     wanted, scaling = r.names, limits.scaling
     named = limits.features or (scaling.coding.features if scaling is not None and scaling.coding is not None else ())
     wanted = Names(
@@ -389,6 +390,6 @@ def agreed(r: ClientReport, limits: ClientLimits) -> str:
 
 
 def _digest(scaling: Scaling | None) -> str:
-    """Short text that differs where scalings do; empty for none."""
+    """Short text that differs if scalings do; empty without scaling."""
     said = "" if scaling is None else json.dumps({**scaling.plain(), "shared": True})
     return blake2b(said.encode(), digest_size=8).hexdigest() if said else ""

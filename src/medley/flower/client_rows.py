@@ -27,7 +27,7 @@ from ..server.options import Metric
 from .client_reports import ClientReport, Known, Names, RowKind, TaskReport, base_of
 
 Own = Dataset | Sequence[Dataset]
-"""A client's own data: in a stream a data set for every task."""
+"""A client's own data; with a stream, one data set for each task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Lot:
         return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d))
 
     def counted(self, family: Family, client: int) -> Lot:
-        """The rows that have a target, as in a simulation. Raises BadData where no training row has one."""
+        """The rows that have a target, as in a simulation. Raises BadData if no training row has one."""
         kept = torch.from_numpy(with_targets(family, self.y, Parts.of([np.arange(len(self.y))]), client).rows)
         X, y = self.X_test, self.y_test
         if X is not None and y is not None and (there := counting(family, y)) is not None:
@@ -68,9 +68,9 @@ class Lot:
 
 
 def share(r: Recipe, i: int) -> list[Lot]:
-    """Client i's rows of the recipe's data in each task, and its own test rows or every n-th of them.
+    """Client i's rows of the recipe's data in each task, with its own test rows or every n-th of the shared ones.
 
-    Raises BadData for no such client, and for one without a target.
+    Raises BadData if there is no such client, and if none of its rows has a target.
     """
     fed = r.federation()
     dealt = [fed.whole(r.seed)[0]] if fed.stream is None else fed.tasks(r.seed)
@@ -86,11 +86,12 @@ def share(r: Recipe, i: int) -> list[Lot]:
 
 
 def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
-    """A client's own data, task by task. A task of Split has the labels that occur in it, another task has all.
+    """A client's own data, task by task. A task of Split has the labels that occur in it; any other task has all
+    labels.
 
-    Raises BadData where it is no `Own`, or none that fits the recipe's stream, where rows have weights in some tasks
-    only, where the tasks' columns or labels have different names, where rows are scaled by numbers of their own, and
-    where no row of a task has a target.
+    Raises BadData if the data is not an `Own`, does not fit the recipe's stream, has weights in some tasks only, names
+    columns or labels differently between tasks, is scaled by its own mean and deviation, or has a task without any
+    target.
     """
     stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
@@ -101,7 +102,7 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     for k, d in enumerate(tasks):
         if d.scaling is not None and not d.scaling.shared:
             raise BadData(
-                f"client {i}'s rows are standardised by a mean and a deviation of their own, which the other clients "
+                f"client {i}'s rows are standardised by their own mean and deviation, which the other clients "
                 "do not have: leave standardise() out of data(), or take numbers that all share, "
                 "standardise(like=...)",
                 client=i,
@@ -146,7 +147,7 @@ def _support(lot: Lot) -> list[list[int]]:
 
 
 class OwnRows:
-    """One client's side of a run: its rows on the run's device, and nobody else's.
+    """One client's side of a run: its own rows, on the run's device.
 
     Attributes:
         metrics: further figures of test rows, by name
@@ -156,8 +157,8 @@ class OwnRows:
         who: the client's id, and the number of clients
         dtype: the floating-point type of the model; None for the problem's own
 
-    Raises WireError where the client and the server have different numbers of tasks, and BadData or Unsupported for
-    rows that the problem cannot take.
+    Raises WireError if the client and the server have different numbers of tasks, and BadData or Unsupported for rows
+    that the problem does not accept.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class OwnRows:
     ) -> None:
         self.i, n = who
         if len(lots) != len(known.labels):
-            raise WireError(f"client {self.i} has {len(lots)} tasks, the server {len(known.labels)}")
+            raise WireError(f"client {self.i} has {len(lots)} tasks, but the server has {len(known.labels)}")
         scenario.check(n)
         classes, family = known.classes, scenario.problem
         self.plan = TaskPlan.draw(scenario.stream, known.labels, classes, n, seed, rounds, device)
@@ -185,8 +186,8 @@ class OwnRows:
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
         if (base := base_of(self.problem)) != known.base:
             raise RecipeError(
-                f"client {self.i}'s network has a frozen part of digest {base}, and the server's {known.base}: give "
-                "both the same weights",
+                f"client {self.i}'s network has a frozen part with digest {base}, but the server's is {known.base}: "
+                "give both the same weights",
                 "model",
             )
         self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
@@ -223,11 +224,11 @@ class OwnRows:
         Args:
             tests: the tasks whose test rows are asked for
             loss: whether the loss f_i(x) of the training rows is asked for
-            sample: for an estimate of it, the client's first row among all, the number of all rows, and that of the
-                client's rows in the sample; empty: all of its rows
+            sample: for an estimate of the loss: the index of the client's first row among all clients' rows, the number
+                of all rows, and the number of the client's rows in the sample. Empty: use all of its rows
 
-        Returns "tests", figures by name for each of ``tests`` or None where there are no test rows; "loss" where it is
-        asked for and the client has rows of the task, and with a sample "sample", its rows and the sum of their squared
+        Returns "tests": for each of ``tests``, figures by name, or None without test rows; "loss" if asked for and the
+        client has rows of the task; and with a sample "sample": its number of rows and the sum of their squared
         deviations.
         """
         load(self.problem, model.buffers, model.own)
@@ -239,7 +240,7 @@ class OwnRows:
                 sums = dict[str, list[float]]()
                 kept = sums if self.summed else None
                 found = held_figures(problem, x, held, self.metrics, client=self.i, sums=kept)
-                # JSON has no NaN: a figure that is not finite is left out.
+                # JSON has no NaN: leave out a figure that is not finite.
                 figures = {name: v for name, v in found.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
             out["tests"].append(figures)
         if loss and self.rows.layout.sizes[s, 0]:
@@ -263,7 +264,7 @@ class OwnRows:
         place = self.rows.layout.place(s, self.i)
         rng = streams.rng(self.clients.seed, "eval rows", s)
         assert isinstance(rng.bit_generator, np.random.PCG64)
-        rng.bit_generator.advance(start)  # past the other clients' rows, one draw each
+        rng.bit_generator.advance(start)  # skip the other clients' rows, one draw each
         order = np.argsort(rng.random(n), kind="stable")
         rows = torch.from_numpy(np.sort(order[:count]) + place.start)
         X, y, w = self.rows.at(rows.to(self.rows.y.device))

@@ -1,4 +1,4 @@
-"""The client's process that stays: it looks for messages, answers them itself, and outlives its SuperLink."""
+"""The client's long-running process: it polls for messages, answers them itself, and outlives its SuperLink."""
 
 from __future__ import annotations
 
@@ -29,53 +29,57 @@ if TYPE_CHECKING:
 log = logging.getLogger("medley.node")
 
 RUNS = 4
-"""Runs whose settings a node keeps in memory."""
+"""How many runs' settings a node keeps in memory."""
 
 GRACE, ABSENCE, LAST_BEAT = 10.0, 2.0, 5.0
-"""Seconds: for the answer in hand when a node is told to end; for which a node whose process was killed leaves the
-SuperLink, since the server looks five times a second; and for the answer to its last sign of life."""
+"""In seconds: how long a stopping node may take to finish its current answer; how long a node leaves the SuperLink
+after
+its process was killed (the server looks five times a second); and how long it waits for the answer to its last
+heartbeat."""
 
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
 
 LINGER = 15.0
-"""Seconds that the node of a client that leaves stays after its last answer, since a SuperLink drops answers of nodes
-that are gone before the server has them."""
+"""Seconds that a leaving client's node stays after its last answer, because a SuperLink drops the answers of nodes that
+have
+gone before the server fetches them."""
 
 EARLY, UNSEEN = 0.7, 1.0
-"""The share of the shortest of the last waits after which a node looks for the first time, and the longest time in
-seconds without a look that an earlier wait is a reason for."""
+"""A node first polls after this share of the shortest of its last waits, but after at most this many seconds."""
 
 
 @dataclass
 class Rhythm:
-    """Pauses of one who waits again and again, about as long each time: the first look comes shortly before the end."""
+    """Pauses between polls, for repeated waits of similar length: the first poll comes shortly before the expected
+    end.
+    """
 
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=4))
 
     def came(self, waited: float) -> None:
-        """Remember a wait, of so many seconds."""
+        """Remember a wait of this many seconds."""
         self.waits.append(waited)
 
     def pause(self, waited: float) -> float:
-        """Seconds until the next look, after so many seconds of waiting."""
+        """Seconds until the next poll, after this many seconds of waiting."""
         return max(pause(waited), min(EARLY * min(self.waits, default=0.0), UNSEEN) - waited)
 
 
 class Stopped(BaseException):
-    """The node was told to end. It passes handlers of clients' errors, which catch Exception."""
+    """The node was told to stop. Not an `Exception`, so that handlers of clients' errors do not catch it."""
 
 
 class Resident:
     """One client's node.
 
-    A message lies in ``folder`` until its reply is sent. A node that was killed answers it when it starts again; the
-    answer is the same, since memories are kept in two phases.
+    A message lies in ``folder`` until its reply is sent. A node that was killed answers it after its restart, with the
+    same answer, because memories are kept in two phases.
 
     Args:
         node_config: Flower's node config, with ``partition-id`` and ``memory``
-        folder: the folder of the message in hand; one node at a time may use it
-        tidy: is called at the start, and when a run is over; by default nothing happens
+        folder: the folder of the current message; only one node at a time may use it
+        tidy: called at the start, and when a run is over; by default does nothing
     """
 
     def __init__(
@@ -90,18 +94,18 @@ class Resident:
         self.contexts: dict[int, Context] = {}
         self._stop, self._lost, self._said = threading.Event(), threading.Event(), ""
         self._until = math.inf
-        """The time at which the node of a client that leaves ends."""
+        """The time at which the node of a leaving client ends."""
         self._ready: tuple[str, Message] | None = None
         """A reply that could not be sent yet, with the id of its message."""
 
     @property
     def inbox(self) -> Path:
-        """The file of the message in hand."""
+        """The file of the current message."""
         return self.folder / "message"
 
     @property
     def badge(self) -> Path:
-        """The file with Flower's id of the node, from its first connection until it takes its leave."""
+        """The file with the node's Flower id, from its first connection until it deactivates itself."""
         return self.folder / "node"
 
     def run(self) -> None:
@@ -113,10 +117,10 @@ class Resident:
             try:
                 self._serve()
             except Stopped:
-                log.info("stopped before the answer in hand was sent; the next start sends it")
+                log.info("stopped before sending the current answer; the next start sends it")
             finally:
                 self._stop.set()
-                with suppress(Stopped, MedleyError):  # told once more, it takes no leave
+                with suppress(Stopped, MedleyError):  # a second signal skips the farewell
                     self.fleet.deactivate()
                     self.badge.unlink(missing_ok=True)
                 with suppress(Stopped):
@@ -125,7 +129,7 @@ class Resident:
         log.info("ended")
 
     def stop(self) -> None:
-        """End after the message in hand."""
+        """End after the current message."""
         self._stop.set()
 
     def _serve(self) -> None:
@@ -157,10 +161,10 @@ class Resident:
                 wait = min(2 * wait, RETRY)
 
     def _connect(self, killed: bool) -> None:
-        """Say that the node is there. ``killed`` says that the process before this one did not take its leave.
+        """Activate the node. ``killed``: the process before this one did not deactivate it.
 
-        A message that was on its way to a killed process is lost, and the SuperLink does not notice. So the node leaves
-        for a moment, whereupon the server asks again.
+        A message on its way to a killed process is lost, and the SuperLink does not notice. So the node leaves for a
+        moment, and the server then asks again.
         """
         known = None
         with suppress(OSError, ValueError):
@@ -178,22 +182,25 @@ class Resident:
         return self.fleet.activate()
 
     def _resume(self) -> None:
-        """Answer the message that was in hand when the process ended, or the connection."""
+        """Answer the message that was current when the process or the connection ended."""
         if not self.inbox.exists():
             return
         try:
             parcel = self.fleet.reopened(self.inbox.read_bytes())
         except (OSError, WireError) as e:
-            log.warning("the message in %s cannot be read, and is given up: %s", self.inbox, e)
+            log.warning("dropping the message in %s, which cannot be read: %s", self.inbox, e)
             self.inbox.unlink(missing_ok=True)
             return
-        log.info("run %d: takes up %s again", parcel.run, parcel.kind)
+        log.info("run %d: resuming %s", parcel.run, parcel.kind)
         if not self._handle(parcel):
-            # The process before this one may have announced the reply and not sent it: the server waits in vain.
+            # The process before this one may have announced the reply without sending it: the server would wait in
+            # vain.
             _keep(self.badge, str(self._absent()).encode())
 
     def _handle(self, parcel: Parcel) -> bool:
-        """Answer one message. A failure is the answer, and the node goes on. Returns False as `FleetNode.push` does."""
+        """Answer one message. If that fails, the answer is the error, and the node continues. Returns what
+        `FleetNode.push` does.
+        """
         begun, taken = time.monotonic(), True
         try:
             if self._ready is None or self._ready[0] != parcel.id:
@@ -209,12 +216,12 @@ class Resident:
         self._ready = None
         self.inbox.unlink(missing_ok=True)
         if (self.folder / LEFT).exists():
-            log.info("leaves: this was its last answer")
+            log.info("leaving: this was the last answer")
             self._until = time.monotonic() + LINGER
         return taken
 
     def _answer(self, parcel: Parcel) -> Message:
-        """The reply to a message; where it cannot be read or the app fails, a reply that says so."""
+        """The reply to a message; if it cannot be read or the app fails, a reply that says so."""
         try:
             context = self._context(parcel.run)
             message = self.fleet.content(parcel)
@@ -234,7 +241,7 @@ class Resident:
         return self.contexts[run]
 
     def _beat(self) -> None:
-        """Say every 20 s that the node lives, while it answers too."""
+        """Send a heartbeat every 20 s, also during an answer."""
         while not self._stop.wait(HEARTBEAT * 2 / 3):
             try:
                 if not self.fleet.heartbeat():
@@ -243,13 +250,13 @@ class Resident:
                 log.debug("heartbeat: %s", e)
 
     def _tell(self, text: str) -> None:
-        """Log a sentence that differs from the one before by more than numbers."""
+        """Log a sentence, unless it differs from the one before only in numbers."""
         if (words := re.sub(r"\d+", "", text)) != self._said:
             self._said = words
             log.warning("%s; trying again", text)
 
     def _signals(self) -> AbstractContextManager[None]:
-        """SIGTERM and SIGINT end the node: at once where it is idle, else after `GRACE` seconds at most."""
+        """SIGTERM and SIGINT end the node: at once if it is idle, otherwise after at most `GRACE` seconds."""
 
         def end(*_: object) -> None:
             if self._stop.is_set():
@@ -264,7 +271,7 @@ class Resident:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file by which the node goes on after a kill. Where the disk is full, the node goes on without it."""
+    """Write a file that lets the node resume after a kill. If the disk is full, the node continues without it."""
     try:
         write(path, content)
     except MedleyError as e:
@@ -272,7 +279,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def data_function(path: Path) -> Any:
-    """The function ``data`` in a Python file of the node's owner. Raises RecipeError where there is none."""
+    """The function ``data`` in a Python file of the node's owner. Raises RecipeError if there is none."""
     spec = spec_from_file_location("medley_own_data", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise RecipeError(f"--data {path}: no such Python file", "data")

@@ -1,7 +1,7 @@
 """`medley deploy`: a recipe as a Flower app, with scripts that make keys and start a server; and the app's run.
 
-The run's folder is on this machine. Its events say within a second that the server app has died; Flower notices that
-after a minute. Flower's own commands start and stop the app, in a process each.
+The run's folder is on this machine. Its events show within a second that the server app has died; Flower notices after
+a minute. Flower's own commands start and stop the app, each in its own process.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ..storage.run_folder import holds_run
 from .agreement import own_version
 
 LOOK, ASK, SUPERLINK, SAVED = 0.5, 20.0, 300.0, 60.0
-"""Seconds between two looks at the run's folder, and between two questions to Flower about a run that has not begun;
-those that a SuperLink may take to come back, and those that a result may take to be saved once its run has ended."""
+"""In seconds: how often to look at the run's folder; how often to ask Flower about a run that has not begun; how long a
+SuperLink may take to come back; and how long saving the result may take after the run has ended."""
 
 
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
-"""Paces of the clients of ``scripts/recipe.txt``, again from the first after the last."""
+"""Paces of the clients of ``scripts/recipe.txt``, repeated from the first when there are more clients."""
 
 SCRIPTS = "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service", "node/node.service", "node/Dockerfile"
 CONTAINERS = {"compose.yaml": "compose.yaml", "Dockerfile": "Dockerfile", ".dockerignore": "dockerignore"}
-"""Files beside the app, and the texts of those of containers, in the folder ``scripts`` of this package."""
+"""Files next to the app, and the texts of the container files, in the folder ``scripts`` of this package."""
 
 APP = {
     "app/pyproject.toml": "app/pyproject.txt",
@@ -57,7 +57,8 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     """Write the app and the scripts into ``folder``. Returns the paths of the files.
 
     The recipe is checked first. ``clients`` is the number of nodes, by default its ``partition.clients``. Raises
-    RecipeError where it can't be deployed, as with lists in [pace] of other lengths, or the folder holds something.
+    RecipeError if it can't be deployed, for example because lists in [pace] have other lengths, or if the folder is not
+    empty.
     """
     scripts = resources.files(__package__) / "scripts"
     if recipe is None:
@@ -109,7 +110,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
 
 @dataclass
 class Deployment:
-    """An app of `medley deploy init`, and the way to its SuperLink.
+    """An app that `medley deploy init` wrote, and its SuperLink.
 
     Attributes:
         project: the folder that ``medley deploy init`` wrote
@@ -132,24 +133,24 @@ class Deployment:
         readmit: Sequence[int] = (),
         restarts: int = 0,
     ) -> Status:
-        """Run the app to its end, again after failures that may pass. Returns the run's status.
+        """Run the app to its end, and restart it after failures that may be temporary. Returns the run's status.
 
         Args:
-            readmit: clients that lost their memory and begin anew
-            restarts: the number of times that the run goes on by itself after a failure
+            readmit: clients that lost their memory and start again without it
+            restarts: how often the run restarts by itself after a failure
         """
         save = save.resolve()
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
         if not resume and holds_run(save):
-            raise RecipeError(f"{save} holds a run already; --resume goes on with it", "save")
+            raise RecipeError(f"{save} already holds a run; continue it with --resume", "save")
         if resume:
             config = {**_given(save), **config}
         with _ended_by_signals():
             return self._run(save, config, resume, readmit, restarts)
 
     def _run(self, save: Path, config: Mapping[str, Any], again: bool, readmit: Sequence[int], left: int) -> Status:
-        """Start and follow the app until it ends, ``left`` times more after failures."""
+        """Start and follow the app until it ends; after failures, restart it at most ``left`` times."""
         while True:
             began, before = time.time(), _last_round(save)
             where = {"resume" if again else "save": str(save)}
@@ -165,7 +166,7 @@ class Deployment:
             left, again = left - 1, (save / "flower.json").exists()
             if _last_round(save) > before:
                 readmit = ()
-            self.say(f"{status}; goes on after the last checkpoint, {left} restarts left")
+            self.say(f"{status}; continuing from the last checkpoint, {left} restarts left")
             self._stop(save, number, began)
 
     def _flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -191,14 +192,13 @@ class Deployment:
             if time.monotonic() > until or not re.search("nreachable|onnect", why):
                 raise MedleyError(f"flwr run did not start the app: {why}")
             if not told:
-                self.say(f"waits for the SuperLink: {why}")
+                self.say(f"waiting for the SuperLink: {why}")
                 told = True
             time.sleep(3)
 
     def _follow(self, save: Path, number: str, began: float) -> tuple[Status, bool]:
-        """Print the run's events until it ends: its status, and whether another start would fail in the same way.
-
-        A server app that has died is a failure.
+        """Print the run's events until it ends. Returns its status, and whether another start would fail in the same
+        way. A server app that has died counts as a failure.
         """
         shown, asked, pid = 0, time.monotonic(), None
         while True:
@@ -218,17 +218,18 @@ class Deployment:
             if pid is None and time.monotonic() > asked + ASK:
                 asked = time.monotonic()
                 if (state := self._state(number)) and "finished" in state:
-                    return Status("failed", f"Flower ended the run before its first line ({state}): see its log"), False
+                    said = f"Flower ended the run before its first line ({state}): see Flower's log"
+                    return Status("failed", said), False
             time.sleep(LOOK)
 
     def _state(self, number: str) -> str:
-        """Flower's word for the run; empty where the SuperLink does not answer."""
+        """Flower's status of the run; empty if the SuperLink does not answer."""
         done = self._flwr("list", "--run-id", number, "--format", "json")
         found = re.search(r'"status":\s*"([^"]+)"', done.stdout)
         return found[1] if found else ""
 
     def _stop(self, save: Path, number: str, began: float) -> None:
-        """End a server app that is still there, and take its messages off the SuperLink."""
+        """Stop a server app that is still running, and remove its messages from the SuperLink."""
         for e in events.read(save):
             if e.get("event") == "app" and e["at"] >= began and run_view.alive(pid := e.get("pid", 0)):
                 with suppress(OSError):
@@ -238,14 +239,14 @@ class Deployment:
 
 
 def _given(save: Path) -> dict[str, Any]:
-    """The values that the run in ``save`` was started with, such as ``open``; none where its folder does not say."""
+    """The values that the run in ``save`` was started with, such as ``open``; none if its folder does not have them."""
     with suppress(OSError, ValueError, AttributeError):
         return dict(json.loads((save / "flower.json").read_text(encoding="utf-8")).get("config", {}))
     return {}
 
 
 def _saved(save: Path, pid: int | None, began: float) -> None:
-    """Wait until a run that has ended has its result on disk, or its server app is gone; at most `SAVED` seconds."""
+    """Wait until an ended run has its result on disk, or its server app is gone; at most `SAVED` seconds."""
     until, result = time.monotonic() + SAVED, save / "result.json"
     while time.monotonic() < until and pid is not None and run_view.alive(pid):
         if result.exists() and result.stat().st_mtime >= began:
@@ -258,14 +259,14 @@ def _last_round(save: Path) -> int:
 
 
 def _toml(value: Any) -> str:
-    """A value for ``flwr run --run-config``, which ends a text at its first double quote, escaped or not."""
+    """A value for ``flwr run --run-config``. Flower ends a text at its first double quote, escaped or not."""
     if not isinstance(value, str):
         return json.dumps(value)
     return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
 
 
 def _sentence(text: str) -> str:
-    """The error in Flower's output; where none is named, the first line that says something."""
+    """The error in Flower's output; if there is none, the first line with content."""
     lines = [re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     try:
         return str(json.loads(text)["error-message"]).strip().splitlines()[0][:300]
@@ -277,7 +278,7 @@ def _sentence(text: str) -> str:
 
 
 def _ended_by_signals() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: they raise SystemExit, once, and the app is stopped."""
+    """SIGTERM and SIGHUP end the command like Ctrl-C: they raise SystemExit, once, and the command stops the app."""
 
     def end(number: int, _: object) -> None:
         for name in both:

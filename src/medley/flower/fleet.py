@@ -25,14 +25,15 @@ LARGEST = 2 << 30
 """Bytes of the largest answer that a node takes from a SuperLink."""
 
 CONTENT = 7200.0
-"""Seconds for which a node waits for the content of a request; once its run is over the SuperLink says so."""
+"""Seconds that a node waits for the content of a request. If its run is over, the SuperLink says so."""
 
 HEARTBEAT = 30.0
-"""Seconds of silence after which the SuperLink begins to doubt that a node lives; twice that, and it is offline."""
+"""Seconds between heartbeats that a node announces. After twice that without one, the SuperLink takes it for
+offline."""
 
 
 class Unreachable(MedleyError):
-    """The SuperLink does not answer, or not as one; to be tried again."""
+    """The SuperLink does not answer, or something else does. The caller should try again."""
 
 
 class NotAdmitted(MedleyError):
@@ -48,7 +49,7 @@ class Parcel:
     """A message to this node, without its content.
 
     Attributes:
-        raw: Flower's answer that held it, for `FleetNode.reopened`
+        raw: Flower's answer that contained it, for `FleetNode.reopened`
         tree: Flower's tree of the objects of its content
     """
 
@@ -73,9 +74,10 @@ class Parcel:
 
 
 class FleetNode:
-    """One node's side of a SuperLink's Fleet API, over TLS, known by its key.
+    """One node's side of a SuperLink's Fleet API, over TLS. The SuperLink knows the node by its key.
 
-    Nothing that the SuperLink sends is executed. Of an app's archive only the run config in its pyproject.toml is read.
+    The node executes nothing that the SuperLink sends. It reads only the run config in the pyproject.toml of an app's
+    archive.
 
     Args:
         superlink: host:port
@@ -110,10 +112,10 @@ class FleetNode:
         self._node: Any = None
 
     def activate(self, known: int | None = None) -> int:
-        """Say that this node is there. Returns Flower's id of it.
+        """Activate this node. Returns its Flower id.
 
-        ``known`` is the id that the node had before. A SuperLink activates no node that it takes for online; one whose
-        process was killed, or whose SuperLink was, goes on after a heartbeat.
+        ``known`` is the id that the node had before. A SuperLink does not activate a node that it takes for online. So
+        if the node's process or the SuperLink was killed, the node sends a heartbeat under its old id.
         """
         if known is not None:
             self._node = flwr.Node(node_id=known)
@@ -125,7 +127,7 @@ class FleetNode:
         return int(self._node.node_id)
 
     def deactivate(self) -> None:
-        """Say that this node leaves, where it is active."""
+        """Deactivate this node, if it is active."""
         if self._node is not None:
             self._call("DeactivateNode", flwr.DeactivateNodeRequest(node_id=self._node.node_id))
 
@@ -134,7 +136,7 @@ class FleetNode:
         self._client.close()
 
     def heartbeat(self) -> bool:
-        """Say that this node lives. False where the SuperLink has forgotten it."""
+        """Send a heartbeat. Returns False if the SuperLink no longer knows the node."""
         asked = flwr.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         return bool(self._call("SendNodeHeartbeat", asked).success)
 
@@ -144,7 +146,7 @@ class FleetNode:
         return self._opened(answer) if answer.messages_list else None
 
     def reopened(self, raw: bytes) -> Parcel:
-        """A message from `Parcel.raw`. Raises WireError for bytes that are none."""
+        """A message from `Parcel.raw`. Raises WireError for other bytes."""
         try:
             return self._opened(flwr.PullMessagesResponse.FromString(raw))
         except Exception as e:  # protobuf raises errors of many classes
@@ -172,10 +174,10 @@ class FleetNode:
     def push(self, parcel: Parcel, reply: Message, seconds: float) -> bool:
         """Send the reply to a message, and let the SuperLink forget the message's content.
 
-        Returns False if the SuperLink wants nothing of the reply: it has it all, or it takes none to this message any
-        more.
+        Returns False if the SuperLink asks for no part of the reply: it already has all of it, or it no longer accepts
+        a reply to this message.
         """
-        # With the request's own times the reply to it has one id, however often it is made and sent.
+        # With the request's times, the reply has the same id however often it is made and sent.
         asked_for = parcel.message.metadata
         reply.metadata.__dict__.update(_created_at=asked_for.created_at, _ttl=asked_for.ttl)
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -227,7 +229,7 @@ class FleetNode:
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
             if "certificate verify failed" in str(e).lower():
-                raise Unreachable(  # the next one may be good: who ends it would end the node for good
+                raise Unreachable(  # temporary: the SuperLink may get a valid certificate later
                     f"the file given as --ca does not vouch for the certificate of {self.superlink}: {e}"
                 ) from None
             raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None
@@ -236,7 +238,7 @@ class FleetNode:
 
 
 def _clock(response: Any) -> str:
-    """What Flower allows this machine's clock, and what it is by the server's answer."""
+    """How far Flower lets this machine's clock be off, and how far it is off according to the server's answer."""
     early, late = flwr.SYSTEM_TIME_TOLERANCE, flwr.TIMESTAMP_TOLERANCE
     said = f"which may be {early} s ahead of the server's or {late} s behind it"
     with suppress(KeyError, ValueError):
@@ -252,7 +254,7 @@ def error_reply(parcel: Parcel, reason: str) -> Message:
 
 
 def _bounded(response: Any) -> None:
-    """Raise ValueError before the body of an answer is read that is compressed, or larger than `LARGEST`."""
+    """Raise ValueError if an answer is compressed, or larger than `LARGEST`, before its body is read."""
     size = response.headers.get("content-length", "")
     if "content-encoding" in response.headers or not size.isdigit() or int(size) > LARGEST:
         raise ValueError(f"a body of {size or 'unknown'} bytes, encoded {response.headers.get('content-encoding')}")

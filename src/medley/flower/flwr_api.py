@@ -1,4 +1,4 @@
-"""All that Medley takes from flwr, imported when it is first used; tested with the versions in `TESTED`."""
+"""Everything that Medley uses from flwr, imported on first use; tested with the versions in `TESTED`."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ UNDOCUMENTED = {
     "flwr.supernode.fleet_http_client": "FleetHttpClient",
     "flwr.supernode.node_auth_http_interceptor": "NodeAuthHttpInterceptor",
 }
-"""Names that it does not, by module. Nor does it document the codes of errors below, ``count_bytes`` of records, the
-keyword arguments of ``pull_objects``, and the table ``node`` of a SuperLink's database, for `medley.flower.gate`."""
+"""Names that Flower does not document, by module. It also does not document the error codes below, ``count_bytes`` of
+records, the keyword arguments of ``pull_objects``, and the table ``node`` of a SuperLink's database, which
+`medley.flower.gate` reads."""
 
 
 def __getattr__(name: str) -> Any:
-    """A name of flwr's in the tables above. Raises MedleyError where the version that is installed lacks it."""
+    """A name from flwr, listed in the tables above. Raises MedleyError if the installed version lacks it."""
     module = next((m for m, names in (DOCUMENTED | UNDOCUMENTED).items() if name in names.split()), None)
     if module is None:
         raise AttributeError(f"Medley takes no {name} from flwr")
@@ -72,35 +73,34 @@ REMEDY = f'Medley is tested with flwr {" and ".join(TESTED)}: pip install "medle
 
 
 def checked_version() -> str:
-    """The version of flwr. Raises MedleyError where flwr is missing, or is none of `TESTED`."""
+    """The version of flwr. Raises MedleyError if flwr is missing, or its version is not in `TESTED`."""
     if not versions.is_installed("flwr"):
         raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"')
     version = versions.version("flwr")
     if ".".join(version.split(".")[:2]) not in TESTED:
-        raise MedleyError(
-            f"flwr {version} is installed, but parts of it that are not public, and that Medley needs, differ. {REMEDY}"
-        )
+        raise MedleyError(f"flwr {version} is installed, but private parts of it that Medley needs differ. {REMEDY}")
     return version
 
 
 CRASHED = 8
-"""Flower's code of an app that died, or was too busy to say for a minute that it lives."""
+"""Flower's error code for an app that died, or was too busy to send a heartbeat for a minute."""
 
 BROKEN = (1, 2, 6, 7, CRASHED)
-"""Flower's codes of errors that are no lost messages: an app that cannot be loaded, raises or crashes."""
+"""Flower's error codes other than lost messages: an app that cannot be loaded, raises an error or crashes."""
 
 AGAIN, AGAIN_AT_MOST = 0.03, 0.5
-"""The first and the longest pause in seconds until an object is asked for again that is announced and not there yet.
-
-Flower's are 1 s and 10 s: an exchange with one node took 0.63 s in the mean instead of 0.31 s, on idle cores.
+"""The first and the longest pause in seconds before asking again for an object that is announced but not there yet.
+Flower's are 1 s and 10 s: with these, an exchange with one node took 0.63 s on average instead of 0.31 s, on idle
+cores.
 """
 
 ABSENT = 0.5
-"""Seconds between two looks whether the nodes are there whose replies were announced."""
+"""Seconds between two checks that the nodes with announced replies are still there."""
 
 FASTEST, SLOWEST = 0.03, 3.0
-"""Seconds between two looks: while answers are expected at once, of which each takes the SuperLink about 0.01 s, and
-where nothing came for long; Flower's own SuperNode takes 3 always."""
+"""Seconds between two polls: while answers are expected at once, and after a long wait. A poll takes the SuperLink
+about
+0.01 s. Flower's own SuperNode always waits 3 s."""
 
 Letter = Mapping[str, bytes]
 """The content of a message: bytes by name."""
@@ -110,7 +110,9 @@ Handler = Callable[[Letter, "Context"], bytes]
 
 
 def pause(waited: float, slowest: float = SLOWEST) -> float:
-    """Seconds until the next look: a tenth of those waited so far, so that a wait grows by a tenth at most."""
+    """Seconds until the next poll: a tenth of the time waited so far, so that polling lengthens a wait by at most a
+    tenth.
+    """
     return min(max(FASTEST, waited / 10), slowest)
 
 
@@ -134,7 +136,7 @@ def records(letter: Letter) -> RecordDict:
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of records on the wire; 0 for a record with an empty value, which Flower refuses to count."""
+    """Bytes of records on the wire; 0 for a record with an empty value, which Flower cannot count."""
     total = 0
     for record in content.values():
         with suppress(ValueError):
@@ -152,13 +154,13 @@ def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -
 
 @dataclass
 class _Until:
-    """Flower's ``max_time`` as a condition, on which the pulls of all messages of one look end."""
+    """Stands in for Flower's ``max_time``: a condition that ends the pulls of all messages of one poll."""
 
     moment: float
     gone: Callable[[], bool]
     looked: float = field(default_factory=time.monotonic)
 
-    def __le__(self, waited: float) -> bool:  # Flower asks waited >= max_time
+    def __le__(self, waited: float) -> bool:  # Flower evaluates waited >= max_time
         if time.monotonic() >= self.moment:
             return True
         if time.monotonic() < self.looked + ABSENT:
@@ -170,15 +172,15 @@ class _Until:
 def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[int]) -> list[Reply]:
     """The replies that have arrived to these messages.
 
-    A node announces a reply before it sends the content, and may die in between. Then the reply is an error, as soon as
-    the SuperLink misses one of the nodes.
+    A node announces a reply before it sends the content, and may die in between. Then the reply becomes an error as
+    soon as the SuperLink reports one of the nodes missing.
 
     Args:
-        until: the moment of ``time.monotonic`` until which a reply's content is waited for
+        until: when to stop waiting for a reply's content, by ``time.monotonic``
         nodes: the nodes that the replies come from
     """
     gone = lambda: not {*nodes} <= {*grid.get_node_ids()}
-    # Flower's grid has no setting for them: it would wait for two hours, in pauses of 10 s.
+    # Flower's grid has no setting for these: it would wait for two hours, with pauses of 10 s.
     times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
     __getattr__("pull_objects").__kwdefaults__.update(times, max_tries_per_object=None)
     return [_reply(m) for m in grid.pull_messages(list(messages))]
@@ -188,7 +190,7 @@ def _reply(m: Message) -> Reply:
     to = m.metadata.reply_to_message_id
     if m.has_content():
         answer = m.content.config_records.get("answer", {}).get("bytes", b"")
-        # Other content than ours is an answer that nobody can read.
+        # Content that is not Medley's becomes an answer that fails to decode.
         return Reply(to, answer if isinstance(answer, bytes) else b"", size(m.content), 0, "")
     return Reply(to, None, 0, m.error.code, m.error.reason)
 

@@ -1,6 +1,6 @@
-"""The gate of a server: says to nginx, before a request's body is read, whether a registered node has signed it.
+"""The gate of a server: tells nginx whether a registered node signed a request, before nginx reads the body.
 
-Flower signs a time and a public key in a request's headers, and checks them once it has the whole body in memory.
+Flower signs a time and a public key in a request's headers, but checks them only when the whole body is in memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from . import flwr_api as flwr
 
 REGISTERED = "SELECT 1 FROM node WHERE public_key = ? AND status != 'unregistered'"
-"""Flower's own question; its tables are not documented."""
+"""Flower's own query; its tables are not documented."""
 
 
 def admitted(headers: Message, database: Path) -> bool:
-    """Whether a request with these headers is signed, by a key that the SuperLink's database has, within the time that
-    Flower allows.
-    """
+    """Whether a key in the SuperLink's database signed a request's headers, within the time that Flower allows."""
     key, signed = (b64decode(headers.get(f"flwr-{k}") or "", validate=True) for k in ("public-key", "signature"))
     at = headers.get("flwr-timestamp") or ""
     age = (flwr.now() - datetime.datetime.fromisoformat(at)).total_seconds()
@@ -36,7 +34,7 @@ def admitted(headers: Message, database: Path) -> bool:
 
 
 class Gate(ThreadingMixIn, UnixStreamServer):
-    """Answers each request with 204 or 401, and nothing else, at a socket that nginx's workers can open."""
+    """Answers each request with 204 or 401 and nothing else, on a socket that nginx's workers can open."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -64,4 +62,4 @@ class _Asked(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: a stranger's flood would fill the disk."""
+        """Log nothing: otherwise a flood of strangers' requests would fill the disk."""

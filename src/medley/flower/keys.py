@@ -9,7 +9,7 @@ from ..contract.errors import RecipeError
 
 
 def private_key(path: Path) -> Any:
-    """A node's private key, of `cryptography`'s class. Raises RecipeError for a file that holds none."""
+    """A node's private key, of `cryptography`'s class. Raises RecipeError for any other file."""
     from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -23,7 +23,7 @@ def private_key(path: Path) -> Any:
 
 
 def public_key(path: Path) -> Any:
-    """A node's public key, from its file or from that of the private key. Raises RecipeError for a file of neither."""
+    """A node's public key, from a file of the public or the private key. Raises RecipeError for any other file."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:

@@ -28,44 +28,45 @@ POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
 SOON, NAMED, LONG = 5.0, 3.0, 6.0
-"""Seconds after which missing clients are named at the start of a run; between two looks at whom an exchange waits for,
-which the run's folder then has; and after which it warns of them: twice what the quickest of the last five of its kind
-took, if that is more."""
+"""In seconds: when a starting run names missing clients; how often an exchange writes to the run's folder for whom it
+waits;
+and when it warns of them, or twice the time of the quickest of the last five such exchanges, if that is more."""
 
 BACK = 1.0
-"""Seconds until a node that went away in an exchange is asked again; twice as many each time, up to 10."""
+"""Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
 
 CLOSED = (
-    "client {0} has left, and this run has the same clients from the first round to the last: start its node again and "
+    "client {0} has left, but this run needs the same clients from the first round to the last: restart its node and "
     "resume, or start the app with open= for clients that join and leave"
 )
-"""The error in the place of answers of a client that left a run that it may not leave."""
+"""The error that replaces the answers of a client that left a run without ``open=``."""
 
 
 class Moved(MedleyError):
-    """A node claims the number of a client that another node has been in this run."""
+    """A node claims a client number that belongs to another node in this run."""
 
 
 class Messenger:
     """Sends letters to clients by id, and waits at most ``timeout`` seconds for their answers.
 
-    A client that is late, or whose node is down, has not answered. A client whose app crashes is asked again, and has
-    an error in the place of an answer if it crashes three times.
+    A client that is late, or whose node is down, has no answer. A client whose app crashes is asked again; after three
+    crashes, its answer is an error.
 
-    A client is the node that was the first to say so, to the end of the run. Flower's id of a node belongs to its key.
+    A client number belongs to the first node that claims it, to the end of the run. Flower's id of a node belongs to
+    its key.
 
     Args:
-        file: keeps the node of each client, for a run that is resumed; default None: nothing does
+        file: stores the node of each client, so that a run can resume; default None: stores nothing
 
     Attributes:
-        bound: Flower's node of each client, also of those that a run which is resumed has not met yet
-        nodes: Flower's node of each client that is there
+        bound: Flower's node of each client, also of clients that a resumed run has not heard from yet
+        nodes: Flower's node of each connected client
         open: whether clients may leave
-        names: clients' names, where they have some
+        names: clients' names, if they have any
         leaving: clients whose last answer has come
-        silent: nodes that have not answered within the timeout, and have not answered since
-        events: takes an event of the run, and its values
-        note: is called when a client leaves
+        silent: nodes that missed the timeout and have not answered since
+        events: called with an event of the run and its values
+        note: called when a client leaves
     """
 
     def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
@@ -77,7 +78,7 @@ class Messenger:
         self.events: Callable[..., object] = lambda event, **values: None
         self.note: Callable[[], object] = lambda: None
         self._aside: set[int] = set()
-        """Nodes that left, or that cannot be used, while they are there."""
+        """Connected nodes that left the run or cannot be used."""
         self._letter: Letter = {}
         self._took: dict[str, deque[float]] = {}
         """Seconds that the last exchanges of each kind took."""
@@ -94,12 +95,12 @@ class Messenger:
 
         Args:
             clients: the number of clients, which have the ids 0, 1, ...
-            wanted: the number of those that have to be there, or their ids; default None: all
-            letter: the server's account of the run, for every client; default nothing
-            tolerant: True gives a client that cannot be used an account with the reason under "refused"; False raises
-            tell: takes a sentence about missing clients; default the log
+            wanted: how many of them must be connected, or their ids; default None: all
+            letter: the server's account of the run, for every client; default empty
+            tolerant: True gives an unusable client an account with the reason under "refused"; False raises
+            tell: called with a sentence about missing clients; default the log
 
-        Raises MedleyError when they aren't there within the timeout, or when two nodes claim one id.
+        Raises MedleyError if they don't connect within the timeout, or if two nodes claim one id.
         """
         begun, accounts, told = time.monotonic(), dict[int, dict[str, Any]](), False
         refused, self._letter, recorded = dict[int, str](), letter or {}, dict(self.bound)
@@ -114,11 +115,11 @@ class Messenger:
                         continue
                     if (other := self.nodes.setdefault(i, node)) != node:
                         raise MedleyError(
-                            f"the nodes {other} and {node} are both client {i}: give every SuperNode a partition-id of "
-                            "its own in its --node-config"
+                            f"the nodes {other} and {node} are both client {i}: give every SuperNode its "
+                            "own partition-id in its --node-config"
                         )
                     self.bound[i], accounts[i] = node, account
-                except Moved as e:  # the node that has the number may come yet
+                except Moved as e:  # the client's own node may still come
                     self._put_aside(node, e)
                 except MedleyError as e:
                     if not tolerant:
@@ -134,7 +135,7 @@ class Messenger:
                     "app's pyproject.toml to the right number"
                 )
             if not told and (told := waited > SOON and len(missing) > len(refused)):
-                tell(f"waits for {named(missing, self.names)}, for {self.timeout:g} s at most")
+                tell(f"waiting for {named(missing, self.names)}, at most {self.timeout:g} s")
             if not fresh:
                 time.sleep(POLL)
         why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
@@ -144,18 +145,18 @@ class Messenger:
         return dict(sorted(accounts.items()))
 
     def _fresh(self) -> set[int]:
-        """The nodes that are there and that nothing is known of."""
+        """Connected nodes that have not said who they are."""
         present = {*self.grid.get_node_ids()}
         return present - {*self.nodes.values()} - self._aside
 
     def _asked(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
-        """The answers of nodes that are asked who they are."""
+        """Ask nodes who they are; returns their answers."""
         for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
             yield node, answer
 
     def _account(self, node: int, answer: bytes, clients: int, known: Mapping[int, int]) -> dict[str, Any]:
-        """A node's account of itself. Raises WireError where it names no client, MedleyError where its id is out of
-        range, and Moved where another node has been this client, ``known`` by client, in this run.
+        """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
+        and Moved if another node has this client's number in this run; ``known`` has the nodes by client.
         """
         words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
         if (i := words.whole("client", 0, 1 << 30)) >= clients:
@@ -178,14 +179,14 @@ class Messenger:
         log.warning("a node is refused: %s", why)
 
     def newcomers(self, clients: int, within: float) -> dict[int, dict[str, Any]]:
-        """Accounts, by id, of clients whose nodes have come and are no members, waiting ``within`` seconds."""
+        """Accounts, by id, of clients that have connected and are not members yet, within so many seconds."""
         out = dict[int, dict[str, Any]]()
         self._aside &= {*self.grid.get_node_ids()}
         for node, answer in self._asked(self._fresh(), within):
             try:
                 account = self._account(node, answer, clients, self.bound)
                 if is_last(answer):
-                    raise MedleyError(f"client {account['client']} leaves, and joins no run")
+                    raise MedleyError(f"client {account['client']} is leaving and joins no run")
             except MedleyError as e:
                 self._put_aside(node, e)
                 continue
@@ -196,7 +197,7 @@ class Messenger:
         return dict(sorted(out.items()))
 
     def forget(self, clients: Collection[int]) -> None:
-        """Send nothing more to these clients; their nodes are new ones once they have been away."""
+        """Send nothing more to these clients. If their nodes reconnect, they count as new."""
         for i in clients:
             self._aside |= {self.nodes.pop(i)} if i in self.nodes else set()
             self.bound.pop(i, None)
@@ -209,10 +210,10 @@ class Messenger:
             write(self.file, json.dumps(dict(sorted(self.bound.items()))), own=True)
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
-        """Send a letter to each of some clients, and wait. What is the same in several letters travels once.
+        """Send a letter to each of some clients, and wait. Content that several letters share travels once.
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
-        answer is absent. A client whose app cannot be run has an error in the place of an answer.
+        answer is absent. For a client whose app cannot run, the answer is an error.
         """
         known, nodes = set(self.nodes.values()), set(self.grid.get_node_ids()) - self._aside
         if nodes - known and known - nodes and not self.open:
@@ -228,7 +229,7 @@ class Messenger:
         return out
 
     def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
-        """Say among the run's events whom an exchange waits for, and warn once it takes long; until it is ``done``."""
+        """Record in the run's events for whom an exchange waits, and warn when it takes long; until it is ``done``."""
         begun, since, told = time.monotonic(), round(time.time(), 3), list[int]()
         patience, waited = max(LONG, 2 * usual), 0.0
         while not done.wait(min(NAMED, patience - waited)):
@@ -237,7 +238,7 @@ class Messenger:
             if waited >= patience:
                 patience, more = math.inf, {"waited": round(waited), "most": round(self.timeout)}
                 who = named(ids, self.names)
-                log.warning("waits for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
+                log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
             if ids != told or more:
                 told = ids
                 self.events("awaited", clients=ids, since=since, **more)
@@ -245,22 +246,24 @@ class Messenger:
             self.events("awaited", clients=[], since=since)
 
     def _awaited(self, node: int, client: int, members: Collection[int]) -> bool:
-        """Whether a client that leaves is a member of the run that goes on. Raises WireError in a run that begins."""
+        """Whether a leaving client is a member of a continuing run. Raises WireError in a new run."""
         if client in members:
             self._leaves(client)
         elif members:
             self._aside.add(node)
         else:
-            raise WireError(f"client {client} leaves, and serves no new run")
+            raise WireError(f"client {client} is leaving and serves no new run")
         return client in members
 
     def _leaves(self, client: int) -> None:
         self.leaving.add(client)
-        log.warning("client %d leaves: this was its last answer", client)
+        log.warning("client %d is leaving: this was its last answer", client)
         self.note()
 
     def _refuse(self, new: set[int]) -> None:
-        """Log which clients' numbers new nodes claim while a client's node is away; nothing more is sent to them."""
+        """While a client's node is away, log which client numbers new nodes claim; send nothing more to refused
+        nodes.
+        """
         self._aside |= new
         for node, answer in self._asked(new):
             try:
@@ -271,7 +274,7 @@ class Messenger:
     def _send(
         self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
     ) -> Iterator[tuple[int, bytes, int]]:
-        """Answers as they come, within so many seconds: node, answer, bytes of the records both ways."""
+        """Yield answers as they come, within so many seconds: node, answer, bytes of the records both ways."""
         sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
         if not sent:
             return
@@ -279,13 +282,13 @@ class Messenger:
         ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
         crashed, later, soon = dict.fromkeys(sent, 0), BACK, time.monotonic() + BACK
-        # A node that was killed comes back in seconds, and its answer has the same bits: it is asked again. A node that
-        # did not come back within the timeout is asked once an exchange, until it answers.
+        # A killed node comes back in seconds and its answer has the same bits, so ask it again. Ask a node that did not
+        # come back within the timeout once per exchange, until it answers.
         away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
-        # In a thread, since a look waits for the content of answers that were announced.
+        # In a thread, because a poll waits for the content of announced answers.
         done = Event()
         took = self._took.setdefault(kind, deque(maxlen=5))
-        usual = min(took, default=0.0)  # one that a node held up says nothing of the next
+        usual = min(took, default=0.0)  # an exchange that one node delayed does not predict the next
         named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
         if not hello:
             named.start()
@@ -323,7 +326,7 @@ class Messenger:
 
 
 def _read(file: Path) -> dict[int, int]:
-    """The node of each client in a run's file; empty where there is none. Raises WireError for a damaged file."""
+    """The node of each client in a run's file; empty if there is no file. Raises WireError for a damaged file."""
     try:
         return {int(i): int(node) for i, node in json.loads(file.read_text(encoding="utf-8")).items()}
     except FileNotFoundError:

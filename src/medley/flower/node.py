@@ -1,7 +1,7 @@
 """One client on its SuperNode: serves requests, and keeps its memory on disk.
 
 Flower starts a process for every message, and its own ``context.state`` does not outlive a SuperNode. So a client's
-memory lies in files, in two phases.
+memory is kept in files, in two phases: pending, then acknowledged.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("medley.node")
 
 MOST, HUGE = 1 << 31, 1e300
-"""The largest number of a round, an exchange or a client, and the largest other number, in a request."""
+"""The largest number of a round, an exchange or a client in a request, and the largest of any other number."""
 
 SHARED = {"common", "buffers", "weights", "clip"}
-"""Fields of an exchange that are the same for all clients; in a secure sum p is too. Its name holds their digest."""
+"""Fields of an exchange that are the same for all clients; in a secure sum, so is p. A secure sum's name contains their
+digest."""
 
 
 @dataclass
 class Shelf:
-    """One client's memory of one run on disk: a file with a checksum for every version that the server may build on."""
+    """One client's memory of one run on disk: a file with a checksum for each version that the server may still
+    need.
+    """
 
     folder: Path
     classes: Mapping[str, type]
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
-        """The acknowledged memory, see `Memories.get`; versions that nobody can build on any more are deleted."""
+        """The acknowledged memory, see `Memories.get`. Deletes versions that are no longer needed."""
         paths = {_tag(p): p for p in sorted(self.folder.glob("*-*.safetensors"))}
         kept = Memories({client: [(t, t) for t in sorted(paths)]})
         tag = kept.get(client, acked, round)
@@ -71,18 +74,18 @@ class Shelf:
             raw = bytes(unseal(path.read_bytes()))
         except WireError:
             raise WireError(
-                f"client {client}'s memory {path.name} is damaged on its disk, its checksum does not fit: put back a "
-                f"copy, or resume with readmit {client} to let it begin anew"
+                f"client {client}'s memory {path.name} is damaged on its disk (wrong checksum): restore a "
+                f"copy, or resume with readmit {client} to let it start without memory"
             ) from None
         return pytree.from_bytes(raw, self.classes)
 
     def peek(self, client: int, acked: Tag | None) -> Any:
-        """The acknowledged memory, or None before the first. Nothing changes."""
+        """The acknowledged memory, or None before the first. Changes nothing."""
         path = self.folder / f"{acked[0]:d}-{acked[1]:d}.safetensors" if acked else None
         return self._read(client, path) if path is not None and path.exists() else None
 
     def put(self, tag: Tag, memory: Any) -> None:
-        """Write a pending version beside the acknowledged one, whole or not at all."""
+        """Write a pending version next to the acknowledged one, atomically."""
         name = f"{tag[0]:d}-{tag[1]:d}.safetensors"
         write(made_private(self.folder) / name, seal(pytree.to_bytes(memory)), own=True)
 
@@ -107,7 +110,7 @@ class CallRequest:
 
     @classmethod
     def read(cls, letter: Letter) -> CallRequest:
-        """The request in a letter. Raises WireError for bytes that are none."""
+        """The request in a letter. Raises WireError for other bytes."""
         try:
             every = pytree.from_bytes(letter["common"], {"Clip": Clip})
             own = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
@@ -115,7 +118,7 @@ class CallRequest:
             twice = [key for key in SHARED | every.keys() if getattr(alone, key)]
             if not every.keys() <= {*SHARED, "p"} or twice:
                 raise ValueError(
-                    f"its common part has {sorted(every)}, and the part of this client repeats some of it or lacks some"
+                    f"its common part has {sorted(every)}, and this client's part repeats or lacks some fields"
                 )
             request = cls(replace(alone, **every), own["run"], own["known"])
             _check(request.exchange)
@@ -126,13 +129,13 @@ class CallRequest:
 
 
 def check_run(name: Any) -> None:
-    """Raise WireError for a run's name that could be another folder's path."""
+    """Raise WireError for a run's name that could be a path to another folder."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,64}", name):
-        raise WireError(f"a run's name is letters, digits, _ and -, not {name!r}")
+        raise WireError(f"a run's name consists of letters, digits, _ and -, not {name!r}")
 
 
 def _check(e: Exchange) -> None:
-    """Raise WireError, or an error of Python's, for fields of other types and numbers out of range."""
+    """Raise WireError, or a Python error, for fields of other types and numbers out of range."""
     words = Words("the server's request", vars(e))
     for key in ("round", "number"):
         words.whole(key, 0, MOST)
@@ -154,13 +157,13 @@ def sealed_gradient(said: bytes, gradient: Tensor) -> bytes:
 
 
 def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
-    """Inverse of `sealed_gradient`. Raises WireError where the gradient is none of a model x [d]."""
+    """Inverse of `sealed_gradient`. Raises WireError if the gradient does not fit a model x [d]."""
     try:
         got = pytree.from_bytes(raw, {})
         said, gradient = got["said"].encode(), got["gradient"]
         fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     except (WireError, KeyError, TypeError, AttributeError) as e:
-        raise WireError(f"client {client}'s answer to an evaluation is none of ours: {type(e).__name__}") from None
+        raise WireError(f"client {client}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
     if not fit or not is_finite(gradient):
         raise WireError(
             f"client {client}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
@@ -169,7 +172,7 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
-    """Run one client method for one client. Returns its encoded reply. All memories of this node are in ``folder``."""
+    """Run one client method for one client. Returns its encoded reply. ``folder`` holds all memories of this node."""
     exchange, i = request.exchange, request.exchange.blocks[0][0]
     reply = served(host, request, folder)
     (receipt,) = reply.receipts
@@ -194,19 +197,19 @@ def served(host: Host, request: CallRequest, folder: Path) -> Fold:
 
 
 def shelf(host: Host, request: CallRequest, folder: Path) -> Shelf:
-    """The memories of the client that is asked, of the request's run."""
+    """The memories of the client that the request is for, in the request's run."""
     i = request.exchange.blocks[0][0]
     return Shelf(folder / request.run / str(i), pytree.dataclasses_in(host.algorithm.memory))
 
 
 GUARDED = "guarded"
-"""A file beside a client's memories of a run: what protected its rows when they were made."""
+"""A file next to a client's memories of a run: which protection its rows had when the memories were made."""
 
 
 def guard(folder: Path, r: Recipe) -> None:
-    """Raise WireError where the memories of a run were made under other protection than this recipe's.
+    """Raise WireError if the memories of a run were made under another protection than this recipe's.
 
-    A run without secure sums that goes by a secure one's name would otherwise be told what that one's sums hide.
+    Otherwise a run without secure sums could take a secure run's name and read what the secure sums hide.
     """
     private = [m.get("private") for m in r.tables.get("methods", ())]
     said, path = json.dumps([r.tables.get("secure"), private], sort_keys=True), folder / GUARDED
@@ -215,12 +218,12 @@ def guard(folder: Path, r: Recipe) -> None:
     elif (before := path.read_text(encoding="utf-8")) != said:
         raise WireError(
             f"client {folder.name} refuses: its memories of run {folder.parent.name} were made under {before}, "
-            f"[secure] and private, and this recipe has {said}: a run of its own begins without them"
+            f"[secure] and private, but this recipe has {said}: start a new run"
         )
 
 
 LEAVE, LEFT = "leave", "left"
-"""Files of a client's node: its owner wants it to leave; its last answer is on its way."""
+"""Files of a client's node: one says that its owner wants it to leave, the other that it is sending its last answer."""
 
 
 def own_folder(config: Mapping[str, Any]) -> Path:
@@ -234,7 +237,7 @@ def memories(config: Mapping[str, Any]) -> Path:
 
 
 def _leaves(context: Context) -> bool:
-    """Whether the client's owner wants it to leave; then the answer at hand is its last."""
+    """Whether the client's owner wants it to leave; then the current answer is its last."""
     folder = own_folder(context.node_config)
     with suppress(OSError):
         (folder / LEAVE).replace(folder / LEFT)
@@ -242,23 +245,24 @@ def _leaves(context: Context) -> bool:
 
 
 def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> ClientApp:
-    """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". Their errors are sent.
+    """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". The app sends their errors
+    as answers.
 
     Args:
-        recipe: the recipe that is served. All that is sent is in the node's record first, and a recipe that the owner
-            closed has no answers. None for handlers of no recipe, which have no record
+        recipe: the recipe that the node serves. The node records each answer before it sends it, and does not answer
+            for a recipe that its owner closed. None for handlers without a recipe, which have no record
     """
 
     begun = list[str]()
 
     def approved(recipe: Path, context: Context) -> None:
-        """Raise an error for a recipe that has no answers; that which is served was read at the first request."""
+        """Raise an error for a recipe that the node must not answer. The node reads its recipe at the first request."""
         owner = context.node_config
         begun[:] = begun or [record.digest(recipe)]
         if record.digest(recipe) != begun[0]:
             raise RecipeError(
-                f"client {owner.get('partition-id')}: its recipe's file has changed since its node began; its owner "
-                "has to start it again",
+                f"client {owner.get('partition-id')}: its recipe's file has changed since its node started; its owner "
+                "has to restart the node",
                 "recipe",
             )
         approvals = record_of(owner, record.APPROVALS)
@@ -280,7 +284,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
                     record_of(owner).add(**about, bytes=len(out), sha256=sha256(out).hexdigest())
             except Exception:
                 log.exception("the record cannot be written")
-                said = "its record cannot be written, so its answer stays with it; the log of its node says more"
+                said = "its record cannot be written, so it sends no answer; see the log of its node"
                 return sealed_error(WireError(f"client {owner.get('partition-id')}: {said}"))
             return out
 
@@ -290,6 +294,6 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
 
 
 def record_of(config: Mapping[str, Any], name: str = record.LEFT) -> record.Record:
-    """The record of a client's node, by Flower's node config: of what left it, or of approvals."""
+    """The record of a client's node, found by Flower's node config: of what it sent, or of approvals."""
     key = config.get("key")
     return record.Record(own_folder(config) / name, None if key is None else Path(str(key)))

@@ -1,4 +1,4 @@
-"""A node's record: a line for all that left it, each with the digest of the line before and the node's signature."""
+"""A node's record: a line for everything it sent, each with the digest of the line before and the node's signature."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from .keys import ecdsa, private_key, public_key
 log = logging.getLogger("medley.node")
 
 LEFT, APPROVALS = "record.jsonl", "approvals.jsonl"
-"""Files of a client's node: what left it, and which recipes its owner approved or closed."""
+"""Files of a client's node: what it sent, and which recipes its owner approved or closed."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A file that only grows. A line is written to disk before what it tells of is sent.
+    """A file that only grows. The node writes a line to disk before it sends what the line describes.
 
-    Whoever changes or takes out a line breaks the chain, unless they have the node's key. Lines taken off the end are
-    found if the digest of a later line was noted elsewhere.
+    Without the node's key, nobody can change or remove a line without breaking the chain. To detect lines removed from
+    the end, note the last line's digest elsewhere.
 
     Attributes:
         path: the file
-        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it; the public key for a record that is only
-            read; None for a record without signatures
+        key: the node's private key, as ssh-keygen -t ecdsa -b 384 writes it; the public key is enough to read a record;
+            None for a record without signatures
     """
 
     path: Path
     key: Path | None = None
 
     def add(self, **what: Any) -> None:
-        """Add a line. Raises MedleyError where it cannot be written."""
+        """Add a line. Raises MedleyError if it cannot be written."""
         private(self.path.parent)
         with writing(self.path), FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
             os.chmod(self.path, 0o600)
@@ -58,12 +58,12 @@ class Record:
             flush(file.fileno())
 
     def head(self) -> str:
-        """The digest of the last line, to be noted elsewhere; empty without any."""
+        """The digest of the last line, to note elsewhere; empty if there are no lines."""
         last = self.path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2] if self.path.exists() else b""
         return sha256(last).hexdigest() if last else ""
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines, each once it is checked. Raises WireError with the number of the first that is not as written."""
+        """The lines, each after its check. Raises WireError with the number of the first line that was changed."""
         from cryptography.exceptions import InvalidSignature
 
         public = None if self.key is None else public_key(self.key)
@@ -77,7 +77,7 @@ class Record:
                     raise ValueError
                 if public is not None:
                     public.verify(raw := bytes.fromhex(line["signature"]), _bytes(said), ecdsa())
-                    if raw.hex() != line["signature"]:  # a digit in capitals
+                    if raw.hex() != line["signature"]:  # a hexadecimal digit in upper case
                         raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
                 raise WireError(
@@ -89,15 +89,15 @@ class Record:
 
 
 def digest(recipe: Path) -> str:
-    """What approvals name a recipe by: the first 32 hexadecimal digits of the SHA-256 of its file."""
+    """The name of a recipe in approvals: the first 32 hexadecimal digits of the SHA-256 of its file."""
     return sha256(recipe.read_bytes()).hexdigest()[:32]
 
 
 def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Mapping[str, Any]) -> None:
-    """Raise RecipeError for a recipe that the owner closed, or approved until a day that is over.
+    """Raise RecipeError for a recipe that the owner closed, or for an approval that has expired.
 
-    Once the owner has approved one recipe, the node answers approved ones only, as they stand: the server's settings,
-    in Flower's run ``config``, must be of those that the approval allows.
+    Once the owner has approved one recipe, the node answers only approved recipes, unchanged: the approval must allow
+        every setting that the server makes in Flower's run ``config``.
     """
     said = [*approvals.lines()]
     mine = [line for line in said if line["recipe"] == recipe]
@@ -117,13 +117,13 @@ def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Ma
 
 
 def _last(file: Any) -> bytes | None:
-    """The last whole line of a file, which is cut after it: what was not written whole has not left."""
+    """The last complete line of a file. Cuts the file after it: what a partial line describes was not sent."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - (1 << 16)))
     tail = file.read()
     whole, _, torn = tail.rpartition(b"\n")
     if torn:
-        log.warning("%s ends in a line that was not written whole; it is taken off", file.name)
+        log.warning("%s ends in an incomplete line; removing it", file.name)
         file.truncate(end - len(torn))
     return whole.rpartition(b"\n")[2] or None
 

@@ -1,4 +1,4 @@
-"""Clients on other machines as the server sees them: sizes, shares, tasks, and figures measured by exchanges."""
+"""The server's view of clients on other machines: sizes, shares, tasks, and figures measured by exchanges."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class RemoteFederation:
     """A `Population` whose clients hold their rows on other machines.
 
     Attributes:
-        tolerant: whether an evaluation goes on without a client that fails; default False
-        roster: the members of each round, where clients join and leave; None for the same ones throughout
+        tolerant: whether an evaluation continues without a client that fails; default False
+        roster: the members of each round, if clients join and leave; None for the same clients throughout
         lossless: whether clients' rows are private, so that they send no loss of them; default False
         scaling: the preparation of all clients' rows, which the result keeps; default None
         summed: whether replies are summed in secret; default False
         run: the name under which clients keep their memories of this run
-        first: whether clients are told the first own part of their models, since the run does not draw it
+        first: whether requests carry the initial personal part of the clients' models, because the run does not draw it
     """
 
     scenario: Scenario
@@ -58,7 +58,7 @@ class RemoteFederation:
         return replace(self, scenario=scenario)
 
     def known(self, problem: Problem) -> dict[str, Any]:
-        """The values that every client is told: see `medley.flower.client_reports.Known`."""
+        """The values that requests carry to every client: see `medley.flower.client_reports.Known`."""
         first: dict[str, Any] = {}
         if self.first and isinstance(problem, PartlyShared):
             kept = problem.own()
@@ -68,7 +68,7 @@ class RemoteFederation:
         return asdict(self.census.known) | first | {"base": base_of(problem)}
 
     def settings(self) -> dict[str, Any]:
-        """The record of it: the scenario's settings, the clients' rows in numbers."""
+        """The scenario's settings and the clients' numbers of rows, for the record."""
         data = f"elsewhere {json.dumps(self.census.settings())}"
         members: dict[str, Any] = {} if self.roster is None else {"membership": "open"}
         if self.scaling is not None and self.scaling.coding is not None:
@@ -78,17 +78,19 @@ class RemoteFederation:
         return scenario.settings(data, f"{len(self.census)} clients' own data") | members
 
     def identity(self) -> dict[str, str]:
-        """Fingerprints of the scenario; the clients' rows, which lie elsewhere, are known by their numbers only."""
+        """Fingerprints of the scenario. Of the clients' rows, which are elsewhere, they contain only the numbers."""
         return identity({"data": self.census.settings(), **replace(self.scenario, membership=None).parts})
 
     def draw(
         self, seed: int, on: HeldOut = "test", dtype: torch.dtype | None = None, device: str = "cpu", rounds: int = 1
     ) -> RemoteSimulation:
-        """The clients of this seed; see `Population.draw`. Raises RecipeError for figures of other rows than tests."""
+        """The clients of this seed; see `Population.draw`. Raises RecipeError for figures of rows other than test
+        rows.
+        """
         if on != "test":
             raise RecipeError(
                 f"run.evaluate_on = {on!r}: nodes measure models on their test rows, and have no validation "
-                "rows; let data() return the rows that you want to choose by as test rows, and leave "
+                "rows; let data() return the rows for the choice as test rows, and leave "
                 "evaluate_on, best and patience out",
                 "evaluate_on",
             )
@@ -96,10 +98,10 @@ class RemoteFederation:
 
 
 class RemoteSimulation(Planned):
-    """A `RemoteFederation` under one seed: a `ClientSource` whose clients cannot be made here.
+    """A `RemoteFederation` under one seed: a `ClientSource` whose clients run on other machines.
 
-    Raises BadData for a task without training rows, or, in a stream, without test rows; Unsupported for weights of rows
-    that the problem cannot take.
+    Raises BadData for a task without training rows or, in a stream, without test rows; Unsupported for weights of rows
+    that the problem does not accept.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class RemoteSimulation(Planned):
             refuse_weights(scenario.problem, self.problem)
         for s, there in enumerate(census.tests.sum(0)):
             if not there and scenario.stream is not None:
-                raise BadData(f"task {s} has no test rows; give it some, or take them by Dataset.split(test=0.2)")
+                raise BadData(f"task {s} has no test rows; give it some, or use Dataset.split(test=0.2)")
         for s in range(len(self.plan)):
             if not self.sizes(s)[0].any():
                 raise BadData(f"no client has rows of task {s}")
@@ -135,7 +137,7 @@ class RemoteSimulation(Planned):
     def shares(self, round: int) -> Mapping[int, float]:
         """p_i of the members of this round, by id."""
         scenario = self.fed.scenario
-        members = None if scenario.membership is None else self.members(round)  # it may add to the census
+        members = None if scenario.membership is None else self.members(round)  # this may add to the census
         return scenario.shares(*self.sizes(self.plan.step(round)), members)
 
     def members(self, round: int) -> tuple[int, ...]:
@@ -155,12 +157,12 @@ class RemoteSimulation(Planned):
         return TaskView(self.plan.tasks[s], p, law, local(self.seed, round, sizes))
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """Ids of the clients that take part: those drawn that have rows of the task."""
+        """Ids of the clients that take part: the drawn clients that have rows of the task."""
         return self.fed.scenario.cohort(round, self.sizes(self.plan.step(round))[0], self.seed)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Raises MedleyError: the client's rows are on its SuperNode."""
-        raise MedleyError(f"client {i} runs on its SuperNode, and cannot be made here: take the Flower transport")
+        raise MedleyError(f"client {i} runs on its SuperNode and cannot be built here: use the Flower transport")
 
     def evaluator(
         self,
@@ -169,20 +171,20 @@ class RemoteSimulation(Planned):
         minimiser: bool = False,
         eval_rows: int | None = None,
     ) -> RemoteEvaluator:
-        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for gradients that nodes do not give.
+        """An evaluator of models; see `Draw.evaluator`. Raises RecipeError for gradients that nodes do not send.
 
-        Clients do not report single rows, so that a loss without a minimiser is not noticed.
+        Clients do not report single rows, so the server cannot detect a loss without a minimiser.
         """
         del minimiser
         if eval_rows is not None and self.fed.summed:
             raise RecipeError(
-                "run.eval_rows with [secure]: nodes would have to give a few rows' losses without mask; leave it out",
+                "run.eval_rows with [secure]: nodes would have to send a few rows' losses unmasked; leave it out",
                 "eval_rows",
             )
         if grad_norm and (why := "private rows" if self.fed.lossless else "[secure]" if self.fed.summed else ""):
             raise RecipeError(
-                f"target = {{ grad_norm = ... }} with {why}: the norm is that of a sum of gradients, and nodes would "
-                "have to give theirs one by one, without noise or mask; take another target",
+                f"target = {{ grad_norm = ... }} with {why}: the norm is of a sum of gradients, and nodes would "
+                "have to send theirs one by one, without noise or mask; use another target",
                 "target",
             )
         return RemoteEvaluator(self, metrics or {}, grad_norm, eval_rows)

@@ -1,4 +1,4 @@
-"""Figures of a model that clients measure on their nodes, by exchanges, and those of all that follow from them."""
+"""Figures of a model that clients measure on their nodes, and the totals that the server computes from them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ HUGE = 1e300
 """The largest loss that a client may report."""
 
 FIGURES = {"test_loss": HUGE, "test_loss_error": HUGE, "accuracy": 1.0}
-"""Figures of test rows beside metrics, and their largest values; all but the loss are at least 0."""
+"""Figures of test rows other than metrics, and their largest values; all except the loss are at least 0."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What an answer to an evaluation has to hold.
+    """What an answer to an evaluation must contain.
 
     Attributes:
-        held: for each task that was asked for, whether the client has test rows
-        loss: whether the loss has to be there
-        sampled: whether it is of some rows, with their number and their spread
-        metrics: names of further figures, each with the number of its sums; 0 for a metric without
+        held: for each requested task, whether the client has test rows
+        loss: whether the loss must be there
+        sampled: whether the loss is of a sample of rows, with their number and spread
+        metrics: names of further figures, each with its number of sums; 0 for a metric without sums
         own: whether figures of the client's own model are there, too
     """
 
@@ -58,12 +58,12 @@ class Figures:
     """One client's figures of a model.
 
     Attributes:
-        tests: figures by name for each task that was asked for; a figure that is not finite is left out
-        sums: for each task the sums of the metrics that have such, by name
-        loss: f_i(x), or an estimate; None where it was not asked for, or the client has no rows
-        sample: of an estimate the number of its rows, and the sum of their squared deviations
-        own: the figures of the client's own model; None where it was not asked for, or it could not be made
-        why: the reason why there are none of its own model
+        tests: figures by name for each requested task, without figures that are not finite
+        sums: for each task, the sums of the metrics that have sums, by name
+        loss: f_i(x), or an estimate; None if not requested, or if the client has no rows
+        sample: for an estimate, the number of its rows and the sum of their squared deviations
+        own: the figures of the client's own model; None if not requested, or if it could not be computed
+        why: the reason for missing figures of its own model
     """
 
     tests: list[dict[str, float]]
@@ -75,17 +75,17 @@ class Figures:
 
     @property
     def largest(self) -> float:
-        """The largest absolute value of the losses; 0 where there is none."""
+        """The largest absolute value of the losses; 0 if there are none."""
         return max(abs(v) for v in (0.0, self.loss, *(t.get("test_loss") for t in self.tests)) if v is not None)
 
     @classmethod
     def read(cls, client: int, raw: bytes, asked: Asked) -> Figures:
-        """The figures in an answer. Raises WireError, naming client and field, for others."""
+        """The figures in an answer. Raises WireError, naming client and field, for invalid ones."""
         return cls.of(Words.read(f"client {client}'s answer to an evaluation", raw), asked)
 
     @classmethod
     def of(cls, words: Words, asked: Asked) -> Figures:
-        """The figures among a client's words."""
+        """The figures in a client's JSON."""
         sampled, why = asked.loss and asked.sampled, asked.own and "why" in words.said
         words.only(
             "tests",
@@ -96,7 +96,7 @@ class Figures:
         tests, sums = list[dict[str, float]](), list[dict[str, list[float]]]()
         for there, said in zip(asked.held, words.entries("tests", n := len(asked.held), n), strict=True):
             if not isinstance(said, dict if there else type(None)):
-                words.refuse("tests", "figures of a task with test rows by name, and null for another")
+                words.refuse("tests", "figures by name for a task with test rows, and null for other tasks")
             figures, summed = Words(words.who, {k: v for k, v in (said or {}).items() if k != "sums"}), {}
             for name, values in Words(words.who, (said or {}).get("sums", {})).said.items():
                 count = asked.metrics.get(name, 0)
@@ -121,10 +121,10 @@ class Figures:
 
 
 class RemoteEvaluator:
-    """Measures models by exchanges with the clients. No ledger counts them; ``evaluations`` does.
+    """Measures models by exchanges with the clients. The ledger does not count these; ``evaluations`` does.
 
     Args:
-        draw: a `medley.flower.remote.RemoteSimulation`, which makes this
+        draw: the `medley.flower.remote.RemoteSimulation` that makes this evaluator
         metrics: figures of test rows by name
         grad_norm: whether the gradient's norm is measured
         rows: the number of rows that the loss is estimated from; None for all
@@ -142,16 +142,18 @@ class RemoteEvaluator:
     def evaluate(self, x: Vec, buffers: State | None, round: int) -> Row:
         """Figures of x on the task of this round, from the clients that answer.
 
-        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i; left out where rows
-            are private. With ``eval_rows`` it is an estimate, and loss_error its standard error
-        grad_norm: ‖Σ p_i ∇f_i(x)‖, in the same way, where asked for
-        test_loss, accuracy: means over the clients' test rows; metrics by their sums, or means weighted by test rows
-        client_accuracy_mean and its like: over clients, each on its own test rows
+        loss: Σ p_i f_i(x) over the clients with training rows that answer, divided by their Σ p_i; left out if rows are
+            private. With ``eval_rows`` it is an estimate, and loss_error its standard error
+        grad_norm: ‖Σ p_i ∇f_i(x)‖, in the same way, if requested
+        test_loss, accuracy: means over the clients' test rows; metrics from their sums, or as means weighted by test
+            rows
+        client_accuracy_mean and similar: over clients, each on its own test rows
         gap, task: as in `medley.federation.evaluation.RowEvaluator.evaluate`
-        evaluations: the number of these exchanges since the row before, which the column ``exchanges`` leaves out
-        evaluated: Σ p_i over the clients that gave a loss, or an answer where rows are private
+        evaluations: the number of these exchanges since the previous row; the column ``exchanges`` does not include
+            them
+        evaluated: Σ p_i over the clients that sent a loss or, if rows are private, an answer
 
-        Raises MedleyError where no client with training rows answers.
+        Raises MedleyError if no client with training rows answers.
         """
         draw, scenario = self.draw, self.draw.fed.scenario
         s, p = draw.plan.step(round), draw.shares(round)
@@ -178,7 +180,7 @@ class RemoteEvaluator:
             if values := [figures[name] for figures in each if name in figures]:
                 row |= fairness.over_clients(name, np.array(values), low)
                 break
-        asked, self.evaluations = self.evaluations, 0  # not their sum, which a resumed run would begin anew
+        asked, self.evaluations = self.evaluations, 0  # since the last row, because a resumed run would restart a total
         return {**row, "evaluations": asked, "evaluated": share}
 
     def _variance(self, i: int, answer: Figures, s: int) -> float:
@@ -193,9 +195,9 @@ class RemoteEvaluator:
         return bool(self.draw.fed.census.tests.any())
 
     def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
-        """Figures of x at each client that answers, on its own rows; without an exchange after `evaluate`.
+        """Figures of x at each client that answers, on its own rows; needs no exchange after `evaluate`.
 
-        Where clients use models of their own, each measures its own beside x; the model stays at its node.
+        If clients use their own models, each measures its own as well as x; the model stays on its node.
         """
         draw, (before, answers) = self.draw, self._answers
         s = draw.plan.step(round)
@@ -221,15 +223,15 @@ class RemoteEvaluator:
         return out
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
-        """Test accuracy on every task, from the clients that answer; empty where there are no classes."""
+        """Test accuracy on every task, from the clients that answer; empty if there are no classes."""
         tasks = range(self.draw.task_count)
         answers = self._ask(x, buffers, round, tasks, loss=False)
         scores = [self._means({i: replace(a, tests=[a.tests[k]]) for i, a in answers.items()}, [k]) for k in tasks]
         return [row.get("accuracy", 0.0) for row in scores] if any("accuracy" in row for row in scores) else []
 
     def remedy(self, advice: str) -> str:
-        """The remedy for numbers that run away; the clients' rows are not known here."""
-        return f"{advice}, and give rows of smaller numbers where a client's are very large"
+        """The remedy for diverging numbers, without knowledge of the clients' rows."""
+        return f"{advice}, and scale down a client's rows if their numbers are very large"
 
     def _ask(
         self,
@@ -244,8 +246,8 @@ class RemoteEvaluator:
         """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`.
 
         Args:
-            acked: the versions of memories by which clients measure models of their own; None: they do not
-            gradients: gets the clients' gradients where the run measures their norm
+            acked: the versions of memories with which clients measure their own models; None: they do not
+            gradients: receives the clients' gradients if the run measures their norm
         """
         draw, fed, census, p = self.draw, self.draw.fed, self.draw.census, self.draw.shares(round)
         grad = loss and self.grad_norm and gradients is not None
@@ -293,7 +295,7 @@ class RemoteEvaluator:
         return figures
 
     def _check_sums(self, i: int, answers: Sequence[Figures], rows: np.ndarray) -> None:
-        """Raise WireError for sums of a metric that client i's test rows cannot have."""
+        """Raise WireError for sums of a metric that are impossible for client i's test rows."""
         each = [(name, v, int(n)) for a in answers for n, s in zip(rows, a.sums, strict=True) for name, v in s.items()]
         for name, values, n in each:
             f = self.metrics[name]
@@ -304,7 +306,9 @@ class RemoteEvaluator:
                 )
 
     def _sample(self, i: int, round: int, p: Mapping[int, float]) -> list[int]:
-        """Client i's rows in the sample of ``eval_rows``: its first row among all, all rows, and its sampled ones."""
+        """Client i's rows in the sample of ``eval_rows``: the index of its first row, the number of all rows, and of
+        its sampled rows.
+        """
         if self.rows is None:
             return []
         sizes = self.draw.sizes(self.draw.plan.step(round))[0]
@@ -312,7 +316,7 @@ class RemoteEvaluator:
         return [int(sizes[:i].sum()), int(sizes.sum()), count]
 
     def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
-        """Figures over the test rows of ``tasks``, those that the answers have, by name."""
+        """The answers' figures over the test rows of ``tasks``, by name."""
         rows, out, summed = self.draw.census.tests, Row(), dict[str, Tensor]()
         got, sums = list[tuple[int, dict[str, float]]](), list[dict[str, list[float]]]()
         for i, a in answers.items():
@@ -329,7 +333,7 @@ class RemoteEvaluator:
         for part in sums:
             for name, values in part.items():
                 if any(name not in other for (_, found), other in zip(got, sums, strict=True) if found):
-                    continue  # a site's rules keep its own
+                    continue  # a site's rules withhold its figures
                 summed[name] = torch.tensor(values, dtype=torch.float64) + summed.get(name, torch.zeros(len(values)))
         for name, total in summed.items():
             f = self.metrics[name]
@@ -340,10 +344,10 @@ class RemoteEvaluator:
 
 
 def _count(metric: Summed, classes: int) -> int:
-    """The number of a metric's sums, by two rows of zeros."""
+    """The number of a metric's sums, found with two rows of zeros."""
     return len(metric.sums(torch.zeros(2, 1 if classes == 2 else classes), torch.zeros(2, dtype=torch.int64)))
 
 
 def round_half(value: float) -> int:
-    """The nearest whole number, halves to the even one, as `medley.federation.row_sample` has it."""
+    """The nearest whole number, with halves to the even one, as in `medley.federation.row_sample`."""
     return int(np.rint(value))

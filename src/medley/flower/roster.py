@@ -1,4 +1,4 @@
-"""The members of a deployed run whose clients come later and leave, as the server finds and records them."""
+"""The server's record of the members in a deployed run whose clients join and leave."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ FILE = "members.json"
 """The file in a run's folder with the accounts of all clients so far, and the changes of membership."""
 
 JOINING = 30.0
-"""Seconds in which a new node has to give its account; one that takes longer is asked again in the next round."""
+"""Seconds that a new node has to send its account; if it takes longer, the server asks again in the next round."""
 
 Account = dict[str, Any]
 
 Admitted = Callable[[int, dict[str, Any]], Account]
-"""(id, account of a new node) -> the account of its data; raises MedleyError for a client that cannot take part."""
+"""(id, account of a new node) -> the account of its data. Raises MedleyError for a client that cannot take part."""
 
 
 def absent(client: int) -> dict[str, Any]:
-    """The account of a client that is not there yet."""
+    """The account of a client that has not joined yet."""
     return {"client": client, "absent": True}
 
 
 @dataclass
 class Recorded:
-    """The members of each round so far, as the file of a run's folder has them.
+    """The members of each round so far, as a run's folder stores them.
 
     Attributes:
         founders: accounts of the members of round 1, by id
-        changes: by round, the accounts of those that joined, and the ids of those that left
-        leaving: clients that leave in the next round
-        seen: the last round whose members are settled
+        changes: by round, the accounts of clients that joined and the ids of clients that left
+        leaving: clients that will leave in the next round
+        seen: the last round with decided members
     """
 
     founders: dict[int, Account]
@@ -60,12 +60,12 @@ class Recorded:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Ids of the members that a run has which goes on."""
+        """Ids of the members with which a run resumes."""
         return tuple(i for i in self.of(self.seen) if i not in self.leaving)
 
 
 def recorded(folder: Path) -> Recorded | None:
-    """The file in a run's folder; None where it has none. Raises WireError for a damaged one."""
+    """Read the file in a run's folder; None if there is none. Raises WireError for a damaged file."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -83,10 +83,11 @@ def _accounts(said: Any) -> dict[int, Account]:
 
 @dataclass
 class Roster:
-    """The members of each round. A change is recorded before the round in which it counts, for a run that is resumed.
+    """The members of each round. A change is recorded before the round in which it takes effect, so that a run can
+    resume.
 
     Attributes:
-        census: the reports of all that are members or were
+        census: the reports of all current and former members
         admitted: checks a new client's account
     """
 
@@ -98,7 +99,7 @@ class Roster:
     kept: Recorded
 
     def at(self, round: int, clients: int) -> tuple[int, ...]:
-        """See `medley.scenarios.Members.at`; a round that is asked about for the first time is settled."""
+        """See `medley.scenarios.Members.at`. The first query for a round decides its members."""
         if round > self.kept.seen:
             self._settle(round, clients)
         return self.kept.of(round)
@@ -108,7 +109,7 @@ class Roster:
         now, self.kept.seen = set(self.kept.of(self.kept.seen)), round
         left = sorted(self.messenger.leaving & now)
         if left and not now - set(left):
-            raise MedleyError(f"round {round}: the last members, {left}, leave; nobody is left to train")
+            raise MedleyError(f"round {round}: the last members, {left}, leave; no client is left to train")
         joined = dict[int, Account]()
         for i, account in self.messenger.newcomers(clients, JOINING).items():
             try:
@@ -124,7 +125,7 @@ class Roster:
         self.save()
 
     def _add(self, account: Account) -> None:
-        """Add a client to the census. Raises WireError where its rows or their names differ, or labels are new."""
+        """Add a client to the census. Raises WireError if its rows or their names differ, or if labels are new."""
         report, census = ClientReport.read(account, self.limits), self.census
         if said := report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused)):
             raise WireError(said)
@@ -134,14 +135,14 @@ class Roster:
         strange = {k for task, labels in tasks for k in task.labels if k not in labels}
         if (report.classes or 0) > (census.known.classes or 0) or strange:
             raise WireError(
-                f"client {report.client} has classes that the run did not begin with: {report.classes} in all, "
+                f"client {report.client} has classes that the run did not start with: {report.classes} in all, "
                 f"{sorted(strange)} new in their task; the run has {census.known.classes}"
             )
         reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
         self.census = replace(census, reports=reports)
 
     def save(self) -> None:
-        """Write the file, for its owner only."""
+        """Write the file, readable by its owner only."""
         self.kept.leaving = set(self.messenger.leaving)
         write(self.folder / FILE, json.dumps(vars(self.kept) | {"leaving": sorted(self.kept.leaving)}), own=True)
 
@@ -155,13 +156,13 @@ class Roster:
         limits: ClientLimits,
         admitted: Admitted,
     ) -> Roster:
-        """The roster of a run that begins, or that goes on where the folder has one.
+        """The roster of a new run, or of a resumed run if the folder has a roster.
 
         Args:
-            there: accounts of the clients that are there
-            clients: the number of clients that there may be
+            there: accounts of the connected clients
+            clients: the largest number of clients
 
-        Raises BadData for a member whose data is not as it was, and WireError for a damaged file.
+        Raises BadData for a member whose data has changed, and WireError for a damaged file.
         """
         kept = recorded(folder) or Recorded({i: a for i, a in there.items() if "refused" not in a})
         messenger.leaving |= kept.leaving
@@ -174,7 +175,7 @@ class Roster:
         members = set(kept.of(kept.seen))
         for i in there.keys() & members:
             if dict(there[i]) != dict(known[i]):
-                raise BadData(f"client {i}'s data is not what it was when it joined this run", client=i)
+                raise BadData(f"client {i}'s data has changed since it joined this run", client=i)
         for i in messenger.nodes.keys() - members:
             del messenger.nodes[i]  # it joins with the next round
         messenger.note = self.save

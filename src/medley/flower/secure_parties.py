@@ -1,7 +1,7 @@
-"""Clients on their nodes as parties of a secure sum, as the server reaches them.
+"""The server's connection to clients on their nodes, as parties of a secure sum.
 
 The server relays sealed shares, and reads public keys, masked vectors and the shares that open the sum. Each step of
-the protocol is an exchange of messages with all clients that are left.
+the protocol is an exchange of messages with all remaining clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
 
 KEYS, SIZE = 64, 96
-"""Bytes of a client's two public keys, and of their signature: two numbers of 384 bits."""
+"""Bytes of a client's two public keys, and of their signature, which is two numbers of 384 bits."""
 
 SHARE, SEALED = 16, 48
 """Bytes of a share, and of two shares as one client seals them for another."""
@@ -49,14 +49,14 @@ T = TypeVar("T")
 
 
 def session_name(exchange: Exchange, run: str, nonce: str, common: bytes, agreed: Any) -> bytes:
-    """The name of a secure sum. It holds a digest of all that is the same for every client.
+    """The name of a secure sum. It contains a digest of everything that must be the same for every client.
 
-    Clients agree on masks under this name. Masks of clients that were sent another model, other weights or other
-    settings differ, and their sum stays closed.
+    Clients agree on masks under this name. If the server sends a client another model, other weights or other settings,
+    its masks differ, and the sum does not open.
 
     Args:
-        nonce: makes the name another one each time
-        common: the bytes that all clients are sent
+        nonce: makes the name different each time
+        common: the bytes that go to all clients
         agreed: plain values that all clients have: the terms of the run, and the server's values for every client
     """
     digest = blake2b(common + json.dumps(agreed, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -114,7 +114,7 @@ class RemoteParties:
     def shares(
         self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
     ) -> dict[int, dict[int, bytes]]:
-        """Sealed shares. Clients know the threshold themselves, by the size of the cohort."""
+        """Sealed shares. Clients compute the threshold themselves, from the size of the cohort."""
         del least
         signed = self._signatures
         parts = {
@@ -130,7 +130,7 @@ class RemoteParties:
         return self._asked(STEPS[1], parts, read)
 
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Masked replies. The form of a reply is the one that most clients send."""
+        """Masked replies. A reply must have the form that most clients send."""
         e = self.exchange
         parts = {i: {"common": self.common, "own": self.own(i), "sealed": tables.packed(s)} for i, s in sealed.items()}
         came = self._asked(STEPS[2], parts, self._vector)
@@ -140,7 +140,8 @@ class RemoteParties:
         self.layout = next(v.layout for v in came.values() if v.form == usual)
         for i, v in came.items():
             if v.form != usual:
-                self._failed(i, WireError(f"client {i}'s reply has the fields {v.form:.200}, others' {usual:.200}"))
+                said = f"client {i}'s reply has the fields {v.form:.200}, but the others' have {usual:.200}"
+                self._failed(i, WireError(said))
                 continue
             up, down = v.values.nbytes, nbytes(e.common) + nbytes(e.each.get(i, {}))
             self._overhead[i] += v.size - up - down - len(parts[i]["sealed"])
@@ -166,7 +167,7 @@ class RemoteParties:
         return came
 
     def _vector(self, i: int, raw: bytes, size: int) -> Vector:
-        """Client i's masked reply. Raises WireError for bytes that are none."""
+        """Client i's masked reply. Raises WireError for other bytes."""
         e, who = self.exchange, f"client {i}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
         try:
             got = pytree.from_bytes(raw, {})
@@ -183,13 +184,13 @@ class RemoteParties:
         self.host.check(e, i, packed)
         layout = self.ring.layout(packed)
         if (fit := sum(f.size for f in layout)) != len(masked):
-            raise WireError(f"{who}: {len(masked)} entries came, but its fields have {fit}")
+            raise WireError(f"{who}: it has {len(masked)} entries, but its fields need {fit}")
         values, fields = masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"])
         return Vector(values, fields, layout, rows, engines, size)
 
     def _asked(self, step: str, parts: Mapping[int, Letter], read: Callable[[int, bytes, int], T]) -> dict[int, T]:
-        """The clients' answers to a step, ascending; a client that is late is absent, and so is a failed one."""
-        # Flower counts no empty value.
+        """The clients' answers to a step, ascending, without clients that are late or failed."""
+        # Flower cannot count an empty value.
         letters = {i: {"about": self._about, **{k: v for k, v in own.items() if v}} for i, own in parts.items()}
         out = dict[int, T]()
         for i, (raw, size) in sorted(self.messenger.send(f"query.{step}", letters).items()):
@@ -220,7 +221,7 @@ class Vector(NamedTuple):
 
 
 def form(packed: Packed) -> list[list[Any]]:
-    """The fields of a reply: name, type, shape. A masked reply travels with them."""
+    """The fields of a reply: name, type, shape. They are sent with a masked reply."""
     return [
         [name, str(v.dtype).removeprefix("torch."), list(v.shape)]
         if isinstance(v, Tensor)
@@ -230,13 +231,13 @@ def form(packed: Packed) -> list[list[Any]]:
 
 
 def blank(words: Words, most: int) -> Packed:
-    """A reply of these fields in which every number is 0.
+    """A reply with these fields in which every number is 0.
 
     Args:
         words: the client's words, with ``fields`` as `form` has them
         most: the largest number of entries
 
-    Raises WireError for fields that are none, and for more entries.
+    Raises WireError for invalid fields, and for too many entries.
     """
     out: Packed = {}
     for entry in words.entries("fields", 0, 1000):

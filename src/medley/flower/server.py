@@ -48,18 +48,17 @@ NODES = "nodes.json"
 def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
     """The server's side of a recipe: trains ``method``, by default the recipe's first, on clients behind SuperNodes.
 
-    The server has no data. It asks each client for numbers and shapes of its rows before round 1, and has the model
-    evaluated by the clients. The app's run config says
+    The server has no data. It asks each client for the number and shape of its rows before round 1, and the clients
+    evaluate the model. The app's run config has these settings:
 
     Args:
-        open: the number of clients with which the run begins; others join later, and each may leave. By default 0: the
+        open: the number of clients with which the run starts; others may join later, and each may leave. Default 0: the
             same clients from the first round to the last
-        timeout: seconds that a client may take; 600 by default
+        timeout: seconds that a client may take; default 600
         set: settings as for ``medley run --set``
-        save: the folder for results and checkpoints, by default ``medley-runs/<run>`` below the SuperLink's working
-            directory
-        resume: such a folder, to go on from there
-        readmit: with ``resume``, ids of clients that lost their memory and begin anew
+        save: the folder for results and checkpoints; default ``medley-runs/<run>`` in the SuperLink's working directory
+        resume: such a folder; the run continues from its last checkpoint
+        readmit: with ``resume``, ids of clients that lost their memory and start again without it
     """
 
     def main(grid: Grid, context: Context) -> None:
@@ -79,7 +78,7 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
 
 class Naming(logging.Filter):
-    """Puts clients' names in the place of their numbers in the lines of a log, once they are known."""
+    """Replaces clients' numbers with their names in log lines, once the names are known."""
 
     names: Sequence[str] = ()
 
@@ -99,7 +98,7 @@ def _run(
     events: Events,
     naming: Naming,
 ) -> None:
-    """The run of an app, as `server_app` has it. An error is an event of the folder, with one sentence, and is raised.
+    """Run an app, as described in `server_app`. Writes an error to the folder's events, in one sentence, and raises it.
 
     Args:
         place: the run's folder, and the name under which clients keep their memories
@@ -116,7 +115,7 @@ def _run(
             why = {str(i): with_names(why, naming.names) for i, why in fed.census.refused.items()}
             events.add("refused", clients=why)
         r.save(folder / "recipe.toml")
-        # Every round: clients can go back to the end of the round before, and no further.
+        # Every round, because clients can go back only to the end of the previous round.
         fed = replace(fed, run=name, first=r.options().get("init") is not None)
         connection = Flower(fed.messenger, name, fed.known, terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
@@ -127,7 +126,7 @@ def _run(
         result.save(folder)
     except Exception as e:
         text = with_names(str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}", naming.names)
-        if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed beside the rounds
+        if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed outside the rounds
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
         raise
@@ -135,7 +134,9 @@ def _run(
 
 
 def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
-    """The recipe; where it has no run.seed and the method is private, with a secret one, that of ``kept`` on resume."""
+    """The recipe. If it has no run.seed and the method is private, set a secret seed; on resume, the one in
+    ``kept``.
+    """
     if "seed" in r.tables.get("run", {}) or private_part(split(method)[0]) is None:
         return r
     seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed
@@ -145,7 +146,7 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
 def _gathered(
     grid: Grid, context: Context, recipe: str | Path, method: Method | None, note: Callable[..., object], folder: Path
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are there and agree, the method, and the recipe."""
+    """The clients, once they are connected and agree; the method; and the recipe."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
@@ -167,7 +168,7 @@ def _gathered(
         roster = Roster.of(folder, messenger, agreed, n, r.limits(), admitted)
         agreed = {i: roster.kept.founders.get(i, absent(i)) for i in range(n)}
     census = Census.of(agreed, r.limits(), tolerant)
-    print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are there", flush=True)
+    print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are connected", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
     private, scaling, summed = is_row_private(ours), r.limits().scaling, options.get("secure") is not None
     return RemoteFederation(scenario, census, messenger, tolerant, roster, private, scaling, summed), ours, r
@@ -179,11 +180,11 @@ def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> 
         said = Need.FIXED.wanted.replace("membership=", "open=")
         raise Unsupported(f"{algorithm.name} needs {said}", method=algorithm.name, need=Need.FIXED)
     if options.get("secure") is not None:
-        raise RecipeError("open= with [secure]: secure sums have the same clients throughout; leave one out", "open")
+        raise RecipeError("open= with [secure]: secure sums need the same clients throughout; remove one", "open")
 
 
 def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> dict[str, Any]:
-    """A client's account without its terms, once these are the server's; with the reason under "refused" if not."""
+    """A client's account without its terms, if they match the server's; otherwise with the reason under "refused"."""
     rest = {k: v for k, v in account.items() if k != "terms"}
     if "refused" in account:
         return rest
@@ -199,7 +200,7 @@ def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> di
 def _folder(context: Context) -> tuple[Path, str]:
     """The run's folder, and the name under which clients keep their memories of the run.
 
-    Raises WireError where ``resume`` is no run's folder, and RecipeError where ``save`` holds a run already.
+    Raises WireError if ``resume`` is not a run's folder, and RecipeError if ``save`` already holds a run.
     """
     config = context.run_config
     if old := config.get("resume"):
@@ -210,9 +211,9 @@ def _folder(context: Context) -> tuple[Path, str]:
             raise WireError(f"{folder} is not a run's folder, because it has no {RUN_ID}: {e}") from None
     folder = Path(str(config.get("save") or f"medley-runs/{context.run_id}")).resolve()
     if (folder / RUN_ID).exists() and holds_run(folder):
-        raise RecipeError(f"{folder} holds a run already; choose another folder, or go on with resume=", "save")
+        raise RecipeError(f"{folder} already holds a run; choose another folder, or continue it with resume=", "save")
     private(folder)
-    # Of one length: the name travels with every request, and the ledger counts the bytes of Flower's records.
+    # Names have a fixed length: each request carries the name, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"
     given = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
     write(folder / RUN_ID, json.dumps({"run": name, "config": given}))

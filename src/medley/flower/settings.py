@@ -1,4 +1,4 @@
-"""Settings that both apps read alike: the recipe with the run config applied, the method, the number of clients."""
+"""Settings that both apps read in the same way: the recipe with the run config applied, the method, and the clients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def settled(recipe: str | Path | Recipe, config: Mapping[str, Any]) -> Recipe:
 
 
 def is_row_private(method: Method) -> bool:
-    """Whether clients add the noise to their steps; then no exact figure of their training rows leaves them."""
+    """Whether clients add noise to their steps. Then they send no exact figure of their training rows."""
     part = private_part(split(method)[0])
     return part is not None and part.unit == "row"
 
 
 def clients_of(r: Recipe, context: Context) -> int:
-    """The number of clients, from the run config or the recipe's partition. Raises RecipeError where neither has it."""
+    """The number of clients, from the run config or the recipe's partition. Raises RecipeError if neither has it."""
     n = context.run_config.get("clients") or r.tables.get("partition", {}).get("clients")
     if not isinstance(n, int):
-        raise RecipeError(f"{r.source}: say how many clients there are: clients = 3 in the app's run config", "clients")
+        raise RecipeError(f"{r.source}: set the number of clients, clients = 3, in the app's run config", "clients")
     return n

@@ -1,4 +1,4 @@
-"""A study as Flower apps: a recipe with [[study]] lists the analyses, and a site answers those of its own copy only."""
+"""A study as Flower apps: a recipe's [[study]] lists the analyses, and a site answers only those in its own copy."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ if TYPE_CHECKING:
 
 
 RATIOS = ("logit", "log", "cox")
-"""The links whose coefficients, as powers of e, are odds, rate or hazard ratios."""
+"""The links for which exp(coefficient) is an odds, rate or hazard ratio."""
 
 
 class StudySide(ClientSide):
-    """Handlers of one site's messages. What has left it stays in its folder, for every study on the same rows."""
+    """Handlers of one site's messages. The site's folder keeps what it has disclosed, over all studies on the same
+    rows.
+    """
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
-        """The recipe and its first analysis. Raises RecipeError where the site's owner does not serve them."""
+        """The recipe and its first analysis. Raises RecipeError if the site's owner does not serve them."""
         i = _id(context)
         refuse_settings(context.node_config, context.run_config, i)
         r = settled(self.recipe, context.run_config)
         refuse_weaker(context.node_config, self.recipe, r, i)
         if r.tables.get("study") != self.recipe.tables.get("study"):
             raise RecipeError(
-                f"client {i} answers only the [[study]] of its own recipe, but set= changes it: leave that setting out",
+                f"client {i} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
                 "set",
             )
         for analysis in (analyses := r.analyses()):
@@ -91,13 +93,14 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
-    """The server's side of a study: runs every analysis of [[study]], saves it as text, and hands all to ``done``.
+    """The server's side of a study: runs every analysis in [[study]], saves it as text, and passes them all to
+    ``done``.
 
-    Tables are saved in LaTeX, too: a Table 1, and coefficients, as odds, rate or hazard ratios where they are some.
+    It also saves tables in LaTeX: a Table 1, and coefficients, as odds, rate or hazard ratios if the link gives these.
     """
 
     def main(grid: Grid, context: Context) -> None:
-        config = context.run_config  # a study has no checkpoints: one that is resumed begins anew in its folder
+        config = context.run_config  # a study has no checkpoints: a resumed one starts again in its folder
         where = config.get("save") or config.get("resume") or f"medley-runs/{context.run_id}"
         folder = private(Path(str(where)).resolve())
         events = Events(folder, listen=False)
@@ -120,7 +123,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         for i, account in accounts.items():
             name = Words(f"client {i}'s account", _agreed(i, account, terms, False)).text("name")
             if (other := names.setdefault(name, i)) != i:
-                raise BadData(f"clients {other} and {i} are both called {name!r}: give each node a name of its own")
+                raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
         study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
         found = list[Any]()

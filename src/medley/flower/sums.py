@@ -1,12 +1,12 @@
-"""A client's part in secure sums on its node: its secrets lie in a file of its own, and each step is answered once.
+"""A client's part in secure sums on its node. It keeps its secrets in a file and answers each step once.
 
-Messages of one sum may reach different processes, and a process may be killed. So the client's `Party` is written to
-disk before an answer leaves. A repeated request has the answer that was given; a request that differs is refused,
-since two masked replies, or shares of both kinds, would open a reply.
+Messages of one sum may reach different processes, and a process may be killed. So the client writes its `Party` to disk
+before it sends an answer. It answers a repeated request as before, and refuses one that differs, because two masked
+replies, or shares of both kinds, would reveal a reply.
 
-A node signs its public keys with the key by which Flower knows it. The keyring by which clients check each other's is a
-text file with a line for each client: its number, and its public key as ``ssh-keygen -t ecdsa -b 384`` writes it. An
-owner must get it on another way than through the server.
+A node signs its public keys with the key by which Flower knows it. Clients check each other's keys with a keyring: a
+text file with a line for each client, with its number and its public key as ``ssh-keygen -t ecdsa -b 384`` writes it.
+Owners must not get it through the server.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from ..secure.party import Party
 
 FILE = "session.json"
-"""The file with the client's secrets, in the folder "secure" beside its memory."""
+"""The file with the client's secrets, in the folder "secure" next to its memory."""
 
 
 def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
-    """Client i's signature of its public keys of one secure sum; ``path`` is as `FleetNode` has its key.
+    """Client i's signature of its public keys of one secure sum; ``path`` is the file of the private key, as in
+    `FleetNode`.
 
     Raises RecipeError for a file that cannot be used.
     """
@@ -58,10 +59,10 @@ def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
 
 
 def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signatures: dict[int, bytes]) -> None:
-    """Client i checks the public keys that the server says are other clients'.
+    """Check, for client i, the public keys that the server sends as other clients'.
 
     Raises WireError for keys that are not signed by the client's key in the keyring, and RecipeError for a file that is
-    no keyring.
+    not a keyring.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
@@ -82,7 +83,7 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
 
 
 def read_keyring(keyring: Path) -> dict[int, Any]:
-    """Public keys by client. Raises RecipeError for a file that is no keyring."""
+    """Public keys by client. Raises RecipeError for a file that is not a keyring."""
     from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -96,7 +97,7 @@ def read_keyring(keyring: Path) -> dict[int, Any]:
             if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP384R1):
                 raise ValueError(f"the key of client {number} is not ECDSA on P-384")
             if out.setdefault(int(number), key) is not key:
-                raise ValueError(f"client {number} comes twice")
+                raise ValueError(f"client {number} appears twice")
     except Exception as e:  # cryptography raises errors of many classes
         raise RecipeError(
             f"{keyring} is not a keyring: write a line for each client, with its number and its public key, for "
@@ -112,11 +113,11 @@ def _text(session: str, i: int, keys: bytes) -> bytes:
 
 @dataclass
 class Kept:
-    """A secure sum as the client keeps it.
+    """A secure sum as the client stores it.
 
     Attributes:
         party: plain values of the client's `Party`; None once the sum is open
-        asked: a digest of the request by step
+        asked: by step, a digest of the request
     """
 
     session: str
@@ -130,9 +131,9 @@ class Sums:
     """One client's secure sums.
 
     Attributes:
-        settings: the settings of its owner's recipe; the server's word does not count
+        settings: the settings of its owner's recipe, not the server's
         key: the file of the node's private key, with which it signs its public keys; None for no signature
-        keyring: the file with all clients' public keys; None to take the server's word for whose keys are whose
+        keyring: the file with all clients' public keys; None to trust the server about which client has which keys
         terms: the digest of the run's `Terms`, as the node has them
     """
 
@@ -163,7 +164,7 @@ class Sums:
             kept = Kept(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
         if kept is None or (kept.session, kept.cohort) != (session, cohort):
             raise WireError(
-                f"client {i} has no part in the secure sum {session!r}: it gave no keys for it, or a later sum began"
+                f"client {i} is not in the secure sum {session!r}: it sent no keys for it, or a later sum has begun"
             )
         digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
         if step in kept.asked:
@@ -187,7 +188,7 @@ class Sums:
         return answer
 
     def _protocol(self, step: str, party: Party, letter: Letter, cohort: int) -> bytes:
-        """The answer to a step beside the reply."""
+        """The answer to a step other than the masked reply."""
         session = party.session.decode()
         if step == STEPS[0]:
             return party.keys + (b"" if self.key is None else signature(self.key, session, self.client, party.keys))
@@ -198,9 +199,9 @@ class Sums:
                 if cohort > (known := len(read_keyring(self.keyring))):
                     raise WireError(
                         f"client {self.client} refuses: the server says that {cohort} clients are in the secure sum, "
-                        f"and its keyring {self.keyring.name} has {known}"
+                        f"but its keyring {self.keyring.name} has {known}"
                     )
-            # Of a cohort of n as many may be gone as the threshold allows; the client keeps to its own.
+            # The threshold says how many clients may be missing; the client uses its own, not the server's.
             return tables.packed(party.shares(roster, party.least))
         opening = party.opening(list(_table(letter, "alive", 0)), list(_table(letter, "left", 0)))
         return tables.packed({**opening.seeds, **opening.keys})
@@ -214,8 +215,8 @@ class Sums:
         name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
-                f"client {i} refuses: its request, or its settings, are not those that the secure sum is named "
-                "after; if clients trained on different models, the server could tell them apart"
+                f"client {i} refuses: its request or its settings do not match the name of the secure sum; "
+                "if clients trained on different models, the server could tell them apart"
             )
         weights = e.weights
         if weights is None or len(weights) != cohort or i not in weights or e.p.keys() != weights.keys():
@@ -226,23 +227,23 @@ class Sums:
         self._check_noise(here.algorithm, e.clip)
         fold = node.served(here, request, self.folder)
         (receipt,), packed = fold.receipts, fold.replies[i]
-        # The cohort is the server's word, the client's own threshold is not: noise is whole with so many shares.
+        # The server states the cohort, but the client computes its own threshold: that many shares give the full noise.
         ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, party.least)
         layout = ring.layout(packed)
         values = ring.encoded(i, packed, layout)
-        if ring.noise:  # of the operating system: the server knows the run's seed
+        if ring.noise:  # from the operating system, because the server knows the run's seed
             values += ring.share_of_noise(layout, np.random.Generator(np.random.PCG64DXSM(randbits(128))))
         masked = party.masked(values, _table(letter, "sealed", SEALED)).view(f"int{ring.bits}")
         how = {"fields": form(packed), "rows": receipt.work, "engines": fold.engines}
         return pytree.to_bytes({"masked": torch.from_numpy(masked), **how})
 
     def _check_noise(self, method: Algorithm[Any, Any], clip: Clip | None) -> None:
-        """Raise WireError where the server asks for less noise than the method of the owner's recipe has."""
+        """Raise WireError if the server asks for less noise than the method in the owner's recipe has."""
         if not isinstance(method, Private) or method.noise_at == "server":
             return
         if clip is None or clip.noise < float(method.noise or 0.0):
             raise WireError(
-                f"client {self.client} refuses: its recipe adds noise={method.noise} to its share of a sum, and the "
+                f"client {self.client} refuses: its recipe adds noise={method.noise} to its share of a sum, but the "
                 f"server asks for {0.0 if clip is None else clip.noise:g}"
             )
 
@@ -253,7 +254,7 @@ class Sums:
             return None
 
     def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
-        """Write the answer and then the state. Once the sum is open, secrets and earlier answers are gone."""
+        """Write the answer and then the state. Once the sum is open, delete secrets and earlier answers."""
         private(place)
         write(place / step, answer, own=True)
         write(place / FILE, json.dumps(asdict(kept)), own=True)

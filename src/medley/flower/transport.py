@@ -1,7 +1,7 @@
 """The Flower transport: every client method is a Flower action, ``query.<method>``.
 
 Flower carries bytes of our own format. Clients are called by their own stable ids (``partition-id`` in a SuperNode's
-``--node-config``), whatever nodes Flower makes of them, and replies are summed in the order of ids.
+``--node-config``), independently of Flower's node ids, and replies are summed in the order of the client ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Flower:
 
     Attributes:
         run: the name of the run, under which clients keep their memories; the same when it is resumed
-        known: further plain values that travel with every request; or a function that gives them for a problem
+        known: further plain values that every request carries, or a function that returns them for a problem
         terms: the digest of the run's `Terms`, for the names of secure sums
     """
 
@@ -42,7 +42,7 @@ class Flower:
     terms: str = ""
 
     def open(self, host: Host) -> FlowerConnection:
-        """Begin a run; nothing is sent yet."""
+        """Begin a run; sends nothing yet."""
         known = self.known(host.problem) if callable(self.known) else self.known
         return FlowerConnection(host, replace(self, known=known))
 
@@ -52,13 +52,13 @@ Answer = tuple[Packed, Any, Receipt, set[str]]
 
 
 class FlowerConnection:
-    """Sends requests, and folds the answers in the order of client ids."""
+    """Sends requests, and aggregates the answers in the order of client ids."""
 
     def __init__(self, host: Host, flower: Flower) -> None:
         self.host, self.flower = host, flower
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
-        """Send a request to its clients, and yield their replies block by block; a client that is late is absent."""
+        """Send a request to its clients, and yield their replies block by block, without clients that are late."""
         common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
         letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
         answers = self.flower.messenger.send(f"query.{exchange.method}", letters)
@@ -71,7 +71,7 @@ class FlowerConnection:
             yield reply
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
-        """The clients of one exchange, as parties of a secure sum; nothing is sent yet."""
+        """The clients of one exchange, as parties of a secure sum; sends nothing yet."""
         weights, p = dict(ring.weights), {i: exchange.p[i] for i in ring.weights}
         shared = {"common": exchange.common, "buffers": None, "weights": weights, "clip": exchange.clip, "p": p}
         own, messenger, run = partial(self._own, replace(exchange, p={})), self.flower.messenger, self.flower.run
@@ -81,9 +81,10 @@ class FlowerConnection:
     def _read_all(
         self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
     ) -> tuple[dict[int, Answer], dict[int, str]]:
-        """Answers that can be used, by client, and the errors of the others, which are raised unless one may fail.
+        """Valid answers by client, and the other clients' errors. Raises an error unless the exchange tolerates
+        failures.
 
-        ``answers``, bytes and the size of their records, are used up.
+        Consumes ``answers``, which has bytes and the size of their records.
         """
         read, failed = dict[int, Answer](), dict[int, str]()
 
@@ -100,12 +101,12 @@ class FlowerConnection:
                 fail(i, e)
         up = self.host.algorithm.message_types[exchange.method].up
         if exchange.weights is not None and exchange.tolerant and read and not up.has_one_form():
-            # The sum may do without some, and the type leaves the form open: that of most counts.
+            # The sum may lack some fields and the type does not fix the form, so the form of most replies counts.
             forms = {i: form_of(packed) for i, (packed, *_) in read.items()}
             usual = Counter(forms.values()).most_common(1)[0][0]
             for i, form in forms.items():
                 if odd := sorted(form - usual):
-                    said = f"{odd[0][0]!r} is {odd[0][1]}, and {dict(usual)[odd[0][0]]} in most others'"
+                    said = f"{odd[0][0]!r} is {odd[0][1]}, but {dict(usual)[odd[0][0]]} in most others'"
                     fail(i, WireError(f"{_who(exchange, i)}: {said}"))
         largest = {i: largest_of(packed) for i, (packed, *_) in read.items()}
         what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
@@ -114,7 +115,7 @@ class FlowerConnection:
         return read, failed
 
     def _read(self, exchange: Exchange, i: int, answer: bytes, size: int) -> Answer:
-        """Client i's answer; ``size`` is that of its records both ways.
+        """Client i's answer; ``size`` is the size of its records both ways.
 
         Raises MedleyError for an answer that cannot be read or believed.
         """
@@ -127,11 +128,11 @@ class FlowerConnection:
             words = Words(who, {k: got[k] for k in ("up", "rows", "engines")})
         except WireError as e:
             raise WireError(f"{who}: {printable(str(e))}") from None
-        except Exception as e:  # of many kinds: a codec's arithmetic on fields of other shapes
-            raise WireError(f"{who} is none of ours: {type(e).__name__}: {printable(str(e))}") from None
+        except Exception as e:  # any kind, for example from a codec's arithmetic on fields of other shapes
+            raise WireError(f"{who} cannot be decoded: {type(e).__name__}: {printable(str(e))}") from None
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
-        up, (rows, engines) = words.whole("up", 0, len(raw)), work_and_engines(words)  # by its word
+        up, (rows, engines) = words.whole("up", 0, len(raw)), work_and_engines(words)  # as the client states
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {})) + pytree.nbytes(exchange.buffers or ())
         return packed, buffers, Receipt(i, up, size - down - up, rows), engines
 
@@ -147,7 +148,7 @@ class FlowerConnection:
 
     def _own(self, exchange: Exchange, i: int) -> bytes:
         acked = {i: exchange.acked[i]} if i in exchange.acked else {}
-        # Replies are bounded where they are summed.
+        # The sum bounds the replies.
         own = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
         return pytree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
 
@@ -159,7 +160,7 @@ class FlowerConnection:
         """Put nothing back: clients keep their own memories."""
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
 
 def _who(exchange: Exchange, i: int) -> str:
@@ -167,18 +168,18 @@ def _who(exchange: Exchange, i: int) -> str:
 
 
 def largest_of(packed: Packed) -> float:
-    """The largest absolute value in the floating-point tensors of a reply; 0 where there are none."""
+    """The largest absolute value in the floating-point tensors of a reply; 0 if there are none."""
     floats = (v for v in packed.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
     return max((float(v.abs().max()) for v in floats), default=0.0)
 
 
 def _check_buffers(who: str, buffers: Any, like: State | None) -> None:
-    """Raise WireError unless a client's buffers are of the shapes and types of the model's, and finite."""
+    """Raise WireError unless a client's buffers have the shapes and types of the model's buffers, and are finite."""
     if buffers is None:
         return
     pair = buffers if isinstance(buffers, tuple) and len(buffers) == 2 else (None, None)
     for mine, theirs in zip(like or (None, None), pair, strict=True):
         if mine is None or not isinstance(theirs, Tensor) or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
-            raise WireError(f"{who}: buffers are not of the model's shapes and types")
+            raise WireError(f"{who}: its buffers do not have the model's shapes and types")
         if not is_finite(theirs):
-            raise WireError(f"{who}: buffers hold numbers that are not finite")
+            raise WireError(f"{who}: its buffers contain numbers that are not finite")
